@@ -1,0 +1,1 @@
+"""Looks at a job that already runs: processes, stacks, flight recorders."""

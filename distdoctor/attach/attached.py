@@ -1,0 +1,105 @@
+"""A recording of a job that already runs: what its stacks show, and what its ranks recorded where distdoctor started them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distdoctor.attach.look import Manner, look_at
+from distdoctor.attach.processes import FoundJob, Host
+from distdoctor.errors import DoctorError
+from distdoctor.recording.recording import Job, RankEnd, Recording, Site
+from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.stacks import Stacks
+
+LARGEST_SOURCE = 1 << 20  # bytes; beyond that a file is generated
+
+
+def recordings_of(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Recording]:
+    """One recording of each job, all looked at together."""
+    looks = look_at(jobs, host, manner)
+    return [recording_of(job, stacks, host) for job, stacks in zip(jobs, looks, strict=True)]
+
+
+def recording_of(job: FoundJob, stacks: Stacks, host: Host) -> Recording:
+    """What is known about one job."""
+    stacks = _whole_paths(stacks, job)
+    recording = _recorded(job)
+    about = Job(
+        argv=job.launcher.arguments if job.launcher else next((p.arguments for p in job.ranks.values()), ()),
+        world_size=job.world_size,
+        ends=_ends(job),
+        running=True,
+        read_at_ns=time.monotonic_ns(),
+        launcher=job.launcher.command if job.launcher else "",
+    )
+    if recording is not None:
+        ends = {**about.ends, **recording.job.ends}
+        about = replace(
+            recording.job, running=True, read_at_ns=about.read_at_ns, ends=ends, world_size=recording.world_size
+        )
+    else:
+        recording = Recording(about, {}, frozenset())
+    paths = {site.path for site in _sites(stacks, recording)}
+    return replace(recording, job=about, stacks=stacks, sources=_texts(paths))
+
+
+def _recorded(job: FoundJob) -> Recording | None:
+    if job.run_folder is None:
+        return None
+    try:
+        return read_run(job.run_folder)
+    except DoctorError:
+        return None
+
+
+def _ends(job: FoundJob) -> dict[int, RankEnd]:
+    """How ranks ended that have no process any more: with 0, because torchrun ends everybody as soon as one rank fails."""
+    if job.launcher is None or not job.ranks or not job.absent:
+        return {}
+    elastic = any((process.environment or {}).get("TORCHELASTIC_RUN_ID") for process in job.ranks.values())
+    return {rank: RankEnd(0 if elastic else None) for rank in job.absent}
+
+
+def _whole_paths(stacks: Stacks, job: FoundJob) -> Stacks:
+    """The stacks with absolute paths: `python train.py` knows its script by the name it was given."""
+    folders = {process.pid: process.folder for process in job.ranks.values()}
+    ranks = {}
+    for rank, seen in stacks.ranks.items():
+        if seen.process is None or not folders.get(seen.process.pid):
+            ranks[rank] = seen
+            continue
+        folder = Path(folders[seen.process.pid])
+        threads = tuple(
+            replace(thread, frames=tuple(replace(f, path=_absolute(f.path, folder)) for f in thread.frames))
+            for thread in seen.process.threads
+        )
+        ranks[rank] = replace(seen, process=replace(seen.process, threads=threads))
+    return replace(stacks, ranks=ranks)
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return path if path.startswith(("/", "<")) else str(folder / path)
+
+
+def _sites(stacks: Stacks, recording: Recording) -> Iterable[Site]:
+    """Every user line that a stack or a record mentions."""
+    for seen in stacks.ranks.values():
+        for process in (seen.process, *seen.workers):
+            for thread in process.threads if process is not None else ():
+                yield from (frame.site for frame in thread.frames if frame.is_users)
+    for log in recording.ranks.values():
+        yield from (Site.parse(text) for text in log.texts)
+
+
+def _texts(paths: Iterable[str]) -> Mapping[str, str]:
+    found = {}
+    for path in sorted(paths):
+        try:
+            if path.endswith(".py") and Path(path).stat().st_size <= LARGEST_SOURCE:
+                found[path] = Path(path).read_text("utf-8", "replace")
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,133 @@
+"""Find the jobs that run on this host, or the one that a pid or a run folder belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distdoctor.attach import spawned_ranks
+from distdoctor.attach.processes import FoundJob, Host, Place, Process, jobs_of, ranks_by_environment
+from distdoctor.attach.py_spy import dump, dump_all
+from distdoctor.errors import CouldNotLook, NothingToInspect
+from distdoctor.recording.run_folder import tape_paths
+from distdoctor.recording.tape_reader import read_tape
+
+
+def all_jobs(host: Host) -> list[FoundJob]:
+    """Every distributed job of this host of which a rank or a waiting launcher is there.
+
+    NothingToInspect: there is none.
+    """
+    jobs = _all_jobs(host)
+    if not jobs:
+        raise NothingToInspect(
+            f"no distributed training job runs on this host ({len(host.processes)} processes seen)",
+            way_out="Name a process with --pid, a run folder with --run, or examine what is left of a job: distdoctor examine.",
+        )
+    return jobs
+
+
+def _all_jobs(host: Host) -> list[FoundJob]:
+    by_environment = ranks_by_environment(host)
+    jobs = jobs_of(host, by_environment)
+    jobs += _spawned(host, by_environment)
+    taken = {process.pid for job in jobs for process in job.ranks.values()}
+    jobs += _hidden(host, taken)
+    return jobs + _waiting_launchers(host, jobs)
+
+
+def job_of(pid: int, host: Host) -> FoundJob:
+    """The job that a process belongs to as rank, worker or launcher; any other Python process alone, as rank 0.
+
+    NothingToInspect: there is no such process, or no Python runs in it.
+    """
+    process = host.processes.get(pid)
+    if process is None:
+        raise NothingToInspect(
+            f"there is no process {pid}", way_out="`distdoctor hang-dump` without --pid finds the jobs of this host."
+        )
+    known = jobs_of(host, ranks_by_environment(host))
+    job = _one_with(pid, known, host) or _one_with(pid, _all_jobs(host), host)
+    if job is not None:
+        return job
+    _require_python(process)
+    return FoundJob({0: process}, world_size=1)
+
+
+def _one_with(pid: int, jobs: Sequence[FoundJob], host: Host) -> FoundJob | None:
+    family = {pid, *(ancestor.pid for ancestor in host.ancestors(pid))}
+    for job in jobs:
+        if family & {one.pid for one in job.ranks.values()}:
+            return job
+    return next((job for job in jobs if job.launcher is not None and job.launcher.pid == pid), None)
+
+
+def _require_python(process: Process) -> None:
+    seen = dump(process.pid)
+    if not seen.is_python or (seen.trouble and not process.is_python and not seen.refused):
+        raise NothingToInspect(
+            f"process {process.pid} ({process.command[:80]}) is no Python process",
+            way_out="Give the pid of a rank, or of the launcher that started it.",
+        )
+    if seen.refused and not process.is_python:
+        raise CouldNotLook(
+            f"process {process.pid} ({process.command[:80]}) cannot be read: {seen.trouble}",
+            way_out="Run distdoctor as the user of that process, or as root.",
+        )
+
+
+def job_of_run(folder: Path, host: Host) -> FoundJob:
+    """The processes that record into a run folder.
+
+    NothingToInspect: none of them is alive on this host.
+    """
+    places: dict[int, Place] = {}
+    for rank, path in tape_paths(folder).items():
+        head = read_tape(path, only=frozenset()).head
+        if head.pid in host.processes:
+            places[head.pid] = Place(rank, head.world_size, head.local_rank)
+    found = jobs_of(host, places)
+    if not found:
+        raise NothingToInspect(
+            f"no process of the run in {folder} is alive on this host",
+            way_out=f"`distdoctor examine {folder}` diagnoses what it left.",
+        )
+    return replace(found[0], run_folder=folder)
+
+
+def _spawned(host: Host, known: Iterable[int]) -> list[FoundJob]:
+    families = spawned_ranks.families(host, known)
+    dumps = dump_all({pid for parent, children in families.items() for pid in (parent, *(c.pid for c in children))})
+    places: dict[int, Place] = {}
+    for parent, children in families.items():
+        places |= spawned_ranks.places(parent, children, dumps)
+    return jobs_of(host, places, assumed=True) if places else []
+
+
+def _hidden(host: Host, taken: set[int]) -> list[FoundJob]:
+    """Python children of launchers that keep their environment from us: ranks in the order of their start, presumably."""
+    found = []
+    for launcher in host.processes.values():
+        if not launcher.is_launcher:
+            continue
+        children = [child for child in host.children(launcher.pid) if host.hides(child) and not child.is_machinery]
+        children = [child for child in children if child.pid not in taken and not child.is_launcher]
+        if children:
+            ranks = dict(enumerate(children))
+            found.append(FoundJob(ranks, launcher, len(ranks), assumed=True))
+    return found
+
+
+def _waiting_launchers(host: Host, jobs: Iterable[FoundJob]) -> list[FoundJob]:
+    """torchrun's agents that have started no rank yet: they wait for agents on other hosts."""
+    busy = {job.launcher.pid for job in jobs if job.launcher is not None}
+    found = []
+    for process in host.processes.values():
+        words = process.arguments[:4]
+        is_agent = process.is_python and any(
+            w.endswith("torchrun") or w.startswith("torch.distributed.") for w in words
+        )
+        if is_agent and process.pid not in busy and not any(c.is_python for c in host.descendants(process.pid)):
+            found.append(FoundJob({}, process))
+    return found

@@ -1,0 +1,101 @@
+"""What the kernel tells about a process to everybody who may see it, without ptrace: state, CPU time, when it last ran."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One reading of /proc/PID. `ran_ns` is how long the main thread has run since its start; -1 where the kernel keeps no count.
+
+    `last_ran` is when the main thread last ran, in seconds on the scheduler's clock (`scheduler_now`); None where unknown.
+    """
+
+    state: str
+    parent: int
+    started: int
+    cpu_seconds: float
+    ran_ns: int = -1
+    last_ran: float | None = None
+    bytes_moved: int = 0
+    wchan: str = ""
+    syscall: int = -1
+    tracer: int = 0
+    frozen: bool = False
+
+
+def facts_of(pid: int) -> Facts | None:
+    """The process now, None when it has gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    status = _pairs(f"/proc/{pid}/status", ":")
+    return Facts(
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        ran_ns=_number(_read(f"/proc/{pid}/task/{pid}/schedstat").partition(" ")[0], -1),
+        last_ran=_last_ran(f"/proc/{pid}/task/{pid}/sched"),
+        bytes_moved=sum(_number(_pairs(f"/proc/{pid}/io", ":").get(name, ""), 0) for name in ("rchar", "wchar")),
+        wchan=_read(f"/proc/{pid}/wchan").strip("0\n"),
+        syscall=_number(_read(f"/proc/{pid}/syscall").partition(" ")[0], -1),
+        tracer=_number(status.get("TracerPid", ""), 0),
+        frozen=_is_frozen(pid),
+    )
+
+
+def scheduler_now() -> float | None:
+    """Now on the clock of `Facts.last_ran`: we are running, so we ran a moment ago. None where the kernel does not tell.
+
+    Needs CONFIG_SCHED_DEBUG, which the distributions' kernels have.
+    """
+    return _last_ran("/proc/thread-self/sched")
+
+
+def _last_ran(path: str) -> float | None:
+    words = _pairs(path, ":").get("se.exec_start", "")
+    try:
+        return float(words) / 1000 if words else None
+    except ValueError:
+        return None
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a freezer cgroup (version 1 or 2) holds the process."""
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "freezer":
+            found = _read(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() in ("FROZEN", "FREEZING")
+        elif not controllers:
+            found = "frozen 1" in _read(f"/sys/fs/cgroup{path}/cgroup.events")
+        else:
+            continue
+        if found:
+            return True
+    return False
+
+
+def _pairs(path: str, separator: str) -> dict[str, str]:
+    parts = (line.partition(separator) for line in _read(path).splitlines())
+    return {name.strip(): value.strip() for name, found, value in parts if found}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _number(word: str, otherwise: int) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        return otherwise

@@ -1,0 +1,176 @@
+"""Look at the processes of a job several times, and put together what each of them does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distdoctor.attach import permission, py_spy
+from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
+from distdoctor.attach.processes import FoundJob, Host, Process
+from distdoctor.attach.py_spy import Dump
+from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks, ThreadStack
+
+# A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
+AWAKE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to look. `interval_seconds` lie between two samples; see `Stacks.patience_seconds`."""
+
+    samples: int = 2
+    interval_seconds: float = 0.5
+    patience_seconds: float = 10.0
+    native: bool = False
+    user_locals: bool = False
+
+
+@dataclass(frozen=True)
+class _Sample:
+    at: float
+    facts: Mapping[int, Facts]
+    dumps: Mapping[int, Dump]
+
+
+def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks]:
+    """What every process of these jobs does, the jobs in the same order. All of them are sampled together."""
+    pids: dict[int, Process] = {}
+    for job in jobs:
+        for process in _processes(job, host):
+            pids[process.pid] = process
+    samples = _samples([*pids], [pid for pid, process in pids.items() if process.is_python], manner)
+    seen = {pid: _process(process, samples, manner) for pid, process in pids.items()}
+    return [_stacks(job, host, seen, samples, manner) for job in jobs]
+
+
+def _processes(job: FoundJob, host: Host) -> Iterable[Process]:
+    yield from ([job.launcher] if job.launcher else [])
+    for process in job.ranks.values():
+        yield process
+        yield from (child for child in host.descendants(process.pid) if not child.is_machinery)
+
+
+def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> list[_Sample]:
+    taken: list[_Sample] = []
+    for number in range(max(1, manner.samples)):
+        if number:
+            time.sleep(max(0.0, taken[-1].at + manner.interval_seconds - time.monotonic()))
+        at = time.monotonic()
+        facts = {pid: found for pid in pids if (found := facts_of(pid)) is not None}
+        native = manner.native and number == 0  # once is enough: it freezes the process
+        asleep = _asleep_since(taken[-1], facts) if taken else {}
+        asked = [pid for pid in pythons if pid in facts and pid not in asleep]
+        # What does not run cannot be paused for its C++ frames: py-spy would wait for it.
+        held = {pid for pid in asked if facts[pid].frozen or facts[pid].state in "TtD"} if native else set()
+        dumps = py_spy.dump_all([p for p in asked if p not in held], native=native, user_locals=manner.user_locals)
+        dumps |= py_spy.dump_all(held, user_locals=manner.user_locals)
+        taken.append(_Sample(at, facts, {**asleep, **dumps}))
+    return taken
+
+
+def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump]:
+    """The stacks of main threads that the kernel has not let run since: they cannot have changed, and need not be read again."""
+    return {
+        pid: dump
+        for pid, dump in before.dumps.items()
+        if not dump.trouble
+        and not dump.native
+        and pid in facts
+        and facts[pid].ran_ns >= 0
+        and (facts[pid].ran_ns, facts[pid].started) == (before.facts[pid].ran_ns, before.facts[pid].started)
+    }
+
+
+def _process(process: Process, samples: Sequence[_Sample], manner: Manner) -> ProcessStacks:
+    """One process over all samples."""
+    pid = process.pid
+    dumps = [sample.dumps[pid] for sample in samples if pid in sample.dumps]
+    readable = [dump for dump in dumps if not dump.trouble]
+    first, last = samples[0].facts.get(pid), samples[-1].facts.get(pid)
+    found = ProcessStacks(pid, process.command, is_python=process.is_python)
+    if first is None or last is None or last.started != first.started:
+        return replace(found, state="X", trouble="it ended while we looked")
+    if readable:
+        best = next((dump for dump in readable if dump.native), readable[-1])
+        found = replace(found, threads=best.threads)
+    elif process.is_python and dumps:
+        worst = dumps[-1]
+        found = replace(found, trouble=worst.trouble, is_python=worst.is_python)
+        found = replace(found, way_in=permission.way_in(pid)) if worst.refused else found
+    seconds = max(samples[-1].at - samples[0].at, 1e-9)
+    ran = (
+        (last.ran_ns - first.ran_ns) / 1e9
+        if min(first.ran_ns, last.ran_ns) >= 0
+        else last.cpu_seconds - first.cpu_seconds
+    )
+    plain = [dump for dump in readable if not dump.native]
+    changed = len({_shape(dump, pid) for dump in plain}) > 1
+    return replace(
+        found,
+        state=last.state,
+        moved=changed or (ran / seconds > AWAKE_SHARE and not plain),
+        cpu_share=max(0.0, last.cpu_seconds - first.cpu_seconds, ran) / seconds if len(samples) > 1 else 0.0,
+        still_seconds=_still(last, seconds if ran == 0 and len(samples) > 1 else 0.0),
+        age_seconds=max(0.0, time.time() - process.started),
+        bytes_moved=last.bytes_moved - first.bytes_moved,
+        wchan=last.wchan,
+        syscall=last.syscall,
+        tracer=last.tracer,
+        frozen=last.frozen,
+        worker=_worker(found.threads),
+        held_gil=bool(plain) and len(plain) > 1 and all(_main_holds_gil(dump, pid) for dump in plain),
+    )
+
+
+def _still(facts: Facts, at_least: float) -> float | None:
+    """How long ago the main thread last ran."""
+    now = scheduler_now()
+    if now is not None and facts.last_ran is not None:
+        return max(at_least, now - facts.last_ran)
+    return at_least or None
+
+
+def _main(threads: Iterable[ThreadStack], pid: int) -> ThreadStack | None:
+    return next((thread for thread in threads if thread.os_id == pid), None)
+
+
+def _shape(dump: Dump, pid: int) -> tuple[tuple[str, str, int], ...]:
+    main = _main(dump.threads, pid)
+    return tuple((frame.path, frame.function, frame.line) for frame in main.frames) if main else ()
+
+
+def _main_holds_gil(dump: Dump, pid: int) -> bool:
+    main = _main(dump.threads, pid)
+    return main is not None and main.holds_gil
+
+
+def _worker(threads: Iterable[ThreadStack]) -> int:
+    """The number of a DataLoader worker, -1 for what is none."""
+    for thread in threads:
+        frame = thread.inside("torch/utils/data/_utils/worker.py", "_worker_loop")
+        if frame is not None:
+            number = frame.arguments.get("worker_id", "")
+            return int(number) if number.isdigit() else 0
+    return -1
+
+
+def _stacks(
+    job: FoundJob, host: Host, seen: Mapping[int, ProcessStacks], samples: Sequence[_Sample], manner: Manner
+) -> Stacks:
+    ranks = {rank: _rank(rank, process, host, seen) for rank, process in job.ranks.items()}
+    ranks |= {rank: RankStacks(rank, None) for rank in job.absent}
+    return Stacks(
+        ranks=dict(sorted(ranks.items())),
+        elsewhere=job.elsewhere,
+        launcher=seen.get(job.launcher.pid) if job.launcher else None,
+        observed_seconds=samples[-1].at - samples[0].at,
+        patience_seconds=manner.patience_seconds,
+    )
+
+
+def _rank(rank: int, process: Process, host: Host, seen: Mapping[int, ProcessStacks]) -> RankStacks:
+    others = [seen[child.pid] for child in host.descendants(process.pid) if child.pid in seen]
+    workers = sorted((one for one in others if one.worker >= 0), key=lambda one: (one.worker, one.pid))
+    return RankStacks(rank, seen[process.pid], tuple(workers), tuple(one for one in others if one.worker < 0))

@@ -1,0 +1,278 @@
+"""The processes of this host, and which of them are the ranks of a job: started by torchrun, mpirun, srun, mp.spawn, by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+# How launchers tell a process its rank: (rank, world size, local rank, ranks on this host). The first whose rank is set counts.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+# What tells the jobs of one host apart when several are in one environment; the process that started them comes on top.
+_JOB_NAMES = (
+    "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE", "PMI_JOBID",
+)  # fmt: skip
+_KEPT = frozenset({*_JOB_NAMES, "DISTDOCTOR_RUN", *(name for names in _LAUNCHERS for name in names)})
+_LAUNCHER_WORDS = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun", "mpiexec", "orterun",
+    "srun", "horovodrun", "distdoctor",
+)  # fmt: skip
+# Processes of multiprocessing that run nobody's code.
+_MACHINERY = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "multiprocessing.semaphore_tracker")
+_SPAWNED = "--multiprocessing-fork"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the host. `environment` holds the variables that launchers set, None when we may not read them."""
+
+    pid: int
+    parent: int
+    started: float
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] | None
+    uid: int
+    state: str
+    executable: str = ""
+    folder: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command line as one would type it: `torchrun --nproc 2 train.py`, `python train.py`."""
+        words = list(self.arguments)
+        if len(words) > 1 and self.is_python and os.path.basename(words[1]) in _LAUNCHER_WORDS:
+            words = words[1:]
+        return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the program is a Python interpreter, by its name."""
+        names = (os.path.basename(self.executable), os.path.basename(self.arguments[0] if self.arguments else ""))
+        return any(name.startswith(("python", "pypy", "pt_main_thread")) for name in names)
+
+    @property
+    def is_machinery(self) -> bool:
+        """A helper process of multiprocessing in which no user code runs."""
+        return any(name in word for word in self.arguments for name in _MACHINERY)
+
+    @property
+    def is_spawned_child(self) -> bool:
+        """Started by multiprocessing's spawn or forkserver."""
+        return _SPAWNED in self.arguments
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether the command line is that of a launcher."""
+        words = self.arguments[:4]
+        return any(os.path.basename(word) in _LAUNCHER_WORDS or word in _LAUNCHER_WORDS for word in words)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank a process is. Sizes are 0 where unknown."""
+
+    rank: int
+    world_size: int = 0
+    local_rank: int = -1
+    local_size: int = 0
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """The ranks of one job on this host: rank -> process. `absent` should be here and are not, `elsewhere` are on other hosts.
+
+    `launcher` is the process that started them, None when it has gone.
+    """
+
+    ranks: Mapping[int, Process]
+    launcher: Process | None = None
+    world_size: int = 0
+    absent: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    run_folder: Path | None = None
+    assumed: bool = False  # the ranks are numbered in the order of their start: nothing says which is which
+    hidden: tuple[int, ...] = field(default=())  # pids that may be ranks, and that we may not look into
+
+    @property
+    def command(self) -> str:
+        """What the user started."""
+        first = self.launcher or next(iter(self.ranks.values()), None)
+        return first.command if first else ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """All processes of this host that we can see, at one moment."""
+
+    processes: Mapping[int, Process]
+
+    @classmethod
+    def now(cls) -> Host:
+        found = (_read(entry) for entry in psutil.process_iter())
+        return cls({one.pid: one for one in found if one is not None})
+
+    def children(self, pid: int) -> list[Process]:
+        return sorted((p for p in self.processes.values() if p.parent == pid), key=lambda p: (p.started, p.pid))
+
+    def descendants(self, pid: int) -> list[Process]:
+        """Children and their children, parents first."""
+        found: list[Process] = []
+        for child in self.children(pid):
+            found += [child, *self.descendants(child.pid)]
+        return found
+
+    def ancestors(self, pid: int) -> list[Process]:
+        """The parent, its parent, ..., as far as we can see."""
+        found: list[Process] = []
+        one = self.processes.get(pid)
+        while one is not None and one.parent in self.processes and len(found) < 64:
+            one = self.processes[one.parent]
+            found.append(one)
+        return found
+
+    def hides(self, process: Process) -> bool:
+        """Whether a process keeps from us which rank it is."""
+        return process.environment is None and process.is_python
+
+
+def _read(entry: psutil.Process) -> Process | None:
+    try:
+        with entry.oneshot():
+            arguments, status = tuple(entry.cmdline()), entry.status()
+            if status == psutil.STATUS_ZOMBIE or not arguments:
+                return None
+            return Process(
+                pid=entry.pid,
+                parent=entry.ppid(),
+                started=entry.create_time(),
+                arguments=arguments,
+                environment=_environment(entry),
+                uid=entry.uids().effective,
+                state=status,
+                executable=_quiet(entry.exe),
+                folder=_quiet(entry.cwd),
+            )
+    except psutil.Error:
+        return None
+
+
+def _environment(entry: psutil.Process) -> dict[str, str] | None:
+    try:
+        everything = entry.environ()
+    except (psutil.Error, OSError):
+        return None
+    return {name: value for name, value in everything.items() if name in _KEPT}
+
+
+def _quiet(ask: object) -> str:
+    try:
+        return str(ask())  # type: ignore[operator]
+    except (psutil.Error, OSError):
+        return ""
+
+
+def place_of(process: Process) -> Place | None:
+    """The rank that its environment gives a process, None without one."""
+    environment = process.environment or {}
+    for rank, world, local, local_size in _LAUNCHERS:
+        if environment.get(rank, "").isdigit():
+            if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
+                continue
+            numbers = [
+                int(environment[name]) if environment.get(name, "").isdigit() else -1
+                for name in (world, local, local_size)
+            ]
+            return Place(int(environment[rank]), max(numbers[0], 0), numbers[1], max(numbers[2], 0))
+    return None
+
+
+def ranks_by_environment(host: Host) -> dict[int, Place]:
+    """pid -> rank, of every Python process that is one: not of its children, which inherit the variables, nor of launchers."""
+    candidates = {
+        p.pid: place for p in host.processes.values() if _may_be_rank(p) and (place := place_of(p)) is not None
+    }
+    for pid in list(candidates):
+        if host.processes[pid].is_launcher and any(child.is_python for child in host.children(pid)):
+            del candidates[pid]
+    return {
+        pid: place for pid, place in candidates.items() if not any(a.pid in candidates for a in host.ancestors(pid))
+    }
+
+
+def _may_be_rank(process: Process) -> bool:
+    return (
+        process.is_python and not process.is_machinery and not process.is_spawned_child and process.pid != os.getpid()
+    )
+
+
+def jobs_of(host: Host, places: Mapping[int, Place], *, assumed: bool = False) -> list[FoundJob]:
+    """The jobs that these ranks form, each with the ranks that are missing."""
+    groups: dict[tuple[object, ...], dict[int, Place]] = {}
+    for pid, place in places.items():
+        groups.setdefault(_job_key(host, pid, place), {})[pid] = place
+    return [job for _, group in sorted(groups.items(), key=lambda g: min(g[1])) for job in _split(host, group, assumed)]
+
+
+def _job_key(host: Host, pid: int, place: Place) -> tuple[object, ...]:
+    """What the ranks of one job have in common. Two agents of one job on one host share the address of the store."""
+    process = host.processes[pid]
+    environment = process.environment or {}
+    named = tuple(environment.get(name, "") for name in _JOB_NAMES)
+    started_by = 0 if environment.get("MASTER_PORT") and environment.get("RANK") else launcher_pid(host, pid)
+    return (named, place.world_size, started_by)
+
+
+def launcher_pid(host: Host, pid: int) -> int:
+    """The process that started a rank, past shells and containers' shims that stand between."""
+    for ancestor in host.ancestors(pid):
+        if ancestor.is_launcher or ancestor.is_python:
+            return ancestor.pid
+    return host.processes[pid].parent
+
+
+def _split(host: Host, group: Mapping[int, Place], assumed: bool) -> list[FoundJob]:
+    """One job, or several where two processes claim the same rank: then whoever started them tells them apart."""
+    ranks = [place.rank for place in group.values()]
+    if len(set(ranks)) == len(ranks):
+        return [_job(host, group, assumed)]
+    by_launcher: dict[int, dict[int, Place]] = {}
+    for pid, place in group.items():
+        by_launcher.setdefault(launcher_pid(host, pid), {})[pid] = place
+    return [_job(host, part, assumed) for _, part in sorted(by_launcher.items())]
+
+
+def _job(host: Host, group: Mapping[int, Place], assumed: bool) -> FoundJob:
+    ranks = {place.rank: host.processes[pid] for pid, place in sorted(group.items(), key=lambda item: item[1].rank)}
+    places = list(group.values())
+    world = max((place.world_size for place in places), default=0) or max(ranks, default=-1) + 1
+    launchers = {launcher_pid(host, pid) for pid in group}
+    absent = _absent(places, ranks, world)
+    folders = {(host.processes[pid].environment or {}).get("DISTDOCTOR_RUN", "") for pid in group} - {""}
+    return FoundJob(
+        ranks=ranks,
+        launcher=host.processes.get(min(launchers)),
+        world_size=world,
+        absent=absent,
+        elsewhere=tuple(rank for rank in range(world) if rank not in ranks and rank not in absent),
+        run_folder=Path(folders.pop()) if len(folders) == 1 else None,
+        assumed=assumed,
+    )
+
+
+def _absent(places: Iterable[Place], ranks: Mapping[int, Process], world: int) -> tuple[int, ...]:
+    """Ranks that belong on this host and have no process: known where launchers number the ranks of a host in a row."""
+    expected: set[int] = set()
+    for place in places:
+        if place.local_rank >= 0 and place.local_size:
+            first = place.rank - place.local_rank
+            expected |= set(range(first, first + place.local_size))
+    return tuple(sorted(rank for rank in expected if rank not in ranks and rank < (world or rank + 1)))

@@ -1,0 +1,127 @@
+"""`distdoctor check-grads`: launch a job and look at every gradient, parameter and optimizer state of every step."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
+from distdoctor.errors import NothingToInspect, WrongUse
+
+DEFAULTS = ("--strategy", "ddp", "--nproc", "2", "--steps", "20", "--no-evaluate")
+"""What is trained where the command line names neither a script nor a strategy."""
+
+
+class CheckGradsCommand(RunCommand):
+    """The options of `run`, and a reference training where nothing else is asked for."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not _names_a_job(args):
+            args = [*_missing_defaults(args), *args]
+        return super().parse_args(ctx, args)
+
+
+def _names_a_job(args: list[str]) -> bool:
+    words = ("--strategy", "-m", "--module", "--no-python", "--help", "-h", "--")
+    if any(arg in words or arg.startswith("--strategy=") for arg in args):
+        return True
+    return any(arg.endswith(".py") for arg in args)
+
+
+def _missing_defaults(args: list[str]) -> list[str]:
+    given = {arg.partition("=")[0].replace("_", "-") for arg in args}
+    pairs = [DEFAULTS[0:2], DEFAULTS[2:4], DEFAULTS[4:6], DEFAULTS[6:]]
+    spellings = {"--nproc": {"--nproc", "--nproc-per-node"}, "--steps": {"--steps", "--epochs"}}
+    return [word for pair in pairs if not spellings.get(pair[0], {pair[0]}) & given for word in pair]
+
+
+@click.command(
+    "check-grads",
+    cls=CheckGradsCommand,
+    params=[
+        *(parameter for parameter in run.params if not isinstance(parameter, click.Argument)),
+        click.Option(
+            ["--every"], type=click.IntRange(1), default=1, show_default=True, help="Look at one step in so many."
+        ),
+        click.Option(
+            ["--against"],
+            type=click.Choice(["single"]),
+            help="Compare the gradients with one process on the same batch.",
+        ),
+        *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
+    ],
+    panels=run.panels,
+    context_settings=run.context_settings,
+)
+@click.pass_context
+def check_grads(ctx: click.Context, /, every: int, against: str | None, **values: Any) -> None:
+    """Are my replicas still the same model? Compare gradients, parameters and optimizer state of all ranks, bit by bit.
+
+    Alone it trains the reference workload with DistributedDataParallel on two ranks; with --strategy any other way of training;
+    with a script or module that one, unmodified. Every step is looked at (or one in --every): the first step, parameter and
+    rank that differ are named, with the likely cause and the fix, above a table of all layers. NaNs are followed to the rank
+    and layer that they come from. --against single trains one more step both ways and compares the gradients themselves, with
+    the bound that rounding allows; a wrong factor is named as what it is.
+    """
+    if LIST_DRILLS in ctx.meta:
+        from distdoctor.cli.fire_drills import show_drills
+
+        show_drills(*ctx.meta[LIST_DRILLS])
+        return
+    from distdoctor.cli.run_job import execute
+
+    os.environ["DISTDOCTOR_DEEP"] = "gradients"
+    os.environ["DISTDOCTOR_EVERY"] = str(every)
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND])
+    stream = sys.stdout if values["output_format"] in (None, "text") or values["output"] is not None else sys.stderr
+    folder = _folder(values["run_dir"])
+    if folder is not None:
+        _show_table(folder, stream)
+        if against and not _same_as_single(folder, values["no_plugin"], stream):
+            code = code or 1
+    ctx.exit(code)
+
+
+def _folder(asked: Path | None) -> Path | None:
+    from distdoctor.launch.post_mortem import find_run
+
+    try:
+        return find_run(asked)
+    except NothingToInspect:
+        return None
+
+
+def _show_table(folder: Path, stream: TextIO) -> None:
+    """The verdict by layer."""
+    from distdoctor.cli import deliver
+    from distdoctor.recording.run_folder import read_run
+    from distdoctor.report import replica_table
+
+    deliver.show("\n" + replica_table.render(read_run(folder)), stream)
+
+
+def _same_as_single(folder: Path, blocked: tuple[str, ...], stream: TextIO) -> bool:
+    """Whether one step gives the gradients that one process computes; shows the comparison.
+
+    WrongUse: the job was no reference training.
+    """
+    from distdoctor import plugins
+    from distdoctor.cli import deliver
+    from distdoctor.recording.run_folder import read_job
+    from distdoctor.workloads import comparison
+    from distdoctor.workloads.request import TrainingRequest
+
+    path, job = folder / "request.json", read_job(folder)
+    if job is None or not path.exists():
+        raise WrongUse(
+            "--against single needs a reference training, whose batches one process can read as well",
+            way_out="Add --strategy NAME, with your own model as --model package.module:factory.",
+        )
+    single = plugins.load(blocked).strategies["single"].train
+    found = comparison.compare_with_single(TrainingRequest.read(path), job.world_size, single)
+    deliver.show("\n" + comparison.table(found), stream)
+    return found.agrees

@@ -1,0 +1,42 @@
+"""Colours for reports on a terminal."""
+
+from __future__ import annotations
+
+from typing import ClassVar, TextIO
+
+from rich.console import Console
+from rich.highlighter import RegexHighlighter
+from rich.theme import Theme
+
+
+class Findings(RegexHighlighter):
+    """Marks the words of a text report."""
+
+    base_style = "distdoctor."
+    highlights: ClassVar[list[str]] = [
+        r"(?m)^(?P<error>[A-Z]+\d+ error)",
+        r"(?m)^(?P<warning>[A-Z]+\d+ warning)",
+        r"(?m)^(?P<note>[A-Z]+\d+ note)",
+        r"(?m)^  (?P<fix>fix|gain) ",
+        r"(?m)^  (?P<label>why|more|then) ",
+        r"(?P<place>\S+\.py:\d+)",
+        r"(?m)^(?P<healthy>healthy):",
+    ]
+
+
+THEME = Theme(
+    {
+        "distdoctor.error": "bold red",
+        "distdoctor.warning": "bold yellow",
+        "distdoctor.note": "bold cyan",
+        "distdoctor.fix": "bold green",
+        "distdoctor.label": "dim",
+        "distdoctor.place": "cyan",
+        "distdoctor.healthy": "bold green",
+    }
+)
+
+
+def console(stream: TextIO) -> Console:
+    """A console that colours reports."""
+    return Console(file=stream, theme=THEME, highlighter=Findings())

@@ -1,0 +1,110 @@
+"""Bring a diagnosis to the user: the report to stdout or a file, notices to stderr, and the exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.cli.settings import Settings
+    from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.plugins import Plugins
+    from distdoctor.recording.recording import Recording
+
+REPORTERS = {
+    "json": "distdoctor.report.json_report",
+    "sarif": "distdoctor.report.sarif",
+    "junit": "distdoctor.report.junit",
+    "github": "distdoctor.report.github",
+    "html": "distdoctor.report.html",
+}
+
+
+def rendered(diagnosis: Diagnosis, form: str, plugins: Plugins | None = None) -> str:
+    """The report in a format that `require_format` let pass."""
+    if form == "text":
+        from distdoctor.report import text
+
+        return text.render(diagnosis, base=os.getcwd())
+    render: Callable[[Diagnosis], str] | None = plugins.reports.get(form) if plugins else None
+    if render is None and form in REPORTERS:
+        render = importlib.import_module(REPORTERS[form]).render
+    assert render is not None, form  # require_format was asked before
+    return render(diagnosis)
+
+
+def require_format(form: str, plugins: Plugins) -> None:
+    """WrongUse now, rather than after hours of training, when nobody offers that format."""
+    known = ["text", *REPORTERS, *plugins.reports]
+    if form not in known:
+        close = difflib.get_close_matches(form, known, n=1)
+        guess = f"Did you mean {close[0]}? " if close else ""
+        raise WrongUse(f"there is no report format {form}", way_out=f"{guess}There are {', '.join(known)}.")
+
+
+def write(report: str, form: str, output: Path | None, stdout: TextIO | None = None) -> None:
+    """Write a report where it was asked for. Text on a terminal is coloured, unless NO_COLOR is set."""
+    if output is not None:
+        try:
+            output.write_text(report, encoding="utf-8")
+        except OSError as trouble:
+            raise WrongUse(
+                f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE."
+            ) from trouble
+        notice(f"report written to {output}")
+    elif form == "text":
+        show(report, stdout or sys.stdout)
+    else:
+        click.echo(report, nl=False, file=stdout)
+
+
+def show(text: str, stream: TextIO) -> None:
+    """Text for people: in colour on a terminal, plain elsewhere; never wrapped, so that lines can be searched."""
+    if not stream.isatty() or os.environ.get("NO_COLOR"):
+        stream.write(text)
+        stream.flush()
+        return
+    from distdoctor.cli.colour import console
+
+    console(stream).print(text, end="", soft_wrap=True, markup=False)
+
+
+def notice(words: str) -> None:
+    """One line of progress or notice on stderr."""
+    print(f"distdoctor: {words}", file=sys.stderr, flush=True)
+
+
+def not_examined(diagnosis: Diagnosis) -> None:
+    """Say in one line which checks could not be made."""
+    codes = [one.code for one in diagnosis.not_examined if one.applies]
+    if codes:
+        more = f" and {len(codes) - 8} more" if len(codes) > 8 else ""
+        notice(f"not examined: {', '.join(codes[:8])}{more} (`distdoctor show` says why)")
+
+
+def troubles(recording: Recording) -> None:
+    """Say what distdoctor itself could not do: where the recorder fell silent, nothing that follows is health."""
+    for trouble in recording.troubles[:3]:
+        notice(trouble.what if trouble.rank < 0 or "rank" in trouble.what else f"rank {trouble.rank}: {trouble.what}")
+    if len(recording.troubles) > 3:
+        notice(f"and {len(recording.troubles) - 3} more such troubles (`distdoctor show` lists them)")
+
+
+def exit_code(diagnosis: Diagnosis, settings: Settings, *, hung: bool, job_failed: bool) -> int:
+    """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang."""
+    from distdoctor.diagnosis.finding import Severity
+
+    if hung:
+        return 3
+    if job_failed:
+        return 1
+    return int(settings.fail_on != "never" and bool(diagnosis.at_least(Severity[settings.fail_on.upper()])))

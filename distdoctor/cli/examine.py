@@ -1,0 +1,38 @@
+"""`distdoctor examine PATH`: diagnose a recording after the fact, anywhere, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distdoctor.cli.options import reporting
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@reporting
+@click.pass_context
+def examine(ctx: click.Context, /, path: Path | None, **values: Any) -> None:
+    """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory)."""
+    from distdoctor.cli import deliver
+    from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.diagnosis.finding import ERROR
+    from distdoctor.launch.post_mortem import diagnose, read_at
+    from distdoctor.launch.watch import hang_codes
+    from distdoctor.report.root_cause import failed
+
+    output = values.pop("output")
+    settings = load(values)
+    plugins = load_plugins(settings)
+    deliver.require_format(settings.output_format, plugins)
+    recording = read_at(path)
+    diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
+    deliver.write(deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output)
+    deliver.troubles(recording)
+    deliver.not_examined(diagnosis)
+    job_failed = failed(recording.job)
+    errors = {finding.code for finding in diagnosis.at_least(ERROR)}
+    hung = not job_failed and bool(errors & hang_codes(plugins.checks.values()))
+    ctx.exit(deliver.exit_code(diagnosis, settings, hung=hung, job_failed=job_failed))

@@ -1,0 +1,27 @@
+"""`distdoctor explain CODE`: the page of the handbook."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from distdoctor.cli.options import no_plugin
+from distdoctor.errors import WrongUse
+
+
+@click.command()
+@click.argument("code")
+@no_plugin
+def explain(code: str, no_plugin: tuple[str, ...]) -> None:
+    """Print what a check means, why it hurts, how we know and what to do. CODE is DD301 or missing-set-epoch."""
+    from distdoctor.cli.settings import load, load_plugins
+
+    plugins = load_plugins(load({"no_plugin": no_plugin}))
+    by_name = {name.lower(): check for check in plugins.checks.values() for name in (check.code, check.slug)}
+    check = by_name.get(code.lower())
+    if check is None:
+        close = difflib.get_close_matches(code.lower(), by_name, n=1)
+        guess = f"Did you mean {by_name[close[0]].code} {by_name[close[0]].slug}? " if close else ""
+        raise WrongUse(f"there is no check {code}", way_out=f"{guess}`distdoctor rules` lists them.")
+    click.echo(check.handbook)

@@ -1,0 +1,175 @@
+"""`distdoctor hang-dump`: look at a job that already runs, however it was started, and say why it stands still."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distdoctor.cli.options import reporting
+
+if TYPE_CHECKING:
+    from distdoctor.attach.look import Manner
+    from distdoctor.attach.processes import FoundJob, Host
+    from distdoctor.cli.settings import Settings
+    from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.plugins import Plugins
+    from distdoctor.recording.recording import Recording
+
+
+@click.command("hang-dump")
+@click.option(
+    "--pid", type=click.IntRange(1), help="The job of this rank, worker or launcher; or this Python process alone."
+)
+@click.option(
+    "--run",
+    "run",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="The job that records into this run folder.",
+)
+@click.option("--samples", type=click.IntRange(1, 100), default=2, show_default=True, help="How often to look.")
+@click.option(
+    "--interval", type=click.FloatRange(0.0), default=0.5, show_default=True, help="Seconds between two looks."
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0.0),
+    default=10.0,
+    show_default=True,
+    help="Seconds for which a rank must have stood still to be called stuck.",
+)
+@click.option("--native", is_flag=True, help="C++ frames too. Freezes each process for about 0.5 s.")
+@click.option("--locals", "user_locals", is_flag=True, help="With --json: the variables of every frame, also yours.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Short for --output-format json; every process and frame is in it."
+)
+@reporting
+@click.pass_context
+def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values: Any) -> None:
+    """Say why a running job stands still: which rank, in which line, and what it does there.
+
+    Without arguments every distributed job of this host is looked at: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
+    with their DataLoader workers. Nothing is stopped, paused or changed. Exit codes: 0 nothing stuck, 3 a hang was diagnosed,
+    4 no such job or process, 5 the processes could not be read.
+    """
+    from distdoctor.attach.look import Manner
+    from distdoctor.attach.processes import Host
+    from distdoctor.cli import deliver
+    from distdoctor.cli.settings import load, load_plugins
+
+    manner = Manner(*(values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals")))
+    output = values.pop("output")
+    if values.pop("as_json"):
+        values["output_format"] = "json"
+    settings = load(values)
+    plugins = load_plugins(settings)
+    deliver.require_format(settings.output_format, plugins)
+    if manner.native:
+        deliver.notice("--native freezes each process for about 0.5 s while its C++ frames are read")
+    host = Host.now()
+    jobs = _jobs(pid, run, host)
+    seen = _examined(jobs, host, manner, settings, plugins)
+    deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
+    ctx.exit(max((_exit_code(diagnosis, settings, plugins) for diagnosis, _ in seen), key=_URGENCY.index))
+
+
+# The exit code of several jobs is that of the worst.
+_URGENCY = (0, 1, 5, 3)
+
+
+def _jobs(pid: int | None, run: Path | None, host: Host) -> list[FoundJob]:
+    from distdoctor.attach.jobs import all_jobs, job_of, job_of_run
+
+    if pid is not None:
+        return [job_of(pid, host)]
+    if run is not None:
+        return [job_of_run(run, host)]
+    return all_jobs(host)
+
+
+def _examined(
+    jobs: Sequence[FoundJob], host: Host, manner: Manner, settings: Settings, plugins: Plugins
+) -> list[tuple[Diagnosis, Recording]]:
+    from distdoctor.attach.attached import recordings_of
+    from distdoctor.launch.post_mortem import diagnose
+
+    recordings = recordings_of(jobs, host, manner)
+    ignored = frozenset(settings.ignore)
+    return [(diagnose(recording, plugins.checks, plugins.remedies, ignored), recording) for recording in recordings]
+
+
+def _exit_code(diagnosis: Diagnosis, settings: Settings, plugins: Plugins) -> int:
+    from distdoctor.cli import deliver
+    from distdoctor.diagnosis.finding import ERROR
+    from distdoctor.launch.watch import hang_codes
+
+    errors = {finding.code for finding in diagnosis.at_least(ERROR)}
+    if errors & hang_codes(plugins.checks.values()):
+        return 3
+    if "DD608" in errors:
+        return 5
+    return deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
+
+
+def _rendered(
+    jobs: Sequence[FoundJob], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings, plugins: Plugins
+) -> str:
+    from distdoctor.cli import deliver
+
+    if settings.output_format == "json":
+        return _json(seen)
+    worst = sorted(range(len(jobs)), key=lambda number: -_URGENCY.index(_exit_code(seen[number][0], settings, plugins)))
+    if settings.output_format != "text":
+        return deliver.rendered(seen[worst[0]][0], settings.output_format, plugins)
+    return "\n".join(_text(jobs[number], *seen[number], of=len(jobs)) for number in worst)
+
+
+def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int) -> str:
+    """The answer, the job, the findings, the stacks."""
+    from distdoctor.attach import stack_tree
+    from distdoctor.report import first_line
+    from distdoctor.report.text import render
+
+    base = os.getcwd()
+    lines = [first_line.answer(diagnosis, recording, base), _job_line(job, recording, of)]
+    if diagnosis.findings:
+        lines += ["", *render(diagnosis, base=base).rstrip("\n").split("\n")]
+    tree = stack_tree.render(recording.stacks, base) if recording.stacks else []
+    if tree:
+        lines += ["", "stacks", *tree]
+    return "\n".join(lines) + "\n"
+
+
+def _job_line(job: FoundJob, recording: Recording, of: int) -> str:
+    from distdoctor.recording.rank_set import named
+
+    pids = ", ".join(str(process.pid) for process in list(job.ranks.values())[:8]) + (
+        ", ..." if len(job.ranks) > 8 else ""
+    )
+    workers = sum(len(seen.workers) for seen in recording.stacks.ranks.values()) if recording.stacks else 0
+    parts = [f"{named(job.ranks)} of {job.world_size} (pid {pids})" if job.ranks else "no rank yet"]
+    parts += [f"{workers} DataLoader workers"] if workers else []
+    parts += ["ranks numbered in the order of their start"] if job.assumed and len(job.ranks) > 1 else []
+    parts += [f"recorded in {job.run_folder}"] if job.run_folder else []
+    return f"  job  {job.command[:70]}: {', '.join(parts)}" + (f", one of {of} jobs" if of > 1 else "")
+
+
+def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
+    """The report of the worst job, as any other report, with `stacks`; further jobs in the same shape under `other_jobs`."""
+    import json
+
+    import msgspec
+
+    from distdoctor.attach import stack_tree
+    from distdoctor.report.json_report import report_of
+
+    documents = []
+    for diagnosis, recording in sorted(seen, key=lambda one: -len(one[0].findings)):
+        document = msgspec.to_builtins(report_of(diagnosis), enc_hook=str)
+        document["stacks"] = stack_tree.as_json(recording.stacks) if recording.stacks else []
+        documents.append(document)
+    return json.dumps({**documents[0], "other_jobs": documents[1:]}, indent=2, default=str) + "\n"

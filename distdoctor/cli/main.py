@@ -1,0 +1,103 @@
+"""The command `distdoctor`: which commands there are, and how errors reach the user."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+import rich_click
+
+from distdoctor.errors import DoctorError
+
+# name -> module.attribute; a command's module is imported when it is called or listed, and none of them imports torch.
+COMMANDS = {
+    "run": "distdoctor.cli.run:run",
+    "check-grads": "distdoctor.cli.check_grads:check_grads",
+    "hang-dump": "distdoctor.cli.hang_dump:hang_dump",
+    "examine": "distdoctor.cli.examine:examine",
+    "show": "distdoctor.cli.show:show",
+    "report": "distdoctor.cli.report:report",
+    "rules": "distdoctor.cli.rules:rules",
+    "explain": "distdoctor.cli.explain:explain",
+    "strategies": "distdoctor.cli.strategies:strategies",
+    "plugins": "distdoctor.cli.plugins:plugins",
+    "env": "distdoctor.cli.env:env",
+    "schema": "distdoctor.cli.schema:schema",
+}
+
+
+class Commands(rich_click.RichGroup):
+    """A group whose commands are imported one by one, when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            guess = f"Did you mean {close[0]}?" if close else "`distdoctor --help` lists them."
+            raise click.UsageError(f"there is no command {args[0]}\n{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="distdoctor", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Why does it hang? Are my replicas still the same model? Is every rank reading the right data? Where did the memory go?
+
+    `distdoctor run train.py` starts a PyTorch job as torchrun would, records what every rank does, and tells what is wrong
+    with it, with the rank, the line and the fix.
+
+    Exit codes: 0 healthy, 1 findings or a failed job, 2 wrong use, 3 a hang was diagnosed, 4 nothing to inspect, 5 could not
+    look.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; errors that a user can meet are two lines on stderr, never a traceback."""
+    try:
+        code = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="distdoctor", standalone_mode=False
+        )
+    except DoctorError as error:
+        code = _say(str(error), error.way_out, error.exit_code)
+    except click.UsageError as error:
+        code = _say(*_words(error), 2)
+    except click.ClickException as error:
+        code = _say(error.format_message(), "", error.exit_code)
+    except click.Abort:
+        code = _say("interrupted", "", 130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more when it flushes at exit.
+        sys.stdout = None
+        code = 141
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, way_out: str, code: int) -> int:
+    print(f"distdoctor: {message}", file=sys.stderr)
+    if way_out:
+        print(f"  {way_out}", file=sys.stderr)
+    return code
+
+
+def _words(error: click.UsageError) -> tuple[str, str]:
+    """What is wrong, and what to do: click's suggestion where it has one, else where to look."""
+    message, _, rest = error.format_message().partition("\n")
+    where = error.ctx.command_path if error.ctx else "distdoctor"
+    return message, rest or f"`{where} --help` says how it is used."

@@ -1,0 +1,32 @@
+"""`distdoctor plugins`: what is loaded, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+import click
+
+from distdoctor.cli.options import no_plugin
+
+
+@click.command()
+@no_plugin
+def plugins(no_plugin: tuple[str, ...]) -> None:
+    """List the plugins with their distributions, what they offer, and what keeps any of them out."""
+    from distdoctor import plugins
+    from distdoctor.cli.settings import load
+
+    found = plugins.load(load({"no_plugin": no_plugin}).no_plugin)
+    offered: dict[str, Sized] = {
+        "checks": found.checks,
+        "remedies": found.remedies,
+        "strategies": found.strategies,
+        "models": found.models,
+        "data": found.data,
+        "drills": found.drills,
+        "reports": found.reports,
+    }
+    for plugin in found.loaded:
+        state = "blocked" if plugin.blocked else plugin.trouble or "loaded"
+        click.echo(f"{plugin.name:<12} {plugin.distribution} {plugin.version}  {plugin.module}  {state}")
+    click.echo(", ".join(f"{len(things)} {what}" for what, things in offered.items()))

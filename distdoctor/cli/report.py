@@ -1,0 +1,30 @@
+"""`distdoctor report`: a recording's diagnosis as a file for people, programs or CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distdoctor.cli.options import ignore, no_plugin, output, output_format
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@output_format
+@output
+@ignore
+@no_plugin
+def report(path: Path | None, output: Path | None, **values: Any) -> None:
+    """Write the report about a run (default: the latest) in any format; exits with 0 whatever it says."""
+    from distdoctor.cli import deliver
+    from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.launch.post_mortem import diagnose, read_at
+
+    settings = load(values)
+    plugins = load_plugins(settings)
+    deliver.require_format(settings.output_format, plugins)
+    recording = read_at(path)
+    diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
+    deliver.write(deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output)

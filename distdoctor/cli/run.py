@@ -1,0 +1,147 @@
+"""`distdoctor run`: launch a script, a module, a reference training or any other launcher under the probe; watch and diagnose."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import rich_click
+
+from distdoctor.cli import torchrun_options, training_options
+from distdoctor.cli.options import ON_HANG, reporting
+from distdoctor.errors import WrongUse
+
+# What parsing hands on, by names in click's `meta`.
+ARGV, COMMAND, LIST_DRILLS, MORE_OPTIONS = "argv", "command", "list drills", "more options"
+
+
+class RunCommand(rich_click.RichCommand):
+    """The options of torchrun, of distdoctor and of the reference training in one table, made for each call."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *ctx.meta.get(MORE_OPTIONS, ())]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGV] = tuple(args)
+        if ("--fire-drill", "list") in itertools.pairwise(args):
+            ctx.meta[LIST_DRILLS] = next(iter(_values_of(args, "--strategy")), ""), _values_of(args, "--no-plugin")
+            return []  # the list needs neither torch nor the other options
+        args, ctx.meta[COMMAND] = self._build(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise self._better(error, ctx) from None
+
+    def _build(self, ctx: click.Context, args: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
+        """Collect the options that hold for these arguments. Returns (our arguments, another launcher's command line)."""
+        from distdoctor import plugins
+
+        own = training_options.strategy_options
+        taken = {spelling for option in self.params for spelling in option.opts}
+        shared = training_options.training_options()
+        taken |= {spelling for option in shared for spelling in option.opts}
+        known = [*torchrun_options.torchrun_options(taken), *shared]
+        usual = [*known, *super().get_params(ctx)]
+        found = plugins.load(_values_of(_before_script(args, usual), "--no-plugin"))
+        everybodys = [option for strategy in found.strategies.values() for option in own(strategy)]
+        before = _before_script(args, [*usual, *everybodys])
+        name = next(iter(_values_of(before, "--strategy")), "")
+        if name and name not in found.strategies:
+            raise _unknown("strategy", name, found.strategies)
+        ctx.meta[MORE_OPTIONS] = [*known, *(own(found.strategies[name]) if name else [])]
+        if args[len(before) : len(before) + 1] == ["--"]:
+            return before, tuple(args[len(before) + 1 :])
+        return args, None
+
+    def _better(self, error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+        """A misspelt option with the nearest spelling; there are a hundred, so one guess is enough."""
+        known = [s for option in self.get_params(ctx) for s in (*option.opts, *option.secondary_opts)]
+        close = difflib.get_close_matches(error.option_name, known, n=1)
+        guess = f"Did you mean {close[0]}?" if close else "Options of your script come after it."
+        return click.UsageError(f"there is no option {error.option_name}\n{guess}", ctx)
+
+
+def _before_script(args: list[str], options: Sequence[click.Parameter]) -> list[str]:
+    """The arguments up to the first that is neither an option nor an option's value."""
+    with_value = {
+        spelling
+        for option in options
+        if isinstance(option, click.Option) and not option.is_flag
+        for spelling in option.opts
+    }
+    number = 0
+    while number < len(args) and args[number].startswith("-") and args[number] != "--":
+        number += 2 if torchrun_options.dashed(args[number]) in with_value else 1
+    return args[:number]
+
+
+def _values_of(args: list[str], flag: str) -> list[str]:
+    """The values of an option, as `--flag value` or `--flag=value`."""
+    pairs = zip(args, [*args, ""][1:], strict=True)
+    return [
+        after if token == flag else token.partition("=")[2]
+        for token, after in pairs
+        if token == flag or token.startswith(flag + "=")
+    ]
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    guess = f"Did you mean {close[0]}? " if close else ""
+    return WrongUse(f"there is no {what} {name}", way_out=f"{guess}There are {', '.join(known)}.")
+
+
+@click.command(
+    cls=RunCommand,
+    panels=[rich_click.RichOptionPanel(name) for name in ("Options", training_options.PANEL, torchrun_options.PANEL)],
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),  # options only differ in that
+    },
+)
+@click.option("--strategy", metavar="NAME", help="Train the reference workload this way (`distdoctor strategies`).")
+@click.option("--backend", metavar="NAME", help="gloo (CPU), nccl (GPU) or mpi, for --strategy.  [default: by device]")
+@click.option(
+    "--fire-drill",
+    "drills",
+    multiple=True,
+    metavar="ILLNESS",
+    help="Plant an illness in the workload; `list` shows them.",
+)
+@click.option(
+    "--on-hang",
+    type=click.Choice(ON_HANG),
+    help="When the job hangs: report it and leave it alone, abort it (exit code 3), or wait in silence.  "
+    "[default: report on a terminal, abort under CI or without a terminal]",
+)
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
+)
+@click.option(
+    "--streams", metavar="A,B", help="Record only these streams: collectives, progress, samples, environment, ..."
+)
+@click.option("--off", is_flag=True, help="No distdoctor: the plain launcher (as DISTDOCTOR=0).")
+@reporting
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
+@click.pass_context
+def run(ctx: click.Context, /, **values: Any) -> None:
+    """Launch a job under the probe, watch it, and tell what is wrong with it.
+
+    A script or module (`distdoctor run --nproc 4 train.py --lr 0.1`) is started as torchrun would, with torchrun's options; the
+    script stays as it is. A reference training (`--strategy ddp`) answers: is it my code or my machine? Any other launcher goes
+    after two dashes (`distdoctor run -- accelerate launch train.py`). With a report on stdout that is not text, what the job
+    prints to stdout goes to stderr.
+    """
+    if LIST_DRILLS in ctx.meta:
+        from distdoctor.cli.fire_drills import show_drills
+
+        show_drills(*ctx.meta[LIST_DRILLS])
+        return
+    from distdoctor.cli.run_job import execute
+
+    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND]))

@@ -1,0 +1,301 @@
+"""What `distdoctor run` does once its command line is understood."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from distdoctor.cli import deliver, fire_drills
+from distdoctor.cli.deliver import notice
+from distdoctor.cli.settings import Settings, load, load_plugins
+from distdoctor.cli.torchrun_options import torchrun_arguments
+from distdoctor.cli.training_options import training_values
+from distdoctor.errors import DoctorError, WrongUse
+from distdoctor.launch import devices
+from distdoctor.launch.job import Launch, Orders, Outcome, RunningJob
+from distdoctor.launch.new_run_folder import make_run_folder, write_whole
+from distdoctor.launch.torchrun_arguments import parse
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Job, Recording
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.diagnosis.finding import Finding
+    from distdoctor.plugins import Plugins
+
+STREAMS = Recording(Job(), {}).streams  # everything that the probe can record
+
+
+def execute(argv: Sequence[str], values: Mapping[str, Any], command: Sequence[str] | None) -> int:
+    """Launch, watch, report; the exit code."""
+    settings = load({name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang")})
+    plugins = load_plugins(settings)
+    deliver.require_format(settings.output_format, plugins)
+    wants = _Wanted.of(argv, values, command, plugins)
+    if values["off"] or os.environ.get("DISTDOCTOR") == "0":
+        _plain_launcher(wants)
+    folder = make_run_folder(wants.name, values["run_dir"], shared=wants.nodes > 1)
+    launch = wants.launch(folder)
+    stdout = _stdout_for_the_report(settings, values["output"])
+    orders = Orders(
+        folder,
+        on_hang=settings.on_hang or _usual_on_hang(),
+        streams=_streams(values["streams"]),
+        ignored=frozenset(settings.ignore),
+        tell=_tell,
+        notice=notice,
+        closer=lambda: _with_stacks(folder),
+    )
+    with stdout as report_to:
+        outcome = RunningJob(launch, orders, plugins).run()
+        return _report(outcome, settings, plugins, folder, values["output"], report_to)
+
+
+class _Wanted:
+    """What the command line asks for, checked, before anything is made."""
+
+    def __init__(self, argv: Sequence[str], plugins: Plugins) -> None:
+        self.argv = tuple(argv)
+        self.plugins = plugins
+        self.name = "run"
+        self.nodes = 1
+        self.command: tuple[str, ...] = ()
+        self.options: list[str] = []
+        self.script: list[str] = []
+        self.request: Any = None
+
+    @classmethod
+    def of(
+        cls, argv: Sequence[str], values: Mapping[str, Any], command: Sequence[str] | None, plugins: Plugins
+    ) -> _Wanted:
+        wanted = cls(argv, plugins)
+        wanted.options = torchrun_arguments(values)
+        wanted.script = list(values["script"])
+        if values["strategy"]:
+            wanted._strategy(values)
+        else:
+            wanted._refuse_training_options(values)
+            if command is not None:
+                wanted._launcher(command)
+            else:
+                wanted._script()
+        return wanted
+
+    def launch(self, folder: Path) -> Launch:
+        """What to start, with the request of a reference training written into the run folder."""
+        if self.command:
+            return Launch(self.argv, command=self.command)
+        if self.request is None:
+            return Launch(self.argv, options=tuple(self.options), script=tuple(self.script))
+        path = folder / "request.json"
+        write_whole(path, self.request.to_json())
+        options = (*self.options, "--module")
+        return Launch(self.argv, options, ("distdoctor.workloads.train", str(path)), strategy=self.request.strategy)
+
+    def _strategy(self, values: Mapping[str, Any]) -> None:
+        from distdoctor.workloads.request import make_request, validate
+
+        if self.script:
+            raise WrongUse(
+                f"both --strategy {values['strategy']} and {self.script[0]} are asked for",
+                way_out="--strategy trains the reference workload; leave it out to launch your script.",
+            )
+        backend = values["backend"]
+        local = self._ranks_here()
+        devices.require_backend(backend)
+        devices.require_devices(local, backend)
+        ranks = local * self.nodes
+        strategy = self.plugins.strategies[values["strategy"]]
+        drills = fire_drills.chosen(values["drills"], strategy.name, self.plugins.drills, ranks)
+        self.request = make_request(
+            strategy,
+            {**fire_drills.settings_of(drills), **training_values(values)},
+            models=self.plugins.models.values(),
+            sources=self.plugins.data.values(),
+            drills=[drill.plant for drill in drills],
+            backend=backend,
+        )
+        validate(self.request, ranks)
+        self.name = "-".join([strategy.name, *(drill.slug for drill in drills)])
+        if backend is None and not devices.visible_gpus():
+            notice("no GPU is visible: the ranks train on the CPU with gloo")
+
+    def _script(self) -> None:
+        if not self.script:
+            raise WrongUse(
+                "nothing to run",
+                way_out="Name a script, -m a module, --strategy a reference training, or another launcher after `--`.",
+            )
+        args = parse(self.options, self.script)
+        if not (args.module or args.no_python) and not os.path.exists(args.training_script):
+            raise WrongUse(
+                f"there is no script {args.training_script}",
+                way_out="A module needs -m, a program --no-python, another launcher `--` before it.",
+            )
+        self.name = Path(args.training_script).stem if not args.module else args.training_script
+        odd = devices.notice(self._ranks_here())
+        if odd:
+            notice(odd)
+
+    def _launcher(self, command: Sequence[str]) -> None:
+        if self.script or self.options:
+            raise WrongUse(
+                f"{' '.join(self.options) or self.script[0]} stands before `--`, which starts another launcher",
+                way_out="Give that launcher its own options, after its name.",
+            )
+        if not command:
+            raise WrongUse("no launcher follows `--`", way_out="For example `distdoctor run -- torchrun train.py`.")
+        self.command = tuple(command)
+        self.name = Path(command[0]).name
+
+    def _ranks_here(self) -> int:
+        """How many ranks this node will have, in torch's own reading of --nproc-per-node."""
+        from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes
+
+        args = parse(self.options, self.script or ["none"])
+        try:
+            self.nodes = int(parse_min_max_nnodes(args.nnodes)[1])
+            return int(determine_local_world_size(args.nproc_per_node))
+        except (ValueError, RuntimeError) as trouble:
+            raise WrongUse(
+                str(trouble), way_out="--nproc takes a number, auto, cpu or gpu; --nnodes N or MIN:MAX."
+            ) from None
+
+    def _refuse_training_options(self, values: Mapping[str, Any]) -> None:
+        given = [f"--{name.replace('_', '-')}" for name in training_values(values)]
+        given += [flag for flag, name in (("--backend", "backend"), ("--fire-drill", "drills")) if values[name]]
+        if given:
+            raise WrongUse(
+                f"{', '.join(given)} without --strategy: only the reference training knows it",
+                way_out="Add --strategy NAME, or put options of your script after the script.",
+            )
+
+
+def _plain_launcher(wanted: _Wanted) -> NoReturn:
+    """Become the launcher that would have been used without distdoctor."""
+    os.environ["DISTDOCTOR"] = "0"
+    if wanted.command:
+        try:
+            os.execvp(wanted.command[0], wanted.command)  # noqa: S606
+        except OSError as trouble:
+            raise WrongUse(
+                f"{wanted.command[0]}: {trouble.strerror}", way_out="Check the command after `--`."
+            ) from None
+    folder = make_run_folder(wanted.name) if wanted.request is not None else Path()
+    launch = wanted.launch(folder)
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    os.execv(sys.executable, [*torchrun, *launch.options, *launch.script])  # noqa: S606
+
+
+def _usual_on_hang() -> str:
+    """Leave a hang to whoever sits at the terminal; end it where nobody would."""
+    watched = sys.stderr.isatty() and sys.stdin.isatty() and not os.environ.get("CI")
+    return "report" if watched else "abort"
+
+
+def _streams(asked: str | None) -> frozenset[str] | None:
+    if asked is None:
+        return None
+    streams = frozenset(word.strip() for word in asked.split(",") if word.strip())
+    if streams - STREAMS:
+        raise WrongUse(
+            f"there is no stream {', '.join(sorted(streams - STREAMS))}",
+            way_out=f"There are {', '.join(sorted(STREAMS))}.",
+        )
+    return streams
+
+
+@contextlib.contextmanager
+def _stdout_for_the_report(settings: Settings, output: Path | None) -> Iterator[TextIO]:
+    """Where the report goes. One document on stdout cannot share it with what the job prints: that goes to stderr then."""
+    if settings.output_format == "text" or output is not None:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stream:
+            yield stream
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _with_stacks(folder: Path) -> Recording | None:
+    """What the processes of this job do at this moment; None when they cannot be read (`distdoctor hang-dump` says why)."""
+    from distdoctor.attach.attached import recordings_of
+    from distdoctor.attach.jobs import job_of_run
+    from distdoctor.attach.look import Manner
+    from distdoctor.attach.processes import Host
+
+    try:
+        host = Host.now()
+        return recordings_of([job_of_run(folder, host)], host, Manner())[0]
+    except DoctorError:
+        return None
+
+
+def _tell(finding: Finding, diagnosis: Diagnosis) -> None:
+    """A finding while the job runs, as soon as it is there."""
+    from distdoctor.report.text import block_of
+
+    notice("found while the job runs:")
+    deliver.show("\n".join(block_of(finding, diagnosis, os.getcwd())) + "\n", sys.stderr)
+
+
+def _report(
+    outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
+) -> int:
+    from distdoctor.report import json_report
+    from distdoctor.report.root_cause import failed
+
+    diagnosis = outcome.diagnosis
+    write_whole(folder / "diagnosis.json", json_report.render(diagnosis))
+    where = os.path.relpath(folder)
+    job_failed = failed(diagnosis.job) or bool(outcome.interrupted)
+    if outcome.recording.ranks and outcome.recording.missing:
+        notice(
+            f"{named(outcome.recording.missing)} left no recording; on several nodes, point --run-dir at a shared folder"
+        )
+    if not outcome.recording.ranks:
+        notice(
+            f"no rank left a recording in {where}: the ranks' python needs distdoctor installed and must import torch"
+        )
+    if (
+        settings.output_format != "text"
+        or output is not None
+        or not diagnosis.healthy
+        or (job_failed and not outcome.interrupted)
+    ):
+        deliver.write(
+            deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output, stdout
+        )
+    deliver.troubles(outcome.recording)
+    deliver.not_examined(diagnosis)
+    if outcome.interrupted:
+        notice(f"the job was interrupted ({_signal_name(outcome.interrupted)}); its recording is in {where}")
+    elif diagnosis.healthy and not job_failed and diagnosis.examined and not outcome.recording.troubles:
+        notice(f"{_counts(outcome)}: healthy ({where})")
+    else:
+        notice(f"{_counts(outcome)} ({where})")
+    return deliver.exit_code(diagnosis, settings, hung=outcome.hung, job_failed=job_failed)
+
+
+def _counts(outcome: Outcome) -> str:
+    """`4 ranks, 312 steps, 8 checks`."""
+    ranks = outcome.diagnosis.world_size
+    steps = max((int(log.steps["step"][-1]) for log in outcome.recording.ranks.values() if len(log.steps)), default=0)
+    checks = len(outcome.diagnosis.examined)
+    counts = ((ranks, "rank"), (steps, "step"), (checks, "check"))
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
+def _signal_name(number: int) -> str:
+    from distdoctor.report.root_cause import signal_name
+
+    return signal_name(number)

@@ -1,0 +1,13 @@
+"""`distdoctor schema`: the JSON schema of the report for programs."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of `--output-format json`."""
+    from distdoctor.report import json_report
+
+    click.echo(json_report.schema(), nl=False)

@@ -1,0 +1,115 @@
+"""Settings: `[tool.distdoctor]` in pyproject.toml, then `DISTDOCTOR_*` variables, then the command line, the last one wins."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.plugins import Plugins
+
+# Variables that are no settings: switches between the launcher and its ranks.
+_SWITCHES = ("DISTDOCTOR", "DISTDOCTOR_RUN", "DISTDOCTOR_STREAMS")
+
+
+class Settings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True):
+    """Every setting with its default. Keys are written with dashes in pyproject.toml."""
+
+    ignore: list[str] = []
+    """Codes or slugs of findings that are accepted."""
+    fail_on: Literal["error", "warning", "note", "never"] = "error"
+    no_plugin: list[str] = []
+    """Plugins that are left out."""
+    output_format: str = "text"
+    on_hang: Literal["report", "abort", "wait"] | None = None
+    """None: report on a terminal, abort elsewhere."""
+
+
+NAMES = tuple(field.encode_name for field in msgspec.structs.fields(Settings))
+
+
+def load(
+    given: Mapping[str, Any], folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings that hold: `given` are the values of the command line by name, None or empty for those left out.
+
+    WrongUse: an unknown key or a value that does not fit, with its path.
+    """
+    environment = os.environ if environment is None else environment
+    values, source = _from_pyproject(folder or Path.cwd())
+    _check(values, source)
+    for name, value in _from_environment(environment).items():
+        _check({name: value}, f"DISTDOCTOR_{name.upper().replace('-', '_')}")
+        values[name] = value
+    values.update(
+        {name.replace("_", "-"): _plain(value) for name, value in given.items() if value not in (None, (), [])}
+    )
+    return _check(values, "the command line")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _check(values: Mapping[str, Any], source: str) -> Settings:
+    try:
+        return msgspec.convert(dict(values), Settings)
+    except msgspec.ValidationError as trouble:
+        raise WrongUse(f"{source}: {trouble}", way_out=f"There are {', '.join(NAMES)}.") from None
+
+
+def _from_pyproject(folder: Path) -> tuple[dict[str, Any], str]:
+    """The table of the nearest pyproject.toml that has one, from `folder` upward."""
+    import tomllib
+
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        try:
+            text = file.read_text("utf-8")
+        except OSError:
+            continue
+        try:
+            table = tomllib.loads(text).get("tool", {}).get("distdoctor")
+        except tomllib.TOMLDecodeError as trouble:
+            raise WrongUse(
+                f"{file} is not TOML: {trouble}", way_out="Correct the file; other tools read it too."
+            ) from None
+        if table is not None:
+            return dict(table), f"{file} [tool.distdoctor]"
+    return {}, ""
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    known = {f"DISTDOCTOR_{name.upper().replace('-', '_')}": name for name in NAMES}
+    found: dict[str, Any] = {}
+    for variable, value in environment.items():
+        if variable in known:
+            name = known[variable]
+            found[name] = [part.strip() for part in value.split(",")] if name in ("ignore", "no-plugin") else value
+        elif variable.startswith("DISTDOCTOR_") and variable not in _SWITCHES:
+            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
+            if close:
+                print(f"distdoctor: the variable {variable} means nothing; did you mean {close[0]}?", file=sys.stderr)
+    return found
+
+
+def load_plugins(settings: Settings) -> Plugins:
+    """The plugins without those left out; the ones in trouble are named on stderr."""
+    from distdoctor import plugins
+
+    found = plugins.load(settings.no_plugin)
+    for plugin in found.loaded:
+        if plugin.trouble:
+            print(
+                f"distdoctor: plugin {plugin.name} of {plugin.distribution} is left out: {plugin.trouble}",
+                file=sys.stderr,
+            )
+    return found

@@ -1,0 +1,83 @@
+"""`distdoctor show`: what a recording holds, rank by rank, in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from distdoctor.cli.options import no_plugin
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.recording.recording import RankLog, Recording
+
+MOST_RANKS = 64
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@no_plugin
+def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
+    """Show a run (default: the latest): its ranks and groups, what was not examined and why, what distdoctor could not do."""
+    from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.launch.post_mortem import diagnose, find_run, read_whole
+
+    plugins = load_plugins(load({"no_plugin": no_plugin}))
+    folder = find_run(path)
+    recording = read_whole(folder)
+    diagnosis = diagnose(recording, plugins.checks, plugins.remedies)
+    for line in (f"run    {folder}", *_job(recording), *_ranks(recording), *_groups(recording), *_examined(diagnosis)):
+        click.echo(line)
+    for trouble in recording.troubles:
+        click.echo(f"trouble  {f'rank {trouble.rank}: ' if trouble.rank >= 0 else ''}{trouble.what}")
+
+
+def _job(recording: Recording) -> list[str]:
+    job = recording.job
+    state = "running" if job.running else f"exit code {'unknown' if job.exit_code is None else job.exit_code}"
+    return [
+        f"argv   {' '.join(job.argv)}",
+        f"job    {recording.world_size} ranks, launched by {job.launcher or 'someone else'}, {state}",
+    ]
+
+
+def _ranks(recording: Recording) -> list[str]:
+    lines = [f"  {rank:>5}  {_rank(log, recording)}" for rank, log in list(recording.ranks.items())[:MOST_RANKS]]
+    left = len(recording.ranks) - len(lines)
+    missing = [f"  no recording of {len(recording.missing)} ranks"] if recording.missing else []
+    return ["ranks", *lines, *([f"  and {left} more"] if left else []), *missing]
+
+
+def _rank(log: RankLog, recording: Recording) -> str:
+    from distdoctor.report.root_cause import RootCause
+
+    steps = int(log.steps["step"][-1]) if len(log.steps) else 0
+    calls = int(log.calls["seq"][-1]) if len(log.calls) else 0
+    last = log.call(log.calls[-1]) if len(log.calls) else None
+    end = recording.job.ends.get(log.rank)
+    ended = RootCause(log.rank, end.exit_code, end.signal).words if end else "no end seen"
+    by = " (ended by the launcher)" if end and end.ended_by_launcher else ""
+    where = f", last {last.words} at {last.site}" if last else ""
+    return f"pid {log.pid} on {log.host}: {steps} steps, {calls} calls{where}; {ended}{by}"
+
+
+def _groups(recording: Recording) -> list[str]:
+    from distdoctor.recording.rank_set import named
+
+    groups = {group.name: group for log in recording.ranks.values() for group in log.group_list()}
+    return [
+        "groups",
+        *(
+            f"  {g.name:<12} {named(g.ranks)}  {g.backend}  made at {g.made_at}"
+            for g in list(groups.values())[:MOST_RANKS]
+        ),
+    ]
+
+
+def _examined(diagnosis: Diagnosis) -> list[str]:
+    return [
+        f"checks {len(diagnosis.examined)} made, {len(diagnosis.findings)} findings, {len(diagnosis.suppressed)} suppressed",
+        *(f"  {one.code} {one.slug} not examined: {one.reason}" for one in diagnosis.not_examined),
+    ]

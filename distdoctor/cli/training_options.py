@@ -1,0 +1,57 @@
+"""The options of the reference training: those that all strategies share, and the chosen strategy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import rich_click
+
+from distdoctor.offers import Option, Strategy
+from distdoctor.workloads.request import COMMON_OPTIONS
+
+PREFIX = "training_"
+PANEL = "Reference training (with --strategy)"
+
+
+def training_options() -> list[click.Option]:
+    """What every strategy understands."""
+    model = _shown("--model", "NAME", "mlp, convnet, ... or your own package.module:factory.")
+    data = _shown("--data", "NAME[:PATH]", "digits, mnist:PATH, ... or your own package.module:factory.")
+    return [model, data, *(_option(option, PANEL) for option in COMMON_OPTIONS)]
+
+
+def strategy_options(strategy: Strategy) -> list[click.Option]:
+    """What one strategy understands besides."""
+    return [_option(option, f"Strategy {strategy.name}") for option in strategy.options]
+
+
+def training_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given on the command line, by the option's key."""
+    return {
+        name.removeprefix(PREFIX): value
+        for name, value in values.items()
+        if name.startswith(PREFIX) and value is not None
+    }
+
+
+def _shown(spelling: str, metavar: str, words: str) -> click.Option:
+    return rich_click.RichOption([spelling, PREFIX + spelling[2:]], metavar=metavar, help=words, panel=PANEL)
+
+
+def _option(option: Option, panel: str) -> click.Option:
+    name = PREFIX + option.key
+    if option.type is bool:
+        spellings = [f"--{option.name}/--no-{option.name}", name]
+        return rich_click.RichOption(spellings, default=None, help=_with_default(option), panel=panel)
+    kind: Any = click.Choice(option.choices) if option.choices else option.type
+    return rich_click.RichOption(
+        [f"--{option.name}", name], type=kind, default=None, help=_with_default(option), panel=panel
+    )
+
+
+def _with_default(option: Option) -> str:
+    if option.default is None or option.default is False or "(default: " in option.help:
+        return option.help
+    return f"{option.help}  [default: {'yes' if option.default is True else option.default}]"

@@ -1,0 +1,120 @@
+"""A check: a function whose parameters name the facts it needs, and which yields findings that it can point at."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from types import UnionType
+from typing import Any, Protocol, Self
+
+from distdoctor.diagnosis.finding import Finding, Severity
+from distdoctor.errors import PluginTrouble
+from distdoctor.recording.recording import Job, Recording
+
+Examine = Callable[..., Iterable[Finding]]
+
+
+class NotSeen(Exception):
+    """A fact cannot be had from this recording; the message is the reason that the user reads under *not examined*."""
+
+
+class NotApplicable(NotSeen):
+    """The question does not arise for this kind of recording: stacks of a job that is over, a log where tapes are at hand."""
+
+
+class Fact(Protocol):
+    """A view of a recording that a check can ask for by naming it as the type of a parameter.
+
+    `streams` are the streams that have to be recorded for it. `of` raises NotSeen when this recording cannot tell.
+    """
+
+    streams: frozenset[str]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self: ...
+
+
+@dataclass(frozen=True)
+class Check:
+    """One illness and how to recognise it. Made by the decorator `check`."""
+
+    code: str
+    slug: str
+    severity: Severity
+    examine: Examine
+    facts: tuple[type[Any], ...]
+    module: str
+    live: bool = True  # may be asked while the job runs; its findings are then true at once
+    family: str = ""  # findings of one family explain one event: only the most specific is reported
+
+    @property
+    def handbook(self) -> str:
+        """The page of the handbook: the docstring of the check's file."""
+        return inspect.cleandoc(sys.modules[self.module].__doc__ or "")
+
+    @property
+    def headline(self) -> str:
+        """The first line of the page without code and slug."""
+        return self.handbook.partition("\n")[0].partition(": ")[2]
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """What has to be recorded for this check. Facts that it can do without (`Verdict | None`) do not count."""
+        needed = [fact for fact in self.facts if not isinstance(fact, UnionType)]
+        return frozenset().union(*(fact.streams for fact in needed)) if needed else frozenset()
+
+    def look(self, recording: Recording, known: dict[type[Any], Any] | None = None) -> list[Finding]:
+        """The findings in this recording. `known` carries facts from check to check so that each is derived once.
+
+        NotSeen: this recording cannot tell.
+        """
+        known = {} if known is None else known
+        arguments = [_fact(kind, recording, known) for kind in self.facts]
+        return [
+            replace(
+                finding,
+                code=finding.code or self.code,
+                slug=finding.slug or self.slug,
+                severity=finding.severity or self.severity,
+            )
+            for finding in self.examine(*arguments)
+        ]
+
+
+def _fact(kind: type[Any], recording: Recording, known: dict[type[Any], Any]) -> Any:
+    if isinstance(kind, UnionType):  # `Verdict | None`: None where this recording cannot tell
+        wanted = next(one for one in kind.__args__ if one is not type(None))
+        try:
+            return _fact(wanted, recording, known) if wanted.streams <= recording.streams else None
+        except NotSeen:
+            return None
+    if kind not in known:
+        if kind is Job:
+            known[kind] = recording.job
+        elif kind is Recording:
+            known[kind] = recording
+        else:
+            known[kind] = kind.of(recording)
+    return known[kind]
+
+
+def check(
+    code: str, slug: str, *, severity: Severity, live: bool = True, family: str = ""
+) -> Callable[[Examine], Check]:
+    """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in."""
+
+    def make(examine: Examine) -> Check:
+        hints = typing.get_type_hints(examine)
+        names = list(inspect.signature(examine).parameters)
+        unknown = [name for name in names if name not in hints]
+        if unknown:
+            raise PluginTrouble(
+                f"{code} {slug}: parameter {unknown[0]} of {examine.__module__}.{examine.__name__} has no type",
+                way_out="Annotate it with the fact it needs, for example `calls: Collectives`.",
+            )
+        return Check(code, slug, severity, examine, tuple(hints[n] for n in names), examine.__module__, live, family)
+
+    return make

@@ -1,0 +1,66 @@
+"""Run checks over a recording, one by one. A check that crashes is *not examined*; the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
+from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
+from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.recording.recording import Recording
+
+_SURENESS: dict[Confidence, int] = {CERTAIN: 0, LIKELY: 1}
+
+
+def examine(
+    recording: Recording,
+    checks: Iterable[Check],
+    remedies: Mapping[str, Remedy] | None = None,
+    *,
+    live: bool = False,
+) -> Diagnosis:
+    """The diagnosis of a recording: the most severe first, then what happened first, then what is surest.
+
+    `live`: the job still runs, so only checks whose findings are true at once are asked.
+    """
+    known: dict[type[Any], Any] = {}
+    findings: list[Finding] = []
+    not_examined: list[NotExamined] = []
+    examined: list[str] = []
+    for check in checks:
+        if live and not check.live:
+            continue
+        absent = check.streams - recording.streams
+        if absent:
+            not_examined.append(NotExamined(check.code, check.slug, f"not recorded: {', '.join(sorted(absent))}"))
+            continue
+        silenced = [trouble for trouble in recording.troubles if trouble.silenced & check.streams]
+        if silenced:  # what a half recording does not hold may have happened: it must not be held against the rank
+            not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
+            continue
+        try:
+            findings += check.look(recording, known)
+            examined.append(check.code)
+        except NotSeen as reason:
+            not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
+        except Exception as error:
+            failed = f"the check failed: {type(error).__name__}: {error}"
+            not_examined.append(NotExamined(check.code, check.slug, failed))
+    findings.sort(key=_order)
+    slugs = {cure.slug for finding in findings for cure in finding.cures}
+    described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
+    return Diagnosis(
+        job=recording.job,
+        findings=tuple(findings),
+        not_examined=tuple(not_examined),
+        examined=tuple(examined),
+        remedies=described,
+        world_size=recording.world_size,
+    )
+
+
+def _order(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:
+    when = finding.at_ns or 1 << 63
+    return (-(finding.severity or 0), when, _SURENESS.get(finding.confidence, 2), finding.code, finding.ranks)

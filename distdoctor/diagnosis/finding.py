@@ -1,0 +1,84 @@
+"""A finding: one illness, with the ranks, the place, the numbers behind it and what to do. A value, never a log line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Site
+
+
+class Severity(IntEnum):
+    """How bad it is, when it is true."""
+
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Confidence(StrEnum):
+    """How sure we are. CERTAIN is kept for what the recording proves."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
+CERTAIN, LIKELY, POSSIBLE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line that matters, which ranks are there and what they do there (`waits in all_reduce #128`)."""
+
+    site: Site
+    ranks: tuple[int, ...] = ()
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A remedy as one finding prescribes it: the slug of the remedy, and the edit with this job's own names and lines.
+
+    `change` is a diff or one line; `effect` is in numbers, with how they were computed.
+    """
+
+    slug: str
+    change: str = ""
+    effect: str = ""
+    verified: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    `ranks` are the odd ones out, most suspect first. `place` is the line to change or to look at first; `places` is every line
+    that matters, as the rows of the explanation. `evidence` holds the numbers by name. `at_ns` is when it happened on the
+    wall clock (0: unknown), to put the cause before its consequences. `code`, `slug` and `severity` are filled in from the
+    check when left out.
+    """
+
+    title: str
+    ranks: tuple[int, ...] = ()
+    confidence: Confidence = CERTAIN
+    place: Site = Site()  # noqa: RUF009 - a frozen value
+    places: tuple[Place, ...] = ()
+    evidence: dict[str, object] = field(default_factory=dict)
+    why: str = ""
+    cures: tuple[Cure, ...] = ()
+    at_ns: int = 0
+    severity: Severity | None = None
+    code: str = ""
+    slug: str = ""
+
+    @property
+    def ranks_named(self) -> str:
+        """`rank 3`, `ranks 0-2`."""
+        return named(self.ranks)

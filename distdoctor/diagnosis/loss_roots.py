@@ -1,0 +1,44 @@
+"""What stands between `backward` and the loss: words that the probe has read from the graph, as numbers."""
+
+from __future__ import annotations
+
+_MEANS = ("mean",)
+
+
+def factor_of(roots: str) -> float | None:
+    """The product of all factors (`div 4;NllLoss mean` is 0.25); None when one of them could not be read.
+
+    The multiplication by a GradScaler's scale is left out: it is undone before the step.
+    """
+    *operations, _ = roots.split(";") if roots else [""]
+    factor = 1.0
+    for number, operation in enumerate(operations):
+        word, _, value = operation.partition(" ")
+        scale = word == "mul" and number == 0 and _is_scale(value)
+        if scale:
+            continue
+        try:
+            amount = float(value)
+        except ValueError:
+            return None
+        if word == "div" and not amount:
+            return None
+        factor = factor / amount if word == "div" else factor * amount
+    return factor
+
+
+def _is_scale(value: str) -> bool:
+    """A power of two beyond any number of micro-steps, or a tensor on a device: what GradScaler multiplies by."""
+    if value == "tensor":
+        return True
+    try:
+        amount = float(value)
+    except ValueError:
+        return False
+    return amount >= 128 and amount == int(amount) and int(amount) & (int(amount) - 1) == 0
+
+
+def reads_as_mean(roots: str) -> bool:
+    """Whether the loss itself is a mean over its batch."""
+    last = roots.rpartition(";")[2]
+    return bool(last) and last.split()[-1] in _MEANS

@@ -1,0 +1,260 @@
+"""Conditions around a line of the user's source: which of them depend on the rank, and for which ranks they hold.
+
+Pure `ast`, for the verdict on a hang and for lint alike. Lines count from 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+# Names that people give to what differs between ranks. `matrix_rank`, `lora_rank`, `ranking` are none of these.
+_RANK_NAME = re.compile(r"(?:^|_)(rank|RANK)(?:_id|_idx|_index)?$")
+_MAIN_NAME = re.compile(
+    r"(?:^|_)(?:is_)?(?:global_|local_|world_)?(?:main|master|primary|rank_?zero|rank_?0|global_zero|world_process_zero|first_rank|chief)"
+    r"(?:_process|_rank|_worker|_node)?(?:_first)?$"
+)
+_NO_RANK = re.compile(r"matrix_rank|low_rank|lora_rank|lr_rank|tensor_rank|max_rank|_rank_loss|^ranks$")
+_ZERO_ONLY = re.compile(r"rank_zero_only|main_process_only|on_main_process|on_local_main_process|master_only")
+
+ENCLOSES, LEAVES = "encloses", "leaves"
+_LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that decides whether a line is reached.
+
+    `how`: it ENCLOSES the line, or it LEAVES before it (`if ...: continue`). `negated`: the line is reached when it is false.
+    `on_rank`: it mentions the rank. `instead`: the branch that holds the line ends by leaving, so that what it does stands in the
+    place of what follows. `only_if` is the condition under which the line is reached, in Python.
+    """
+
+    line: int
+    test: str
+    how: str
+    negated: bool
+    on_rank: bool
+    instead: bool = False
+    function: str = ""  # that the condition stands in; "" for the module
+    _expression: ast.expr | None = None
+
+    @property
+    def only_if(self) -> str:
+        return f"not ({self.test})" if self.negated else self.test
+
+    def lets_through(self, rank: int) -> bool | None:
+        """Whether this rank reaches the line; None when the condition depends on more than the rank."""
+        if self._expression is None:  # a decorator: rank 0 alone
+            return rank == 0
+        value = _value(self._expression, rank)
+        return None if value is None else bool(value) is not self.negated
+
+
+def guards_at(source: str, line: int) -> tuple[Guard, ...]:
+    """The conditions that decide whether a line is reached, the innermost first, up to the function that it stands in.
+
+    A function that is called in one place of the file stands under the conditions of that place as well.
+    """
+    return _guards_at(source, line, frozenset())
+
+
+def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...]:
+    tree = _tree(source)
+    if tree is None:
+        return ()
+    path = _path_to(tree, line)
+    rank_names = _names_made_from_rank(source)
+    found: list[Guard] = []
+    for depth in range(len(path) - 1, -1, -1):
+        node = path[depth]
+        inner = path[depth + 1] if depth + 1 < len(path) else None
+        if isinstance(node, ast.If | ast.While) and inner is not None and inner is not node.test:
+            branch = node.orelse if inner in node.orelse else node.body
+            instead = isinstance(node, ast.If) and isinstance(branch[-1], _LEAVING) and inner in branch
+            found.append(_guard(node, ENCLOSES, branch is node.orelse, rank_names, instead=instead))
+        elif isinstance(node, ast.IfExp) and inner is not None and inner is not node.test:
+            found.append(_guard(node, ENCLOSES, inner is node.orelse, rank_names))
+        if inner is not None:
+            found += _leaves_before(node, inner, rank_names)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += [
+                Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True)
+                for d in node.decorator_list
+                if _ZERO_ONLY.search(ast.unparse(d))
+            ]
+            call = _only_call(tree, node) if node.name not in seen else None
+            here = (replace(guard, function=node.name) for guard in found)
+            return (*here, *(_guards_at(source, call, seen | {node.name}) if call else ()))
+    return tuple(found)
+
+
+def _only_call(tree: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> int | None:
+    """The line of the one call of this function in its file, None when it is called in several places, or handed around."""
+    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    word = f"self.{function.name}" if id(function) in methods else function.name
+    used = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == word]
+    called = {id(node.func): node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return called.get(id(used[0])) if len(used) == 1 else None
+
+
+def rank_guards(source: str, line: int) -> tuple[Guard, ...]:
+    """Those of the conditions that depend on the rank."""
+    return tuple(guard for guard in guards_at(source, line) if guard.on_rank)
+
+
+def alternatives(source: str, one: int, other: int) -> Guard | None:
+    """The condition of which the two lines are different branches; None when they are not."""
+    tree = _tree(source)
+    if tree is None or one == other:
+        return None
+    mine, theirs = _path_to(tree, one), _path_to(tree, other)
+    names = _names_made_from_rank(source)
+    for depth, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+        if a is not b:
+            parent = mine[depth - 1]
+            if isinstance(parent, ast.If) and (a in parent.orelse) != (b in parent.orelse):
+                return _guard(parent, ENCLOSES, a in parent.orelse, names)
+            return None
+    return None
+
+
+def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> bool:
+    """Whether the value of an expression depends on the rank, by the names in it."""
+    for node in ast.walk(expression):
+        word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if (
+            word
+            and not _NO_RANK.search(word)
+            and (_RANK_NAME.search(word) or _MAIN_NAME.search(word) or word in rank_names)
+        ):
+            return True
+        if isinstance(node, ast.Constant) and node.value in (
+            "RANK",
+            "LOCAL_RANK",
+            "SLURM_PROCID",
+            "OMPI_COMM_WORLD_RANK",
+        ):
+            return True
+    return False
+
+
+def statement_at(source: str, line: int) -> str:
+    """The statement that a line belongs to, on one line; "" when there is none."""
+    tree = _tree(source)
+    if tree is None:
+        return ""
+    for node in reversed(_path_to(tree, line)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            return " ".join(ast.unparse(node).split())
+    return ""
+
+
+@lru_cache(maxsize=64)
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _path_to(tree: ast.Module, line: int) -> list[ast.AST]:
+    """The nodes that contain a line, from the module inwards. Of several on one line the first is followed."""
+    path: list[ast.AST] = [tree]
+    while True:
+        inside = [
+            child
+            for child in ast.iter_child_nodes(path[-1])
+            if getattr(child, "lineno", line + 1) <= line <= (getattr(child, "end_lineno", 0) or 0)
+        ]
+        if not inside:
+            return path
+        path.append(inside[0])
+
+
+def _guard(
+    node: ast.If | ast.While | ast.IfExp, how: str, negated: bool, rank_names: frozenset[str], *, instead: bool = False
+) -> Guard:
+    on_rank = is_about_rank(node.test, rank_names)
+    return Guard(node.lineno, ast.unparse(node.test), how, negated, on_rank, instead, _expression=node.test)
+
+
+def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -> Iterator[Guard]:
+    """`if ...: continue` (break, return, raise) in front of `inner` in the same block: the line is reached when it is false."""
+    for name in ("body", "orelse", "finalbody"):
+        statements = getattr(block, name, None)
+        if not isinstance(statements, list) or inner not in statements:
+            continue
+        for statement in reversed(statements[: statements.index(inner)]):
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVING):
+                yield _guard(statement, LEAVES, True, rank_names)
+
+
+@lru_cache(maxsize=64)
+def _names_made_from_rank(source: str) -> frozenset[str]:
+    """Variables that are assigned from a comparison with the rank (`leader = dist.get_rank() == 0`)."""
+    tree = _tree(source)
+    names: set[str] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            continue
+        if is_about_rank(node.value):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+def _value(node: ast.expr, rank: int) -> int | bool | None:
+    """The value of an expression for one rank, None when it depends on anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        value = _value(node.operand, rank)
+        return None if value is None else not value
+    if isinstance(node, ast.BoolOp):
+        return _of_several(node, rank)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _compared(node, rank)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        left, right = _value(node.left, rank), _value(node.right, rank)
+        return None if left is None or not right else left % right
+    return _rank_or_main(node, rank)
+
+
+def _of_several(node: ast.BoolOp, rank: int) -> bool | None:
+    values = [_value(part, rank) for part in node.values]
+    decisive = isinstance(node.op, ast.Or)
+    if any(value is not None and bool(value) is decisive for value in values):
+        return decisive
+    return None if None in values else not decisive
+
+
+def _compared(node: ast.Compare, rank: int) -> bool | None:
+    left, operator, other = _value(node.left, rank), node.ops[0], node.comparators[0]
+    if isinstance(operator, ast.In | ast.NotIn):
+        if left is None or not isinstance(other, ast.Tuple | ast.List | ast.Set):
+            return None
+        members = [_value(element, rank) for element in other.elts]
+        return None if None in members else (left in members) is isinstance(operator, ast.In)
+    right = _value(other, rank)
+    if left is None or right is None:
+        return None
+    answers = {ast.Eq: left == right, ast.NotEq: left != right, ast.Lt: left < right, ast.LtE: left <= right}
+    answers |= {ast.Gt: left > right, ast.GtE: left >= right}
+    return answers.get(type(operator))
+
+
+def _rank_or_main(node: ast.expr, rank: int) -> int | bool | None:
+    """The rank itself (`rank`, `self.rank`, `dist.get_rank()`), or whether it is the main one. A local rank is not known."""
+    if isinstance(node, ast.Call):
+        return _rank_or_main(node.func, rank) if not node.args and not node.keywords else None
+    word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    if not word or _NO_RANK.search(word) or "local" in word or "node" in word or "group" in word:
+        return None
+    if _RANK_NAME.search(word) and "_" not in word.replace("get_rank", "rank").replace("global_rank", "rank").replace(
+        "my_rank", "rank"
+    ):
+        return rank
+    return rank == 0 if _MAIN_NAME.search(word) else None

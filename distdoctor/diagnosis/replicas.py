@@ -1,0 +1,133 @@
+"""Which ranks are replicas of one another: they average their gradients, so they should read different samples.
+
+Known from DistributedDataParallel and FSDP themselves, or, where gradients are averaged by hand, from collectives that have the
+shapes of the gradients. Nothing else is taken as proof: ranks of a tensor-, pipeline- or context-parallel group have to read the
+same samples. So two ranks that also talk in a smaller group of their own, or point to point, are not called replicas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import RankLog, Recording
+
+_BY_HAND = "all_reduce of every gradient by hand"
+_PAIRWISE = [int(op) for op in POINT_TO_POINT]
+_SILENT = [int(Op.BARRIER), int(Op.MONITORED_BARRIER)]
+_ENOUGH = 0.9  # of the gradients' shapes have to be found among the collectives' sizes
+
+
+@dataclass(frozen=True)
+class ReplicaSet:
+    """Ranks whose gradients are averaged. `by`: DistributedDataParallel, fully_shard, ... `proven`: it said so itself."""
+
+    ranks: tuple[int, ...]
+    by: str
+    proven: bool
+
+    @property
+    def words(self) -> str:
+        """`DistributedDataParallel averages the gradients of ranks 0-3`."""
+        return f"{self.by} averages the gradients of {named(self.ranks)}"
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The sets of replicas of a job; none when there is no proof of any."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"samples", "collectives"})
+    sets: tuple[ReplicaSet, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        sets = list(_told(recording.ranks)) or list(_by_hand(recording.ranks))
+        private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
+        sets = [one for one in sets if not any(len(talk & set(one.ranks)) > 1 for talk in private)]
+        return cls(tuple(sets))
+
+
+def _told(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
+    """From the wrappers. Groups of one wrapper that share a rank belong together (sharding x replicating)."""
+    for by, groups in _events(logs).items():
+        for ranks in _joined(groups):
+            if len(ranks) > 1:
+                yield ReplicaSet(tuple(sorted(ranks)), by, proven=True)
+
+
+def _events(logs: Mapping[int, RankLog]) -> dict[str, set[frozenset[int]]]:
+    found: dict[str, set[frozenset[int]]] = defaultdict(set)
+    for log in logs.values():
+        for event in log.events[log.events["kind"] == EventKind.REPLICAS]:
+            words = log.text(int(event["text"])).split(",")
+            ranks = frozenset(int(word) for word in words if word.isdigit())
+            found[log.text(int(event["more"]))].add(ranks)
+    return found
+
+
+def _joined(groups: Iterable[frozenset[int]]) -> list[set[int]]:
+    """Sets that share a member become one."""
+    joined: list[set[int]] = []
+    for group in groups:
+        touching = [known for known in joined if known & group]
+        joined = [known for known in joined if not known & group]
+        joined.append(set(group).union(*touching))
+    return joined
+
+
+def _by_hand(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
+    """Groups in which every member's collectives have the shapes of its gradients (or their sum, when they are flattened)."""
+    members: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for rank, log in logs.items():
+        for ranks in _averaging_groups(log):
+            members[ranks].add(rank)
+    for ranks, seen in members.items():
+        if len(ranks) > 1 and seen >= set(ranks) & set(logs):
+            yield ReplicaSet(ranks, _BY_HAND, proven=False)
+
+
+def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
+    noted = log.events[log.events["kind"] == EventKind.PARAMETERS]
+    if not len(noted) or not len(log.steps):
+        return
+    wanted = Counter(shape for event in noted for shape in log.text(int(event["text"])).split(";") if shape)
+    totals = {f"[{int(event['a'])}]" for event in noted}
+    # One step is enough: the second, where there is one, because building things up belongs to the first.
+    step = 1 if (log.calls["step"] == 1).any() else 0
+    calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & (log.calls["step"] == step)]
+    calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
+    for group in np.unique(calls["group"]):
+        found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
+        matched = sum((found & wanted).values())
+        if (matched >= 2 and matched >= _ENOUGH * sum(wanted.values())) or totals & found.keys():
+            yield _members(log, int(group))
+
+
+def _members(log: RankLog, group: int) -> tuple[int, ...]:
+    for row in log.groups:
+        if int(row["key"]) == group:
+            return tuple(int(word) for word in log.text(int(row["members"])).split(",") if word.isdigit())
+    return ()
+
+
+def _private_talk(logs: Mapping[int, RankLog], sets: set[frozenset[int]]) -> set[frozenset[int]]:
+    """Sets of ranks that talked among themselves while training: point to point, or in a group smaller than those that average
+    and not one of them. Barriers and objects do not count: they carry no activations."""
+    told = {ranks for groups in _events(logs).values() for ranks in groups}
+    talk: set[frozenset[int]] = set()
+    for rank, log in logs.items():
+        calls = log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SILENT)]
+        calls = calls[calls["flags"] & CallFlag.OBJECT == 0]
+        pairwise = np.isin(calls["op"], _PAIRWISE)
+        talk |= {frozenset({rank, int(peer)}) for peer in np.unique(calls["root"][pairwise]) if peer >= 0}
+        for group in np.unique(calls["group"][~pairwise]):
+            ranks = frozenset(_members(log, int(group)))
+            if len(ranks) > 1 and ranks not in told and any(ranks < known for known in sets):
+                talk.add(ranks)
+    return talk

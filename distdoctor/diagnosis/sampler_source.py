@@ -1,0 +1,93 @@
+"""What the user's source says around a loader: the epoch's variable, the sampler's name, what set_epoch was given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from distdoctor.recording.recording import Site
+
+
+@lru_cache(maxsize=64)
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True)
+class SetEpochCall:
+    """`sampler.set_epoch(epochs)`: `receiver` sampler, `argument` epochs, `line` as written."""
+
+    receiver: str
+    argument: str
+    line: str
+
+
+def set_epoch_call(sources: Mapping[str, str], site: Site) -> SetEpochCall | None:
+    """The call on this line, None when the source is not there."""
+    text = sources.get(site.path, "")
+    for node in ast.walk(_tree(text) or ast.Module([], [])):
+        if not isinstance(node, ast.Call) or not node.lineno <= site.line <= (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
+            given = node.args[0] if node.args else node.keywords[0].value if node.keywords else None
+            argument = ast.unparse(given) if given is not None else ""
+            return SetEpochCall(ast.unparse(node.func.value), argument, line_at(text, site.line))
+    return None
+
+
+def epoch_variable(sources: Mapping[str, str], site: Site) -> str:
+    """The counter of the loop around this line (`for epoch in range(...)`), "" when the source shows none."""
+    around = [loop for loop in _loops(sources.get(site.path, "")) if loop.lineno < site.line <= (loop.end_lineno or 0)]
+    for loop in sorted(around, key=lambda loop: -loop.lineno):
+        target = loop.target
+        if isinstance(target, ast.Tuple) and _called(loop.iter) == "enumerate":
+            target = target.elts[0]
+        if isinstance(target, ast.Name) and _called(loop.iter) in ("range", "trange", "enumerate", "count", "tqdm"):
+            return target.id
+    return ""
+
+
+def sampler_name(sources: Mapping[str, str], made: Site) -> str:
+    """How the source calls the sampler of the loader made on this line, "" when it does not say."""
+    for node in ast.walk(_tree(sources.get(made.path, "")) or ast.Module([], [])):
+        if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
+            for keyword in node.keywords:
+                if keyword.arg == "sampler" and isinstance(keyword.value, ast.Name | ast.Attribute):
+                    return ast.unparse(keyword.value)
+    return ""
+
+
+def line_at(text: str, number: int) -> str:
+    """One line of a text, "" when it is not there. Lines count from 1."""
+    lines = text.splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+def inserted_before(sources: Mapping[str, str], site: Site, statement: str) -> str:
+    """A diff that puts a statement above a `for`, at its depth; the statement alone where the source shows no `for`."""
+    line = line_at(sources.get(site.path, ""), site.line)
+    if not line.lstrip().startswith("for "):
+        return statement
+    depth = line[: len(line) - len(line.lstrip())]
+    return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n+{depth}{statement}\n {line}"
+
+
+def replaced(site: Site, line: str, new: str) -> str:
+    """A diff of one line."""
+    return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{new}"
+
+
+def _loops(text: str) -> list[ast.For]:
+    return [node for node in ast.walk(_tree(text) or ast.Module([], [])) if isinstance(node, ast.For)]
+
+
+def _called(node: ast.expr) -> str:
+    """The name of the function that an expression calls, "" when it calls none."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

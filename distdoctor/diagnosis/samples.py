@@ -1,0 +1,378 @@
+"""What each rank was handed by its loaders, pass by pass, and what belongs together: the passes that ranks made side by side."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.recording.kept_indices import kept
+from distdoctor.recording.layout import BLOCK_INDICES, BlockKind, PassFlag
+from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.tape_reader import Rows
+
+Indices = NDArray[np.uint32]
+CERTAIN_DIGITS = 9.0  # a coincidence of less than one in 10^9 counts as none
+_NONE: Indices = np.empty(0, np.uint32)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set as its rank described it. Equal digests with `pieces` > 0: the same content, as far as it could be seen."""
+
+    name: str = ""
+    length: int = -1  # below any Subset; -1: unknown
+    digest: str = ""
+    pieces: int = 0
+    outer: str = ""  # digest together with the Subsets around it
+
+    @classmethod
+    def parse(cls, text: str) -> DataSet:
+        words = text.split("\0")
+        return cls(words[0], int(words[1]), words[2], int(words[3]), words[4]) if len(words) == 5 else cls(text)
+
+    def same_content(self, other: DataSet) -> bool:
+        """Whether nothing that was seen tells the two data sets below the Subsets apart."""
+        return (self.name, self.length, self.digest) == (other.name, other.length, other.digest)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass over one loader, as far as it went. `length`: of what the loader was given, -1 unknown.
+
+    `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
+    is 1), with DistributedSampler's padding left out; `padding`: those left out. `whole`: nothing between the first and the
+    latest draw is missing from `indices`, but for the thinning.
+    """
+
+    rank: int
+    seq: int
+    loader: int
+    number: int
+    flags: PassFlag
+    length: int
+    drawn: int
+    batches: int
+    ahead: int
+    data: DataSet
+    sampler: str
+    seed: int
+    epoch_told: int
+    set_epoch_calls: int
+    set_epoch_line: Site
+    loop_line: Site
+    made_line: Site
+    num_replicas: int
+    sampler_rank: int
+    batch_size: int
+    workers: int
+    keep_one_in: int
+    first_step: int
+    optimizer: int
+    started_ns: int
+    ended_ns: int
+    first: Indices
+    indices: Indices
+    padding: Indices
+    whole: bool
+
+    @property
+    def exhausted(self) -> bool:
+        return self.ended_ns != 0
+
+    @property
+    def trains(self) -> bool:
+        """An optimizer stepped while it ran."""
+        return bool(self.flags & PassFlag.STEPPED)
+
+    @property
+    def evaluates(self) -> bool:
+        """Gradients were off when it began, and no optimizer stepped."""
+        return not self.flags & (PassFlag.STEPPED | PassFlag.GRADIENTS_ON)
+
+    @property
+    def comparable(self) -> bool:
+        """Its indices name samples of the data set below, the same ones on every rank that has this data set."""
+        return not self.flags & (PassFlag.HASHED | PassFlag.UNTRANSLATED | PassFlag.ITERABLE)
+
+    @property
+    def shuffles(self) -> bool | None:
+        """As the sampler says; None when it does not."""
+        return bool(self.flags & PassFlag.SHUFFLE) if self.flags & PassFlag.SHUFFLE_KNOWN else None
+
+    @property
+    def sampler_name(self) -> str:
+        """The innermost sampler that is more than batching: `DistributedSampler`."""
+        names = [name for name in self.sampler.split(">") if name != "BatchSampler"]
+        return names[-1] if names else self.sampler
+
+    @property
+    def subset(self) -> str:
+        """What tells its Subset from others, "" when it is none."""
+        return self.data.outer[:8] if self.flags & PassFlag.TRANSLATED else ""
+
+    @property
+    def sharded(self) -> bool:
+        """Its sampler was told how many replicas there are and which of them it serves."""
+        return self.num_replicas > 1 and self.sampler_rank >= 0
+
+    def chance_digits(self, draws: int) -> float:
+        """-log10 of the chance that another shuffle of the data begins with the same `draws` draws."""
+        if self.length <= 0:
+            return 0.0 if draws < 32 else CERTAIN_DIGITS
+        draws = min(draws, self.length)
+        return (math.lgamma(self.length + 1) - math.lgamma(self.length - draws + 1)) / math.log(10)
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """The passes that several ranks made side by side: over the same loader's line, begun at the same optimizer step."""
+
+    passes: Mapping[int, Pass]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(self.passes))
+
+    @cached_property
+    def one(self) -> Pass:
+        return self.passes[min(self.passes)]
+
+    @property
+    def trains(self) -> bool:
+        return all(one.trains for one in self.passes.values())
+
+    @property
+    def evaluates(self) -> bool:
+        return all(one.evaluates for one in self.passes.values())
+
+    def among(self, ranks: Iterable[int]) -> Together:
+        """The part of it that these ranks made."""
+        wanted = set(ranks)
+        return Together({rank: one for rank, one in self.passes.items() if rank in wanted})
+
+
+@dataclass(frozen=True)
+class SampleOrders:
+    """All passes of all ranks. `by_rank[r]` is in the order in which rank r began them."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"samples"})
+    by_rank: Mapping[int, tuple[Pass, ...]]
+    world_size: int
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        by_rank = {rank: tuple(passes_of(log)) for rank, log in recording.ranks.items()}
+        if not any(by_rank.values()):
+            raise NotApplicable("no DataLoader was iterated")
+        return cls(by_rank, recording.world_size)
+
+    def by_loader(self, rank: int) -> dict[int, list[Pass]]:
+        """The passes of one rank by the number of its loader, in order."""
+        found: dict[int, list[Pass]] = defaultdict(list)
+        for one in self.by_rank.get(rank, ()):
+            found[one.loader].append(one)
+        return dict(found)
+
+    def together(self) -> Iterator[Together]:
+        """The passes that at least two ranks made side by side, in the order in which they began.
+
+        What one rank iterates alone (a first look at a batch, rank 0's own evaluation) belongs to nothing.
+        """
+        found: dict[tuple[object, ...], dict[int, Pass]] = defaultdict(dict)
+        for rank, passes in self.by_rank.items():
+            repeats: dict[tuple[object, ...], int] = defaultdict(int)
+            for one in passes:
+                purpose = "trains" if one.trains else "evaluates" if one.evaluates else "unknown"
+                key = (str(one.loop_line), str(one.made_line), one.data.name, one.first_step, purpose)
+                found[(*key, repeats[key])][rank] = one
+                repeats[key] += 1
+        for passes_by_rank in found.values():
+            if len(passes_by_rank) > 1:
+                yield Together(dict(sorted(passes_by_rank.items())))
+
+
+def passes_of(log: RankLog) -> Iterator[Pass]:
+    """The passes of one rank, with what their blocks still hold."""
+    blocks = log.blocks[np.argsort(log.blocks["pass_seq"], kind="stable")]
+    edges = np.searchsorted(blocks["pass_seq"], log.passes["seq"])
+    ends = np.searchsorted(blocks["pass_seq"], log.passes["seq"], side="right")
+    for row, begin, end in zip(log.passes, edges, ends, strict=True):
+        yield _pass(log, row, blocks[begin:end])
+
+
+def _pass(log: RankLog, row: Rows, blocks: Rows) -> Pass:
+    def whole_number(name: str) -> int:
+        return int(row[name])
+
+    flags = PassFlag(whole_number("flags"))
+    drawn, length = whole_number("drawn"), whole_number("dataset_length")
+    replicas, rank = whole_number("num_replicas"), whole_number("sampler_rank")
+    padded = 0
+    if flags & PassFlag.DISTRIBUTED_SAMPLER and not flags & PassFlag.DROP_LAST and length >= 0 and 0 <= rank < replicas:
+        padded = max(0, drawn - len(range(rank, length, replicas)))
+    first, indices, padding, whole = drawn_indices(blocks, drawn, whole_number("keep_one_in"), padded)
+    return Pass(
+        rank=log.rank,
+        seq=whole_number("seq"),
+        loader=whole_number("loader"),
+        number=whole_number("pass_number"),
+        flags=flags,
+        length=length,
+        drawn=drawn,
+        batches=whole_number("batches"),
+        ahead=whole_number("ahead"),
+        data=DataSet.parse(log.text(whole_number("dataset"))),
+        sampler=log.text(whole_number("sampler")),
+        seed=whole_number("seed"),
+        epoch_told=whole_number("epoch_told"),
+        set_epoch_calls=whole_number("set_epoch_calls"),
+        set_epoch_line=log.site(whole_number("set_epoch_site")),
+        loop_line=log.site(whole_number("loop_site")),
+        made_line=log.site(whole_number("made_site")),
+        num_replicas=replicas,
+        sampler_rank=rank,
+        batch_size=whole_number("batch_size"),
+        workers=whole_number("workers"),
+        keep_one_in=max(1, whole_number("keep_one_in")),
+        first_step=whole_number("first_step"),
+        optimizer=whole_number("optimizer"),
+        started_ns=whole_number("started_ns") + log.monotonic_to_wall_ns,
+        ended_ns=whole_number("ended_ns") and whole_number("ended_ns") + log.monotonic_to_wall_ns,
+        first=first,
+        indices=indices,
+        padding=padding,
+        whole=whole and not flags & PassFlag.TRUNCATED,
+    )
+
+
+def drawn_indices(blocks: Rows, drawn: int, keep: int, padded: int = 0) -> tuple[Indices, Indices, Indices, bool]:
+    """(the first draws, every kept draw without the last `padded` ones, those, whether none is missing) of one pass."""
+    raw = {int(b["block_number"]): b for b in blocks[blocks["kind"] == BlockKind.RAW]}
+    pieces = {n: np.asarray(b["indices"][: max(0, drawn - n * BLOCK_INDICES)]) for n, b in sorted(raw.items())}
+    first = pieces.get(0, _NONE)
+    if keep <= 1:
+        found = np.concatenate([*pieces.values(), _NONE])
+        whole = len(found) == drawn
+        for number in range(1, len(pieces) if whole else 0):
+            first = found[: (number + 1) * BLOCK_INDICES]
+        cut = len(found) - padded if whole and padded else len(found)
+        return first, found[:cut], found[cut:], whole
+    thinned = blocks[blocks["kind"] == BlockKind.KEPT]
+    thinned = thinned[np.argsort(thinned["block_number"], kind="stable")]
+    covered = max((int(b["covers"]) for b in thinned), default=0)
+    last = max(pieces, default=0)
+    tail = pieces.get(last, _NONE) if last * BLOCK_INDICES >= covered else _NONE
+    cut = len(tail) - min(padded, len(tail))
+    found = np.concatenate([*(b["indices"][: int(b["count"])] for b in thinned), _thin(tail[:cut], keep), _NONE])
+    numbers = [int(b["block_number"]) for b in thinned]
+    whole = numbers == list(range(len(numbers))) and covered + len(tail) == drawn
+    return first, found, tail[cut:], whole
+
+
+def _thin(indices: Indices, keep: int) -> Indices:
+    from array import array
+
+    return np.array(kept(array("I", indices.tobytes()), keep), np.uint32)
+
+
+# --- what sets of indices have in common ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """Samples that more than one rank drew. `shared`: how many different ones were found among the kept indices.
+
+    `keep_one_in` times that is the estimate for all. `pairs`: (rank, rank, how many of the found), the largest first.
+    """
+
+    shared: int
+    keep_one_in: int
+    examples: tuple[int, ...]
+    ranks: tuple[int, ...]
+    pairs: tuple[tuple[int, int, int], ...]
+    compared: int
+
+    @property
+    def words(self) -> str:
+        """`120 samples`, or, where not every index was kept, `about 7,680 samples (120 of those compared)`."""
+        if self.keep_one_in == 1:
+            return f"{self.shared:,} sample{'s' if self.shared != 1 else ''}"
+        return f"about {self.shared * self.keep_one_in:,} samples ({self.shared:,} of the {self.compared:,} compared)"
+
+
+def comparable_indices(passes: Sequence[Pass], limit: int = 0) -> tuple[list[Indices], int]:
+    """The indices of several passes thinned alike, and to one in how many. `limit`: only so many draws from the start."""
+    if limit:
+        cut = [one.first[:limit] if one.keep_one_in > 1 else one.indices[:limit] for one in passes]
+        return cut, 1
+    keep = max(one.keep_one_in for one in passes)
+    return [one.indices if one.keep_one_in == keep else _thin(one.indices, keep) for one in passes], keep
+
+
+def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
+    """The samples that two or more of these passes (of different ranks) share."""
+    lists, keep = comparable_indices(passes, limit)
+    distinct = [np.unique(indices) for indices in lists]
+    drawn = np.concatenate([*distinct, _NONE])
+    owners = np.repeat(np.array([one.rank for one in passes], np.int64), [len(d) for d in distinct])
+    order = np.argsort(drawn, kind="stable")
+    drawn, owners = drawn[order], owners[order]
+    values, starts, counts = np.unique(drawn, return_index=True, return_counts=True)
+    shared = values[counts > 1]
+    pairs: dict[tuple[int, int], int] = defaultdict(int)
+    ranks: set[int] = set()
+    # Pairs are named from a bounded part: an overlap of everything with everything would be quadratic in the ranks.
+    for start, count in zip(starts[counts > 1][:4096], counts[counts > 1][:4096], strict=True):
+        sharing = owners[start : start + count]
+        ranks.update(map(int, sharing))
+        for first, second in pairwise(sharing):
+            pairs[int(first), int(second)] += 1
+    ordered = sorted(((a, b, n) for (a, b), n in pairs.items()), key=lambda pair: (-pair[2], pair[0], pair[1]))
+    return Overlap(
+        shared=len(shared),
+        keep_one_in=keep,
+        examples=tuple(int(value) for value in shared[:5]),
+        ranks=tuple(sorted(ranks)),
+        pairs=tuple(ordered[:16]),
+        compared=len(values),
+    )
+
+
+def repeats_within(one: Pass) -> int:
+    """How many draws of a pass were drawn in it before: 0 for a sampler without replacement."""
+    return len(one.indices) - len(np.unique(one.indices))
+
+
+def common_start(one: Pass, other: Pass) -> int:
+    """With how many equal draws two passes begin, as far as every draw is known of both."""
+    n = min(len(one.first), len(other.first))
+    different = np.flatnonzero(one.first[:n] != other.first[:n])
+    return int(different[0]) if len(different) else n
+
+
+def same_order(one: Pass, other: Pass) -> bool:
+    """Whether the shorter of two passes is the beginning of the longer, in every draw that was kept of both."""
+    if common_start(one, other) < min(len(one.first), len(other.first)):
+        return False
+    if one.keep_one_in != other.keep_one_in or not (one.whole and other.whole):
+        return True  # nothing more is known
+    n = min(len(one.indices), len(other.indices))
+    return bool(np.array_equal(one.indices[:n], other.indices[:n]))
+
+
+def unseen(passes: Sequence[Pass], length: int) -> Indices:
+    """The kept indices of `range(length)` that none of these passes drew. Only meaningful when all of them are whole."""
+    lists, keep = comparable_indices(passes)
+    everything = np.arange(length, dtype=np.uint32)
+    if keep > 1:
+        everything = _thin(everything, keep)
+    return np.setdiff1d(everything, np.concatenate([*lists, *(one.padding for one in passes), _NONE]))

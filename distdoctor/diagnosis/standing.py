@@ -1,0 +1,251 @@
+"""Where each rank of a running job stands, told from its stack: in a collective, at its loader, in the user's own code, ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from distdoctor.recording.layout import Op
+from distdoctor.recording.recording import Site
+from distdoctor.recording.stacks import UNINTERRUPTIBLE, Frame, ProcessStacks, RankStacks, ThreadStack
+
+
+class Doing(StrEnum):
+    """What a rank is about. The first five wait for other ranks."""
+
+    COLLECTIVE = "collective"  # in a collective or in point-to-point
+    BACKWARD = "backward"  # idle inside autograd: DDP or FSDP waits for its reductions there
+    HANDLE = "handle"  # waits for the handle of an async operation
+    INIT = "init"  # in init_process_group or a rendezvous
+    NEW_GROUP = "new group"
+    LEAVING = "leaving"  # in destroy_process_group or at the end of the interpreter
+    DATA = "data"  # waits for a batch
+    CHECKPOINT = "checkpoint"
+    DEVICE = "device"  # waits for the accelerator
+    COMPUTING = "computing"  # at work inside torch
+    USER = "user"  # in code that is no communication
+    STOPPED = "stopped"
+    GONE = "gone"
+    UNREADABLE = "unreadable"
+
+
+UNKNOWN_LINE = Site()
+WAITING = frozenset({Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.INIT, Doing.NEW_GROUP})
+_C10D = "torch/distributed/distributed_c10d.py"
+_COMMUNICATING = ("/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/_C/_distributed")
+_INIT = frozenset(
+    {"init_process_group", "_store_based_barrier", "_create_c10d_store", "_tcp_rendezvous_handler", "rendezvous"}
+)
+_NEW_GROUP = frozenset(
+    {
+        "new_group",
+        "_new_group_with_tag",
+        "split_group",
+        "new_subgroups",
+        "new_subgroups_by_enumeration",
+        "init_device_mesh",
+    }
+)
+_LEAVING = frozenset({"destroy_process_group", "_shutdown", "_exit_function"})
+_OPS = {op.word: op for op in Op} | {
+    "isend": Op.SEND, "irecv": Op.RECV, "send_object_list": Op.SEND, "recv_object_list": Op.RECV,
+    "all_gather_object": Op.ALL_GATHER, "gather_object": Op.GATHER, "broadcast_object_list": Op.BROADCAST,
+    "scatter_object_list": Op.SCATTER, "batch_isend_irecv": Op.UNKNOWN, "_all_gather_base": Op.ALL_GATHER_INTO_TENSOR,
+    "_reduce_scatter_base": Op.REDUCE_SCATTER_TENSOR, "reduce_scatter_tensor": Op.REDUCE_SCATTER_TENSOR,
+}  # fmt: skip
+# A line whose innermost call is C++ says what it waits for only in its own words.
+_HANDLE_LINE = re.compile(r"\.wait(_tensor)?\s*\(")
+_DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
+BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is waiting
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank: what it is doing, in which torch function, at which line of the user.
+
+    `call` is the operation as torch's Python function is called (`all_reduce`), `arguments` those of its arguments that tell.
+    `inner` is the innermost frame. `words` finishes the sentence "rank 1 ...".
+    """
+
+    rank: int
+    doing: Doing
+    seen: RankStacks
+    site: Site = UNKNOWN_LINE
+    inner: Frame | None = None
+    call: str = ""
+    op: Op | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    line: str = ""
+
+    @property
+    def process(self) -> ProcessStacks | None:
+        return self.seen.process
+
+    @property
+    def still_seconds(self) -> float | None:
+        return self.process.still_seconds if self.process else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it computes, rather than waits."""
+        return self.process is not None and self.process.cpu_share >= BUSY_SHARE
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """Whether only other ranks can let it go on."""
+        return self.doing in WAITING
+
+    @property
+    def words(self) -> str:
+        """`waits in all_reduce`, `is in time.sleep(600)`."""
+        return _WORDS[self.doing](self)
+
+    @property
+    def peer(self) -> str:
+        """` from rank 0` for receives, ` to rank 2` for sends, ` from root 0`: what the arguments tell."""
+        if self.op in (Op.SEND, Op.RECV):
+            name, word = ("dst", " to rank ") if self.op is Op.SEND else ("src", " from rank ")
+            given = self.arguments.get(name, "")
+            return f"{word}{given}" if given.isdigit() else (" from any rank" if self.op is Op.RECV else "")
+        for name in ("src", "dst"):
+            if self.arguments.get(name, "").isdigit():
+                return f" with {name}={self.arguments[name]}"
+        return ""
+
+
+def _user(standing: Standing) -> str:
+    process = standing.process
+    line = standing.line.strip()
+    what = f"is at `{line}`" if 0 < len(line) <= 60 else "is in code of its own"
+    inner = standing.inner
+    if inner is not None and not inner.is_users:
+        what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
+    if process is not None and process.held_gil:
+        what += ", and keeps the GIL all the time"
+    return what
+
+
+_WORDS: Mapping[Doing, Callable[[Standing], str]] = {
+    Doing.COLLECTIVE: lambda s: f"waits in {s.call}{s.peer}",
+    Doing.BACKWARD: lambda s: "waits inside backward, where gradients are reduced",
+    Doing.HANDLE: lambda s: f"waits for a handle: `{s.line.strip()}`",
+    Doing.INIT: lambda s: f"waits in {s.call}",
+    Doing.NEW_GROUP: lambda s: f"waits in {s.call}",
+    Doing.LEAVING: lambda s: f"is leaving ({s.call})",
+    Doing.DATA: lambda s: "waits for its DataLoader",
+    Doing.CHECKPOINT: lambda s: f"is in {s.call}, a checkpoint",
+    Doing.DEVICE: lambda s: f"waits for the device: `{s.line.strip()}`",
+    Doing.COMPUTING: lambda s: "computes",
+    Doing.USER: _user,
+    Doing.STOPPED: lambda s: "is stopped",
+    Doing.GONE: lambda s: "has no process any more",
+    Doing.UNREADABLE: lambda s: "cannot be read",
+}
+
+
+def standing_of(seen: RankStacks, sources: Mapping[str, str]) -> Standing:
+    """Where one rank stands."""
+    process = seen.process
+    if process is None or process.state in ("X", "Z"):
+        return Standing(seen.rank, Doing.GONE, seen)
+    thread = telling_thread(process)
+    if thread is None or not thread.frames:
+        held = process.is_stopped
+        return Standing(seen.rank, Doing.STOPPED if held else Doing.UNREADABLE, seen)
+    user = thread.user_frame
+    site = user.site if user else Site()
+    line = line_of(sources, site)
+    doing, frame = _doing(thread, process, line)
+    if process.is_stopped:
+        doing = Doing.STOPPED
+    return Standing(
+        seen.rank,
+        doing,
+        seen,
+        site=site,
+        inner=thread.frames[0],
+        call=frame.function if frame else "",
+        op=_OPS.get(frame.function) if frame else None,
+        arguments=frame.arguments if frame else {},
+        line=line,
+    )
+
+
+def telling_thread(process: ProcessStacks) -> ThreadStack | None:
+    """The thread that says what the rank is about: the main one, unless it only waits for another that communicates."""
+    main = process.main.in_python if process.main is not None else None
+    if main is None or not main.frames:
+        return main
+    if main.frames[0].path.endswith(("/threading.py", "/concurrent/futures/_base.py")):
+        for thread in (one.in_python for one in process.threads):
+            if thread.os_id != main.os_id and _communication(thread) is not None and thread.user_frame is not None:
+                return thread
+    return main
+
+
+def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Doing, Frame | None]:
+    inner = thread.frames[0]
+    leaving = next((frame for frame in thread.frames if frame.function in _LEAVING), None)
+    if leaving is not None and (thread.user_frame is None or leaving.function == "destroy_process_group"):
+        return Doing.LEAVING, leaving
+    loader = thread.inside(
+        "torch/utils/data/dataloader.py", "_next_data", "_get_data", "_try_get_data", "__next__", "__iter__"
+    )
+    communication = _communication(thread)
+    if loader is not None and communication is None:
+        return Doing.DATA, loader
+    if communication is not None:
+        return communication
+    saving = thread.inside("torch/serialization.py")
+    if saving is not None:
+        return Doing.CHECKPOINT, saving
+    if "/torch/autograd/" in inner.path:
+        return (Doing.COMPUTING if process.cpu_share >= BUSY_SHARE else Doing.BACKWARD), inner
+    if inner.is_users and _HANDLE_LINE.search(line) and process.cpu_share < BUSY_SHARE:
+        return Doing.HANDLE, inner
+    if _DEVICE_LINE.search(line) and (inner.is_users or "/torch/cuda/" in inner.path) and not process.held_gil:
+        return Doing.DEVICE, inner
+    if "/torch/" in inner.path and process.cpu_share >= BUSY_SHARE:
+        return Doing.COMPUTING, inner
+    return Doing.USER, None
+
+
+def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
+    """torch's communicating function that the user's line has led to, None when the thread is in none."""
+    found: Frame | None = None
+    for frame in thread.frames:  # innermost first: the last one found is the one the user called
+        if frame.is_users:
+            break
+        if not any(part in frame.path for part in _COMMUNICATING):
+            continue
+        if frame.function in _INIT:
+            return Doing.INIT, _outermost(thread, _INIT) or frame
+        if frame.function in _NEW_GROUP:
+            return Doing.NEW_GROUP, frame
+        if "/torch/distributed/checkpoint/" in frame.path:
+            return Doing.CHECKPOINT, frame
+        if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
+            continue
+        found = frame
+    if found is None or "/elastic/" in found.path:
+        return None
+    return Doing.COLLECTIVE, found
+
+
+def _outermost(thread: ThreadStack, functions: frozenset[str]) -> Frame | None:
+    return next(
+        (frame for frame in reversed(thread.frames) if frame.function in functions and "/torch/" in frame.path), None
+    )
+
+
+def line_of(sources: Mapping[str, str], site: Site) -> str:
+    """One line of source, "" when the file is not there."""
+    lines = sources.get(site.path, "").splitlines()
+    return lines[site.line - 1] if 0 < site.line <= len(lines) else ""
+
+
+def is_held_by_kernel(process: ProcessStacks) -> bool:
+    """In uninterruptible sleep: a disk, a network file system or a driver does not answer."""
+    return process.state == UNINTERRUPTIBLE and not process.frozen

@@ -1,0 +1,107 @@
+"""The hooks that a plugin may implement; pluggy calls them all, ours and strangers' alike.
+
+A plugin is a module or package named by an entry point in the group `distdoctor`:
+
+    [project.entry-points.distdoctor]
+    mylab = "mylab_distdoctor"
+
+and implements any of the functions below, marked with `@distdoctor.hooks.offers`. Each returns what it offers and does nothing
+else: no torch import at load time of the package that offers checks or remedies, no output, no environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distdoctor.offers import DataSource, Drill, Model, Strategy
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.check import Check
+    from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.diagnosis.remedy import Remedy
+
+PROJECT = "distdoctor"
+
+Offer = TypeVar("Offer")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# These two mark what pluggy's HookspecMarker and HookimplMarker mark (pluggy 1.7 reads the dict in `<project>_spec` and
+# `<project>_impl`). They do not import it: a rank imports a strategy's package, and a rank gets torch and nothing else.
+def contract(function: Function) -> Function:
+    """Mark a function as the description of a hook."""
+    function.distdoctor_spec = {}  # type: ignore[attr-defined]
+    return function
+
+
+def offers(function: Function) -> Function:
+    """Mark a function as a plugin's answer to the hook of the same name."""
+    function.distdoctor_impl = {}  # type: ignore[attr-defined]
+    return function
+
+
+class Found(list[Offer]):
+    """What a package offers, and under `troubles` which of its modules could not be imported, and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.troubles: list[str] = []
+
+
+def found_in(package: str, kind: type[Offer]) -> Found[Offer]:
+    """Every module-level value of type `kind` in the package's own modules, in the order of their names.
+
+    For a package's `__init__`, so that its files are the list: `return found_in(__name__, Check)`. A module that cannot be
+    imported is left out and named in `troubles`: one broken check does not take the others along.
+    """
+    home = importlib.import_module(package)
+    found: Found[Offer] = Found()
+    for module_info in sorted(pkgutil.iter_modules(home.__path__), key=lambda info: info.name):
+        try:
+            module = importlib.import_module(f"{package}.{module_info.name}")
+        except Exception as error:
+            found.troubles.append(f"{module_info.name} left out: {type(error).__name__}: {error}")
+            continue
+        found.extend(v for v in vars(module).values() if isinstance(v, kind) and not any(v is f for f in found))
+    return found
+
+
+@contract
+def distdoctor_strategies() -> Iterable[Strategy]:  # type: ignore[empty-body]
+    """The ways of training that this plugin adds. A name may be offered once; two owners are both named in the error."""
+
+
+@contract
+def distdoctor_models() -> Iterable[Model]:  # type: ignore[empty-body]
+    """The reference models that this plugin adds, for `--model NAME`."""
+
+
+@contract
+def distdoctor_data() -> Iterable[DataSource]:  # type: ignore[empty-body]
+    """The reference data sets that this plugin adds, for `--data NAME`."""
+
+
+@contract
+def distdoctor_drills() -> Iterable[Drill]:  # type: ignore[empty-body]
+    """The illnesses that this plugin can plant, for `--fire-drill SLUG`."""
+
+
+@contract
+def distdoctor_checks() -> Iterable[Check]:  # type: ignore[empty-body]
+    """The checks that this plugin adds. Codes DD000-DD999 are distdoctor's own; others take a prefix of their own (`LAB001`).
+
+    A check may be called any number of times, on any recording, in any order; it must not import torch.
+    """
+
+
+@contract
+def distdoctor_remedies() -> Iterable[Remedy]:  # type: ignore[empty-body]
+    """The cures that findings may name by slug."""
+
+
+@contract
+def distdoctor_reports() -> dict[str, Callable[[Diagnosis], str]]:  # type: ignore[empty-body]
+    """Formats for `--output-format NAME`: name -> `render(diagnosis) -> str`."""

@@ -1,0 +1,148 @@
+"""How each rank of this host ended, in the order in which it happened, seen from outside through pidfds."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from distdoctor.launch.processes import exit_code_and_signal, is_alive, send, status
+from distdoctor.recording.recording import RankEnd
+
+# What launchers send to the ranks that are left over when one has failed, or when the user pressed Ctrl-C.
+LAUNCHERS_SIGNALS = frozenset({signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_UNSEEN_ENDS_MS = 50  # how often to look where the kernel offers no pidfd
+
+
+@dataclass
+class _Watched:
+    rank: int
+    pid: int
+    started: int
+    fd: int = -1
+
+
+class Ends:
+    """Watches the processes of ranks; `ends` says how those that are over ended.
+
+    Torch's agent ends all ranks 0.1 s after the first failure, and reports whichever it meets first in its own loop as the
+    root cause. A pidfd becomes readable at the very moment, and the zombie's wait status is read before its parent collects it.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Watched] = {}
+        self._ends: dict[int, RankEnd] = {}
+        self._survivors: frozenset[int] = frozenset()
+        self._lock = threading.RLock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="distdoctor-ends", daemon=True)
+        self._thread.start()
+
+    def watch(self, ranks: Mapping[int, int]) -> None:
+        """Watch these ranks (rank -> pid) from now on; a rank that is watched again was restarted."""
+        with self._lock:
+            for rank, pid in ranks.items():
+                self._forget(rank)
+                now = status(pid)
+                self._watched[rank] = watched = _Watched(rank, pid, now.started if now else 0)
+                try:
+                    watched.fd = os.pidfd_open(pid)
+                except OSError:
+                    watched.fd = -1  # gone already, or a kernel without pidfds: looked at every 50 ms
+            self._survivors = frozenset()
+        os.eventfd_write(self._wake, 1)
+
+    def closing(self) -> None:
+        """The launcher is about to end whoever still runs: what happens to those from now on is not their own doing."""
+        with self._lock:
+            self._collect()
+            self._survivors = frozenset(self.alive())
+
+    def seen(self) -> dict[int, RankEnd]:
+        """How the ranks that have ended so far ended."""
+        with self._lock:
+            self._collect()
+            return dict(self._ends)
+
+    def watched(self) -> dict[int, int]:
+        """rank -> pid of all that are or were watched."""
+        with self._lock:
+            return {rank: watched.pid for rank, watched in self._watched.items()}
+
+    def alive(self) -> list[int]:
+        """The ranks that still run."""
+        with self._lock:
+            return [rank for rank in self._watched if rank not in self._ends]
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that still runs, and to no process that took over its pid."""
+        with self._lock:
+            for rank in self.alive():
+                watched = self._watched[rank]
+                if is_alive(watched.pid, watched.started):
+                    send(watched.pid, number)
+
+    def stop(self) -> dict[int, RankEnd]:
+        """End the watch; how the ranks ended."""
+        ends = self.seen()
+        self._over = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(timeout=5)
+        with self._lock:
+            for rank in list(self._watched):
+                self._forget(rank)
+        return ends
+
+    def _run(self) -> None:
+        while not self._over:
+            poll = select.poll()
+            poll.register(self._wake, select.POLLIN)
+            with self._lock:
+                waiting = [w for w in self._watched.values() if w.rank not in self._ends]
+                for watched in waiting:
+                    if watched.fd >= 0:
+                        poll.register(watched.fd, select.POLLIN)
+            poll.poll(_UNSEEN_ENDS_MS if any(w.fd < 0 for w in waiting) else None)
+            with self._lock:
+                self._collect()
+            try:
+                os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
+
+    def _collect(self) -> None:
+        """Note every rank that has ended since the last look."""
+        now = time.monotonic_ns()
+        for rank, watched in self._watched.items():
+            if rank in self._ends:
+                continue
+            found = status(watched.pid)
+            if found is None or found.started != watched.started:
+                self._ends[rank] = RankEnd(None, at_ns=now)  # collected by its parent before we could look
+            elif found.ended:
+                self._ends[rank] = self._judged(rank, *exit_code_and_signal(found.wait_status), now)
+
+    def _judged(self, rank: int, exit_code: int | None, number: int, at_ns: int) -> RankEnd:
+        ended_by_launcher = rank in self._survivors and (
+            number in LAUNCHERS_SIGNALS or exit_code in (0, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+        )
+        return RankEnd(exit_code, number, ended_by_launcher, at_ns)
+
+    def correct(self, rank: int, *, exit_code: int | None, signal: int) -> None:
+        """Fill in how a rank ended that its parent collected too early for us, from what the parent knows."""
+        with self._lock:
+            end = self._ends.get(rank)
+            if end is not None and end.exit_code is None and not end.signal:
+                judged = self._judged(rank, exit_code, signal, end.at_ns)
+                self._ends[rank] = replace(judged, at_ns=end.at_ns)
+
+    def _forget(self, rank: int) -> None:
+        watched = self._watched.pop(rank, None)
+        if watched is not None and watched.fd >= 0:
+            os.close(watched.fd)
+        self._ends.pop(rank, None)

@@ -1,0 +1,29 @@
+"""Findings that the user has seen and accepted: by a comment on the line, by `--ignore`, by the settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.launch.sources import line_of
+
+# `# distdoctor: ignore[DD301] -- the order is fixed on purpose`; several codes are separated by commas.
+_COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([A-Za-z0-9_,\s-]+)\]")
+
+
+def suppress(diagnosis: Diagnosis, sources: Mapping[str, str], ignored: Collection[str] = ()) -> Diagnosis:
+    """The diagnosis with the accepted findings moved to `suppressed`. `ignored` are codes or slugs."""
+    accepted = [f for f in diagnosis.findings if _is_accepted(f, sources, ignored)]
+    kept = [f for f in diagnosis.findings if f not in accepted]
+    return replace(diagnosis, findings=tuple(kept), suppressed=(*diagnosis.suppressed, *accepted))
+
+
+def _is_accepted(finding: Finding, sources: Mapping[str, str], ignored: Collection[str]) -> bool:
+    names = {finding.code, finding.slug}
+    if names & set(ignored):
+        return True
+    comment = _COMMENT.search(line_of(sources, finding.place.path, finding.place.line))
+    return comment is not None and bool(names & {word.strip() for word in comment[1].split(",")})

@@ -1,0 +1,222 @@
+"""Watch a running job from outside: read the tapes, ask the live checks, tell what is new, notice a hang."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from distdoctor.diagnosis.check import Check
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import ERROR, Finding
+from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.errors import DoctorError
+from distdoctor.launch.post_mortem import recorded_streams
+from distdoctor.launch.pulse import Pulse
+from distdoctor.launch.sources import with_sources
+from distdoctor.launch.suppressions import suppress
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.run_folder import read_run, tape_paths
+
+INTERVAL_SECONDS = 0.5
+# A look may cost this share of one core: after a look of 20 ms the next one at a job that moves comes 2 s later.
+SHARE_OF_A_CORE = 0.01
+# A launcher that sees a rank fail ends the others itself: torch's gives them 30 s to go. Only after that it is a hang.
+LAUNCHERS_PATIENCE_SECONDS = 35.0
+# When nothing moved for so long and no check knows why from the tapes, the stacks are looked at: then, and ever more rarely.
+CLOSER_AFTER_SECONDS = 10.0
+CLOSER_AGAIN_SECONDS = 5.0
+CLOSER_AT_LEAST_EVERY_SECONDS = 60.0
+# Wrong numbers or slowness: the ranks go on.
+GOES_ON = frozenset({"DD105", "DD120", "DD123"})
+_LAST = (EventKind.EXCEPTION, EventKind.EXITING)
+
+
+class Watcher:
+    """A thread that looks at a run folder. `tell(finding)` is called once for each finding; `hung(diagnosis)` once, when an
+    error of the family "hang" stands, no rank has moved between two looks, and somebody is still there to wait."""
+
+    def __init__(
+        self,
+        folder: Path,
+        job: Callable[[], Job],
+        checks: Iterable[Check],
+        remedies: Mapping[str, Remedy],
+        *,
+        tell: Callable[[Finding, Diagnosis], None],
+        hung: Callable[[Diagnosis], None],
+        new_tape: Callable[[int, Path], None] | None = None,
+        closer: Callable[[], Recording | None] | None = None,
+        ignored: Iterable[str] = (),
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._folder, self._job, self._interval = folder, job, interval
+        self._checks = [check for check in checks if check.live]
+        self._remedies, self._ignored = remedies, frozenset(ignored)
+        self._tell, self._hung, self._new_tape, self._closer = tell, hung, new_tape, closer
+        self._pulses: dict[Path, Pulse] = {}
+        self._told: set[_Key] = set()
+        self._heard: set[_Key] = set()
+        self._hangs = hang_codes(self._checks)
+        # What stood at the last look from the tapes, and at the last one with stacks; since when.
+        self._standing: dict[bool, frozenset[_Key]] = {}
+        self._stands_since: dict[bool, float] = {}
+        self._at_rest_since = math.inf
+        self._pause_before_closer = CLOSER_AGAIN_SECONDS
+        self._closer_not_before = 0.0
+        self._sources: Mapping[str, str] = {}
+        self._recorded: set[int] = set()
+        self._leaving: set[int] = set()  # their interpreters go down, their processes may still be there
+        self._looks_at_rest = 0
+        self._not_before = 0.0
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="distdoctor-watch", daemon=True)
+        self.hang: Diagnosis | None = None  # what was known when the job was found to hang
+        self.closing = False  # the launcher is ending the ranks: what hangs now is not the job
+        self.last: Diagnosis | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch; the last look stays in `last`."""
+        self._over.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=30)
+        for pulse in self._pulses.values():
+            pulse.close()
+
+    @property
+    def is_hung(self) -> bool:
+        return self.hang is not None
+
+    def look(self, *, tell: bool = True, seen: Recording | None = None) -> Diagnosis | None:
+        """Read the tapes and ask the live checks now. None while there is nothing to read. `seen` brings the stacks."""
+        with self._lock:
+            job = self._job()  # first: whoever has ended by now has written all it ever will when its tape is read
+            try:
+                recording = read_run(self._folder)
+            except DoctorError:
+                return None
+            job = replace(job, running=True, read_at_ns=time.monotonic_ns())
+            self._sources = {**self._sources, **(seen.sources if seen else {})}
+            recording = with_sources(replace(recording, job=job, sources=self._sources))
+            self._sources, self._recorded = recording.sources, set(recording.ranks)
+            self._leaving = {rank for rank, log in recording.ranks.items() if np.isin(log.events["kind"], _LAST).any()}
+            streams = recorded_streams(self._folder, recording)
+            recording = replace(recording, streams=streams, stacks=seen.stacks if seen else None)
+            diagnosis = suppress(
+                examine(recording, self._checks, self._remedies, live=True), recording.sources, self._ignored
+            )
+            self.last = diagnosis
+            if tell:
+                self._tell_news(diagnosis)
+            return diagnosis
+
+    def _tell_news(self, diagnosis: Diagnosis) -> None:
+        """Tell each finding once. When a rank has failed, only at the second look: by then most jobs are over and reported."""
+        failing = bool(self._leaving) or any(end.exit_code or end.signal for end in diagnosis.job.ends.values())
+        for finding in diagnosis.findings:
+            key = _key(finding)
+            if key not in self._told and (not failing or key in self._heard):
+                self._told.add(key)
+                self._tell(finding, diagnosis)
+            self._heard.add(key)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._interval):
+            if self._any_rank_moved():
+                self._moving()
+            else:
+                self._resting()
+
+    def _moving(self) -> None:
+        """The job moves: look as often as a share of a core allows."""
+        self._standing.clear()
+        self._looks_at_rest, self._at_rest_since = 0, math.inf
+        self._pause_before_closer = CLOSER_AGAIN_SECONDS
+        if time.monotonic() >= self._not_before:
+            self._timed_look()
+
+    def _resting(self) -> None:
+        """No rank has moved: the first two looks are never put off, they find the hang; later ones may bring stacks."""
+        self._looks_at_rest += 1
+        self._at_rest_since = min(self._at_rest_since, time.monotonic())
+        seen = self._look_closer()
+        if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
+            return
+        diagnosis = self._timed_look(seen)
+        if diagnosis is not None:
+            self._judge_rest(diagnosis, with_stacks=seen is not None)
+
+    def _timed_look(self, seen: Recording | None = None) -> Diagnosis | None:
+        before = time.thread_time()
+        diagnosis = self.look(seen=seen)
+        self._not_before = time.monotonic() + (time.thread_time() - before) / SHARE_OF_A_CORE
+        return diagnosis
+
+    def _look_closer(self) -> Recording | None:
+        """The stacks of all ranks, when the job has stood still for long and the tapes alone do not say why."""
+        now = time.monotonic()
+        too_early = now - self._at_rest_since < CLOSER_AFTER_SECONDS or now < self._closer_not_before
+        if self._closer is None or too_early or self.is_hung or self.closing or not self._recorded:
+            return None
+        seen = self._closer()
+        self._closer_not_before = time.monotonic() + self._pause_before_closer
+        self._pause_before_closer = min(2 * self._pause_before_closer, CLOSER_AT_LEAST_EVERY_SECONDS)
+        return seen
+
+    def _any_rank_moved(self) -> bool:
+        moved = False
+        for rank, path in tape_paths(self._folder).items():
+            if path not in self._pulses:
+                try:
+                    self._pulses[path] = Pulse(path)
+                except OSError:
+                    continue
+                if self._new_tape is not None:
+                    self._new_tape(rank, path)
+            moved |= self._pulses[path].beats()
+        return moved
+
+    def _judge_rest(self, diagnosis: Diagnosis, *, with_stacks: bool) -> None:
+        """An error that stood at the look before and stands now, while no rank moved, will not go away by itself."""
+        standing = frozenset(_key(f) for f in diagnosis.findings if f.severity == ERROR and f.code in self._hangs)
+        still = standing & self._standing.get(with_stacks, frozenset())
+        if not still:
+            self._stands_since[with_stacks] = time.monotonic()
+        self._standing[with_stacks] = standing
+        ends = diagnosis.job.ends
+        waiting = self._recorded - self._leaving - ends.keys()
+        failed = bool(self._leaving - ends.keys()) or any(end.exit_code or end.signal for end in ends.values())
+        patience = LAUNCHERS_PATIENCE_SECONDS if failed else 0.0
+        stands = bool(still) and time.monotonic() - self._stands_since[with_stacks] >= patience
+        if stands and waiting and not self.closing and self.hang is None:
+            self.hang = diagnosis
+            self._hung(diagnosis)
+
+
+_Key = tuple[object, ...]
+
+
+def hang_codes(checks: Iterable[Check]) -> frozenset[str]:
+    """The codes that say that ranks wait for what will never come."""
+    return frozenset(check.code for check in checks if check.family == "hang")
+
+
+def _key(finding: Finding) -> _Key:
+    """What makes two findings of two looks the same one; titles carry seconds that grow."""
+    return finding.code, finding.ranks, finding.place.path, finding.place.line
+
+
+def is_hang(finding: Finding) -> bool:
+    """Whether one of distdoctor's own findings says that ranks wait for what will never come."""
+    return finding.severity == ERROR and finding.code.startswith("DD1") and finding.code not in GOES_ON

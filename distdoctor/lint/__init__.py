@@ -1,0 +1,1 @@
+"""What a source file shows before it runs."""

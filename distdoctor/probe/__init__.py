@@ -1,0 +1,1 @@
+"""Lives inside the rank: records what happened, never judges, never raises."""

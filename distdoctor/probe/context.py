@@ -1,0 +1,66 @@
+"""What the streams of one rank share: the tape, the step counter, and the guard that keeps trouble away from the host."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from distdoctor.probe.tape import Tape
+from distdoctor.recording.layout import EventKind
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Here(threading.local):
+    """What belongs to one thread of the rank. `open` is the number of the synchronous call that it sits in.
+
+    A thread that C++ has made gets no object of Python's `threading` from us: `current_thread()` would leave one behind.
+    """
+
+    open: int = 0  # 0: in none
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        main = threading.get_ident() == threading.main_thread().ident
+        self.thread = 0 if main else min(next(numbers), 0xFFFF)
+
+
+class Rank:
+    """This process as the probe sees it. `tape` is None until the rank is known (mp.spawn: at init_process_group)."""
+
+    def __init__(self, folder: str, streams: frozenset[str]) -> None:
+        self.folder = folder
+        self.streams = streams
+        self.tape: Tape | None = None
+        self.pid = os.getpid()
+        self.step = 0
+        self.epoch = -1
+        self.silent = False
+        self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
+        self.here = Here(itertools.count(1))
+
+    def trouble(self, where: str, error: BaseException) -> None:
+        """Note what went wrong and fall silent for good. Never raises."""
+        self.silent = True
+        try:
+            if self.tape is not None:
+                self.tape.event(EventKind.TROUBLE, f"{where}: {type(error).__name__}: {error}"[:500])
+        except Exception:
+            return
+
+    def guarded(self, function: Function) -> Function:
+        """`function` as a callback for the host: silent after trouble or a fork, returning None instead of raising."""
+        where = getattr(function, "__name__", "probe")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.silent:
+                return None
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self.trouble(where, error)
+                return None
+
+        return call  # type: ignore[return-value]

@@ -1,0 +1,166 @@
+"""What a data set holds, as a digest that two ranks can compare: do index 7 here and index 7 there mean the same sample?
+
+Nothing of the data set is called but `len`: no sample is read, no random number drawn, no property evaluated. Only plain
+attributes are looked at (numbers, texts, lists, arrays, tensors in memory, data sets within), at a few places of each, once per
+data set. Unequal digests mean that the ranks may hold different data; equal ones with `pieces` > 0 that they hold the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+PLACES = 16  # of a list, from the first to the last
+ELEMENTS = 64  # of a tensor
+CHUNKS, CHUNK_BYTES = 8, 64  # of an array
+ATTRIBUTES = 48
+DEPTH = 4
+BUDGET = 2_000  # values looked at per data set: about a millisecond
+
+
+@dataclass(frozen=True)
+class Content:
+    """Class, length (-1: unknown) and digest of a data set. `pieces`: how many values that look like data are in the digest."""
+
+    name: str
+    length: int
+    digest: str
+    pieces: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}\0{self.length}\0{self.digest}\0{self.pieces}"
+
+
+def content_of(dataset: Any, iterable: bool = False) -> Content:
+    """The description of a data set. Never raises: what cannot be read is left out."""
+    length = -1 if iterable else _length(dataset)
+    look = _Look()
+    look.at(dataset, DEPTH, inside=True)
+    return Content(type(dataset).__name__, length, look.digest.hexdigest(), look.pieces)
+
+
+def _length(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except Exception:
+        return -1
+
+
+class _Look:
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=8)
+        self.pieces = 0
+        self.left = BUDGET
+
+    def fold(self, *words: object) -> None:
+        self.digest.update("\0".join(map(str, words)).encode("utf-8", "replace"))
+        self.digest.update(b"\1")
+
+    def at(self, value: Any, depth: int, *, inside: bool = False) -> None:
+        """Fold in one value. `inside`: its attributes belong to the data set."""
+        self.left -= 1
+        if self.left < 0:
+            return
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str, bytes):
+            self.fold(kind.__name__, value)
+            self.pieces += kind is str and os.sep in value  # a path: where the data come from
+        elif kind in (list, tuple):
+            self._places(value, depth)
+        elif kind is range:
+            self.fold("range", value)
+            self.pieces += 1
+        elif kind is dict:
+            self._mapping(value, depth)
+        elif kind in (torch.Tensor, torch.nn.Parameter):
+            self._tensor(value)
+        elif kind.__name__ == "ndarray":
+            self._array(value)
+        elif isinstance(value, os.PathLike) and kind.__module__ == "pathlib":
+            self.fold("path", value)
+            self.pieces += 1
+        elif depth > 0 and (inside or _is_data(value)):
+            self._attributes(value, depth)
+        else:
+            self.fold(kind.__name__)
+
+    def _places(self, values: Any, depth: int) -> None:
+        """The length and a few elements of a list or tuple."""
+        self.fold("list", len(values))
+        if depth <= 0:
+            return
+        for place in _places(len(values), PLACES):
+            self._element(values[place], depth - 1)
+
+    def _mapping(self, values: dict[Any, Any], depth: int) -> None:
+        self.fold("dict", len(values))
+        if depth <= 0:
+            return
+        for number, (key, value) in enumerate(values.items()):
+            if number >= PLACES:
+                break
+            if type(key) in (str, int):
+                self.fold(key)
+                self._element(value, depth - 1)
+
+    def _element(self, value: Any, depth: int) -> None:
+        """Fold in what a container holds; numbers and texts there are data."""
+        self.at(value, depth)
+        if type(value) in (int, float, str, bytes):
+            self.pieces += 1
+
+    def _attributes(self, value: Any, depth: int) -> None:
+        """The plain attributes of a data set, by name. An object without `__dict__` has none."""
+        self.fold(type(value).__module__, type(value).__qualname__)
+        scope = getattr(value, "__dict__", None)
+        if type(scope) is not dict:
+            return
+        for name in sorted(key for key in scope if isinstance(key, str))[:ATTRIBUTES]:
+            self.fold(name)
+            self.at(scope.get(name), depth - 1)
+
+    def _tensor(self, value: torch.Tensor) -> None:
+        """Shape and a few elements of a tensor in host memory, read without running an operation."""
+        self.fold("tensor", tuple(value.shape), value.dtype)
+        if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized or not value.numel():
+            return
+        start, size = value.data_ptr(), value.element_size()
+        shape, strides = value.shape, value.stride()
+        for place in _places(value.numel(), ELEMENTS) if start else ():
+            at = 0
+            for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+                place, index = divmod(place, length)
+                at += index * stride
+            self.digest.update(ctypes.string_at(start + at * size, size))
+            self.pieces += 1
+
+    def _array(self, value: Any) -> None:
+        """Shape and a few bytes of a numpy array, unless it lies in a file: reading it could wait for a disk."""
+        self.fold("array", value.shape, value.dtype)
+        below = value
+        while below is not None and type(below).__name__ == "ndarray":
+            below = below.base
+        if below is not None or value.dtype.hasobject or not value.flags.c_contiguous or not value.nbytes:
+            return
+        raw = memoryview(value).cast("B")
+        for place in _places(max(1, len(raw) // CHUNK_BYTES), CHUNKS):
+            self.digest.update(raw[place * CHUNK_BYTES : (place + 1) * CHUNK_BYTES])
+            self.pieces += 1
+
+
+def _is_data(value: Any) -> bool:
+    """Data sets within data sets (ConcatDataset, Subset, wrappers)."""
+    return isinstance(value, torch.utils.data.Dataset)
+
+
+def _places(length: int, wanted: int) -> list[int]:
+    """At most `wanted` places of a sequence, evenly from the first to the last."""
+    if length <= wanted:
+        return list(range(length))
+    return [round(place * (length - 1) / (wanted - 1)) for place in range(wanted)]

@@ -1,0 +1,71 @@
+"""The environment of this rank, written once as JSON beside its tape: versions, devices, how it was launched.
+
+Of the environment variables only those on the allow-list are kept: the others may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from typing import Any
+
+import torch
+
+# Names, or beginnings of names, of variables that explain a distributed job and hold no secret.
+ALLOWED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TP_", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID",
+    "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_", "PET_", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+
+
+def describe() -> dict[str, Any]:
+    """What the environment stream knows. Nothing here initialises a device."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": _nccl_version(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "executable": sys.executable,
+        "argv": list(getattr(sys, "orig_argv", sys.argv)),
+        "cwd": os.getcwd(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "cuda_devices": _device_count(),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(ALLOWED) and not any(word in name for word in _SECRET)
+        },
+    }
+
+
+def _nccl_version() -> str | None:
+    try:
+        version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        return ".".join(map(str, version)) if torch.version.cuda else None
+    except Exception:
+        return None
+
+
+def _device_count() -> int:
+    """Devices by NVML or the driver's count; 0 without CUDA."""
+    try:
+        return torch.cuda.device_count() if torch.version.cuda else 0
+    except Exception:
+        return 0
+
+
+def write(path: str) -> None:
+    """Write `describe()` to `path`, whole or not at all."""
+    draft = f"{path}.{os.getpid()}"
+    with open(draft, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+        json.dump(describe(), file)
+    os.replace(draft, path)

@@ -1,0 +1,114 @@
+"""What the user calls the parameters: names as in `named_parameters`, for optimizers that hold parameters without names.
+
+Modules make themselves known when they register a parameter or a child. Nothing is kept alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+# What wrappers put between a module and the names that its author gave.
+_WRAPPING = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_NORMALISATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+class Held(NamedTuple):
+    """Who holds a parameter or buffer: its name, and the class of the module that it belongs to."""
+
+    name: str
+    owner: str
+    normalisation: bool = False
+
+
+class ModuleTrees:
+    """The modules of this process, as far as they live."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self.registered: Callable[[nn.Module, str, Any], None] | None = None
+        """Called with everything that a module takes in: parameters, and modules that hold some."""
+
+    def install(self) -> None:
+        """Hear of every module from now on."""
+        nn.modules.module.register_module_module_registration_hook(self._child)
+        nn.modules.module.register_module_parameter_registration_hook(self._parameter)
+
+    def _child(self, module: nn.Module, name: str, child: Any) -> None:
+        self._modules[id(module)] = module
+        if self.registered is not None and child is not None:
+            self.registered(module, name, child)
+
+    def _parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+        self._modules[id(module)] = module
+        if self.registered is not None and parameter is not None:
+            self.registered(module, name, parameter)
+
+    def roots(self) -> list[nn.Module]:
+        """Modules that belong to no other one. DistributedDataParallel counts as no module: what it wraps is the root."""
+        known = list(self._modules.values())
+        inner = {
+            id(child)
+            for module in known
+            if not isinstance(module, nn.parallel.DistributedDataParallel)
+            for child in module._modules.values()
+            if child is not None
+        }
+        found = [module for module in known if id(module) not in inner]
+        return [module for module in found if not isinstance(module, nn.parallel.DistributedDataParallel)]
+
+    def names(self, wanted: Iterable[Tensor]) -> dict[int, Held]:
+        """Who holds each of these parameters, by `id`. Those that no module holds are left out."""
+        ids = {id(parameter) for parameter in wanted}
+        found = self._search(self.roots(), ids)
+        if len(found) < len(ids):  # a copied or unpickled module never registered: look through everything, once
+            for thing in gc.get_objects():
+                if type(thing) is not type and isinstance(thing, nn.Module):
+                    self._modules.setdefault(id(thing), thing)
+            found = self._search(self.roots(), ids)
+        return found
+
+    @staticmethod
+    def _search(roots: Iterable[nn.Module], ids: set[int]) -> dict[int, Held]:
+        found: dict[int, Held] = {}
+        for root in roots:
+            for name, owner, parameter in _tensors_of(root, "_parameters"):
+                if id(parameter) in ids and id(parameter) not in found:
+                    found[id(parameter)] = Held(name, type(owner).__name__)
+        return found
+
+    def of(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
+        """The roots that hold any of these parameters."""
+        ids = {id(parameter) for parameter in parameters}
+        return [root for root in self.roots() if any(id(p) in ids for _, _, p in _tensors_of(root, "_parameters"))]
+
+
+def parameters_of(root: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+    """Every parameter of a module tree, once."""
+    for name, owner, parameter in _tensors_of(root, "_parameters"):
+        yield Held(name, type(owner).__name__), parameter
+
+
+def buffers_of(root: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+    """Every buffer of a module tree, once."""
+    for name, owner, buffer in _tensors_of(root, "_buffers"):
+        yield Held(name, type(owner).__name__, isinstance(owner, _NORMALISATIONS)), buffer
+
+
+def _tensors_of(root: nn.Module, where: str) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    seen: set[int] = set()
+    for path, module in root.named_modules():
+        for name, tensor in getattr(module, where).items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield _plain(f"{path}.{name}" if path else name), module, tensor
+
+
+def _plain(name: str) -> str:
+    for wrapping in _WRAPPING:
+        name = name.replace(wrapping, "")
+    return name

@@ -1,0 +1,99 @@
+"""What a sampler says about itself: the samplers within it, how it shards, shuffles and pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import sampler as torch_samplers
+from torch.utils.data.distributed import DistributedSampler
+
+from distdoctor.recording.layout import PassFlag
+
+# Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
+_WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")
+_DEPTH = 8
+_STOCK_BATCHES = torch_samplers.BatchSampler
+
+
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """The sampler and those within it, from the outermost."""
+    for _ in range(_DEPTH):
+        if sampler is None:
+            return
+        yield sampler
+        scope = getattr(sampler, "__dict__", None)
+        scope = scope if type(scope) is dict else {}
+        within = (scope.get(name) for name in _WITHIN)
+        sampler = next((one for one in within if _is_sampler(one)), None)
+
+
+def _is_sampler(thing: Any) -> bool:
+    return thing is not None and (isinstance(thing, torch_samplers.Sampler) or "Sampler" in type(thing).__name__)
+
+
+@dataclass(frozen=True)
+class SamplerFacts:
+    """`chain` are the classes from the outermost in. `num_replicas` 0 and `rank` -1: nothing in it shards. `seed` -1: none."""
+
+    chain: str
+    num_replicas: int
+    rank: int
+    seed: int
+    flags: PassFlag
+
+
+def facts_of(sampler: Any) -> SamplerFacts:
+    """What can be read off the attributes of a sampler; nothing of it is called."""
+    chain = list(chain_of(sampler))
+    flags = _stock_flags(chain)
+    shuffle = _first(chain, "shuffle", bool)
+    if shuffle is not None:
+        flags |= PassFlag.SHUFFLE_KNOWN | (PassFlag.SHUFFLE if shuffle else PassFlag(0))
+    if _first(chain, "replacement", bool):
+        flags |= PassFlag.REPLACEMENT
+    sharder = next((one for one in chain if _first([one], "num_replicas", int) is not None), None)
+    if sharder is not None and _first([sharder], "drop_last", bool):
+        flags |= PassFlag.DROP_LAST
+    if chain and type(chain[0]) is not _STOCK_BATCHES and _has_batches(chain[0]):
+        flags |= PassFlag.BATCH_SAMPLER
+    seed = _first(chain, "seed", int)
+    names = ">".join(type(one).__name__ for one in chain)
+    replicas = _first([sharder], "num_replicas", int) or 0
+    rank = _first([sharder], "rank", int)
+    return SamplerFacts(
+        names, replicas, -1 if rank is None else rank, -1 if seed is None else seed & (1 << 62) - 1, flags
+    )
+
+
+def _stock_flags(chain: list[Any]) -> PassFlag:
+    """What follows from torch's own classes, when nothing but torch's own batching lies around them."""
+    inner = chain[1:] if chain and type(chain[0]) is _STOCK_BATCHES else chain
+    if not inner:
+        return PassFlag(0)
+    one, kind = inner[0], type(inner[0])
+    if kind is torch_samplers.SequentialSampler:
+        return PassFlag.WHOLE | PassFlag.SHUFFLE_KNOWN
+    if kind is torch_samplers.RandomSampler:
+        whole = not one.replacement and getattr(one, "_num_samples", None) is None
+        return PassFlag.SHUFFLE | PassFlag.SHUFFLE_KNOWN | (PassFlag.WHOLE if whole else PassFlag(0))
+    if kind is torch_samplers.SubsetRandomSampler:
+        return PassFlag.SHUFFLE | PassFlag.SHUFFLE_KNOWN
+    if isinstance(one, DistributedSampler) and kind.__iter__ is DistributedSampler.__iter__:
+        return PassFlag.DISTRIBUTED_SAMPLER
+    return PassFlag(0)
+
+
+def _first(chain: list[Any], name: str, kind: type) -> Any:
+    """The first attribute of this name and type, None if no one has it."""
+    for one in chain:
+        scope = getattr(one, "__dict__", None)
+        value = scope.get(name) if type(scope) is dict else None
+        if type(value) is kind:
+            return value
+    return None
+
+
+def _has_batches(sampler: Any) -> bool:
+    return isinstance(sampler, _STOCK_BATCHES) or "Batch" in type(sampler).__name__

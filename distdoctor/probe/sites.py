@@ -1,0 +1,81 @@
+"""Which line of the user's own source is at work: the first frame outward that is neither torch's nor a library's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+
+import torch
+
+from distdoctor.recording.layout import site_text
+
+_HOUSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Code of the reference workloads counts as the user's, although it is installed like a library.
+_OUR_WORKLOADS = (
+    os.path.join(_HOUSE, "workloads") + os.sep,
+    f"{os.sep}distdoctor_strategies{os.sep}",
+    f"{os.sep}distdoctor_drills{os.sep}",
+)
+_PATHS = sysconfig.get_paths()
+_LIBRARY_FOLDERS = tuple(
+    {os.path.dirname(os.path.abspath(torch.__file__)) + os.sep, _HOUSE + os.sep}
+    | {_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {os.path.realpath(_PATHS[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+# Keyed by names, not by code objects: hashing a code object walks its constants, and these dictionaries must keep nothing alive.
+_is_users: dict[str, bool] = {}
+_site_texts: dict[tuple[str, int, str], str] = {}
+_KEPT = 10_000  # entries; a program that makes functions without end must not fill the rank's memory
+_WALK = 96  # frames; deeper than any training loop seen, and a bound on the cost
+
+
+def _belongs_to_user(path: str) -> bool:
+    if any(part in path for part in _OUR_WORKLOADS):
+        return True
+    if path.startswith("<"):  # <string>, <stdin>: somebody typed it; <frozen ...>, <eval_with_key>: nobody did
+        return path in ("<stdin>", "<string>")
+    whole = os.path.abspath(path)
+    return not (whole.startswith(_LIBRARY_FOLDERS) or any(part in whole for part in _LIBRARY_PARTS))
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether the frame runs the user's own source."""
+    path = frame.f_code.co_filename
+    known = _is_users.get(path)
+    if known is None:
+        known = _belongs_to_user(path)
+        if len(_is_users) < _KEPT:
+            _is_users[path] = known
+    return known
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own source at or outside `frame`, None when there is none."""
+    for _ in range(_WALK):
+        if frame is None or is_users(frame):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def site_of(frame: FrameType) -> str:
+    """`path\\0line\\0function` of a frame."""
+    code = frame.f_code
+    key = (code.co_filename, frame.f_lineno, code.co_name)
+    text = _site_texts.get(key)
+    if text is None:
+        path = key[0]
+        text = site_text(path if path.startswith("<") else os.path.abspath(path), key[1], key[2])
+        if len(_site_texts) < _KEPT:
+            _site_texts[key] = text
+    return text
+
+
+def user_site() -> str:
+    """The user's line that led here, "" when no frame is the user's."""
+    frame = user_frame(sys._getframe(1))
+    return site_of(frame) if frame is not None else ""

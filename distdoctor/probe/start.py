@@ -1,0 +1,133 @@
+"""Start the probe in this process, if this process is a rank, or becomes one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from typing import Any
+
+from distdoctor.probe import collectives, environment, gradients, progress, samples, wrappers
+from distdoctor.probe.context import Rank
+from distdoctor.probe.tape import Tape, file_name
+from distdoctor.recording.layout import STREAMS, EventKind
+
+_rank: Rank | None = None
+
+
+def start() -> None:
+    """Lay the wrappers; open the tape at once where RANK tells who we are, else when init_process_group does.
+
+    DataLoader workers and helpers of multiprocessing are not ranks, although they inherit RANK: a spawned child becomes a rank
+    only by joining a process group itself.
+    """
+    global _rank
+    if _rank is not None:
+        return
+    wanted = os.environ.get("DISTDOCTOR_STREAMS")
+    streams = frozenset(wanted.split(",")) & STREAMS if wanted is not None else STREAMS
+    _rank = rank = Rank(os.environ["DISTDOCTOR_RUN"], streams)
+    os.register_at_fork(after_in_child=lambda: _fall_silent(rank))
+    _await_group(rank)
+    if _is_rank():
+        _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def note_exception(error: BaseException) -> None:
+    """Record the exception that ends this rank, for a caller that catches it and ends the process itself."""
+    if _rank is not None:
+        _rank.note_exception(error)
+
+
+def _is_rank() -> bool:
+    """A process with RANK set that is no child of multiprocessing."""
+    child = multiprocessing.parent_process() is not None or getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    )
+    return os.environ.get("RANK", "").isdigit() and not child and "--multiprocessing-fork" not in sys.argv
+
+
+def _fall_silent(rank: Rank) -> None:
+    rank.silent = True
+
+
+def _open(rank: Rank, number: int, world_size: int) -> None:
+    """Create this rank's tape and start its streams. Silent when another live process records as this rank."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    try:
+        local = int(local_rank) if local_rank.isdigit() else number
+        tape = Tape(rank.folder, number, world_size, local, attempt, rank.streams)
+    except FileExistsError:
+        rank.silent = True  # a subprocess of the rank that inherited its environment
+        return
+    rank.tape = tape
+    if tape.in_memory:
+        print(
+            f"distdoctor: no room for the recording of rank {number} in {rank.folder}; it is kept in memory "
+            "and lost when the rank ends. Free 4 MiB per rank, or point --run-dir elsewhere.",
+            file=sys.stderr,
+        )
+    if "environment" in rank.streams:
+        rank.guarded(environment.write)(os.path.join(rank.folder, file_name(number, attempt)[:-5] + ".json"))
+    if "collectives" in rank.streams:
+        rank.guarded(collectives.install)(rank, tape)
+    if "progress" in rank.streams:
+        rank.guarded(progress.install)(rank)
+        rank.guarded(progress.watch_groups)(rank)
+    if "samples" in rank.streams:
+        rank.guarded(samples.install)(rank)
+    if "gradients" in rank.streams:
+        rank.guarded(gradients.install)(rank)
+    rank.guarded(progress.watch_end)(rank)
+
+
+def _await_group(rank: Rank) -> None:
+    """Note init_process_group; for ranks that only it makes known (mp.spawn), open the tape there."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if rank.silent or os.getpid() != rank.pid:
+            return
+        try:
+            if rank.tape is None:
+                number = kwargs.get("rank", args[4] if len(args) > 4 else -1)
+                size = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
+                number = int(os.environ.get("RANK", "-1")) if number is None or number < 0 else number
+                size = int(os.environ.get("WORLD_SIZE", "-1")) if size is None or size < 0 else size
+                if number < 0:
+                    return
+                _open(rank, number, size)
+            if rank.tape is not None:
+                backend = kwargs.get("backend", args[0] if args else None)
+                rank.tape.event(EventKind.INIT_BEGUN, str(backend or ""), site=_site(rank))
+        except Exception as error:
+            rank.trouble("init_process_group", error)
+
+    def made(seconds: float) -> None:
+        if rank.tape is not None and not rank.silent:
+            try:
+                rank.tape.set_world(dist.get_world_size())
+                rank.tape.event(EventKind.INIT_DONE, a=dist.get_world_size(), b=int(seconds * 1e9))
+            except Exception as error:
+                rank.trouble("init_process_group", error)
+
+    def make(original: Any) -> Any:
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            begin(args, kwargs)
+            since = time.monotonic()
+            result = original(*args, **kwargs)
+            made(time.monotonic() - since)
+            return result
+
+        return init_process_group
+
+    wrappers.lay_everywhere((c10d, dist), "init_process_group", make)
+
+
+def _site(rank: Rank) -> int:
+    from distdoctor.probe import sites
+
+    return rank.tape.texts.id(sites.user_site()) if rank.tape is not None else 0

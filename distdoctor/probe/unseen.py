@@ -1,0 +1,47 @@
+"""Keep torch.compile away from the probe's own functions: it would trace counters that change with every step."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def skipped(function: Function) -> Function:
+    """The function, marked so that its own frame is never compiled; what it calls still may be."""
+    skip = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(skip, "skip_code"):
+        skip.skip_code(function.__code__)  # type: ignore[union-attr]
+    return function
+
+
+def uncompiled(function: Function) -> Function:
+    """The function, with compilation switched off for it and for everything that it calls."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        before = torch._C._dynamo.eval_frame.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch._C._dynamo.eval_frame.set_eval_frame(before)
+
+    functools.update_wrapper(call, function)
+    return skipped(call)  # type: ignore[return-value]
+
+
+def not_traced(function: Function) -> Function:
+    """A hook of modules that leaves nothing of itself in a compiled graph: torch.compile inlines hooks, marked or not."""
+
+    def hook(*args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        return function(*args)
+
+    return hook  # type: ignore[return-value]

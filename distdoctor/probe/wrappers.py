@@ -1,0 +1,48 @@
+"""Every wrapper that the probe lays around torch, each named and removable. Nothing else in distdoctor patches anything."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_laid: list[tuple[Any, str, Any]] = []
+
+
+def lay(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+    """Replace `owner.name` by `make(original)`. False when this torch has no such name."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return False
+    wrapper = make(original)
+    functools.update_wrapper(wrapper, original, updated=())
+    _laid.append((owner, name, original))
+    setattr(owner, name, wrapper)
+    return True
+
+
+def lay_everywhere(
+    owners: tuple[Any, ...], name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> bool:
+    """One wrapper under `name` in every module that re-exports the same original."""
+    original = getattr(owners[0], name, None)
+    if original is None or not lay(owners[0], name, make):
+        return False
+    wrapper = getattr(owners[0], name)
+    for owner in owners[1:]:
+        if getattr(owner, name, None) is original:
+            _laid.append((owner, name, original))
+            setattr(owner, name, wrapper)
+    return True
+
+
+def laid() -> list[str]:
+    """The names of what is wrapped at present."""
+    return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in _laid]
+
+
+def remove_all() -> None:
+    """Give torch back its own functions."""
+    while _laid:
+        owner, name, original = _laid.pop()
+        setattr(owner, name, original)

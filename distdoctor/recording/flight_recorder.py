@@ -1,0 +1,175 @@
+"""torch's flight recorder dumps, read as a recording: pickle or JSON, of NCCL, gloo and torchcomms, one file per rank.
+
+What a dump lacks stays unknown: roots, reduce operations, monitored_barrier, and gloo's point to point (torch 2.15).
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import pickle  # read by an Unpickler that refuses every class
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording.flight_entries import Dump, text, whole
+from distdoctor.recording.flight_rows import recording_of
+from distdoctor.recording.recording import Recording, Trouble
+
+LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
+# The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
+_RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump|trace))*$")
+
+
+class _NoClasses(pickle.Unpickler):
+    """A flight recorder dump is made of dicts, lists, texts and numbers; whatever asks for more is no dump."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to another file")
+
+
+def read_dump(path: Path, rank: int | None = None) -> Dump:
+    """One dump. The rank is the last number of the file's name unless given.
+
+    UnreadableRecording: torn, no dump at all, or a pickle that wants to run code.
+    """
+    if rank is None:
+        rank = rank_in(path.name)
+    if rank is None:
+        raise UnreadableRecording(
+            f"{path} does not say which rank it is of",
+            way_out="Name the files so that they end in the rank: dump_rank_3.",
+        )
+    content = _content(path)
+    entries, config = content.get("entries"), content.get("pg_config") or {}
+    if (
+        not isinstance(entries, list | tuple)
+        or not isinstance(config, dict)
+        or not all(isinstance(e, dict) for e in entries)
+    ):
+        raise _no_dump(path, "it holds no entries")
+    status = content.get("pg_status") or {}
+    return Dump(
+        rank,
+        str(path),
+        sorted(entries, key=lambda entry: whole(entry.get("record_id"))),
+        _config_groups(config),
+        {
+            str(key): whole(value.get("last_enqueued_collective"))
+            for key, value in status.items()
+            if isinstance(value, dict)
+        },
+        text(content.get("comm_lib_version") or content.get("nccl_version") or ""),
+        _written_ns(path),
+    )
+
+
+def rank_in(name: str) -> int | None:
+    """The rank in the name of a dump file."""
+    match = _RANK.search(name)
+    return int(match[1]) if match and len(match[1]) < 8 else None
+
+
+def looks_like_dump(path: Path) -> bool:
+    """Whether the first bytes are those of a dump: a protocol 2 pickle of a dict, or JSON with the dump's words."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    if head[:2] == b"\x80\x02" or head[:2] in (b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        return True
+    return head.lstrip()[:1] == b"{" and any(
+        word in head for word in (b'"entries"', b'"pg_config"', b'"comm_lib_version"')
+    )
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise _no_dump(path, f"{path.stat().st_size} bytes are more than any flight recorder writes")
+        data = path.read_bytes()
+    except OSError as trouble:
+        raise UnreadableRecording(
+            f"{path} cannot be read: {trouble.strerror}", way_out="Copy it again, or leave it out."
+        ) from None
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else _NoClasses(io.BytesIO(data)).load()
+    except pickle.UnpicklingError as trouble:
+        raise _no_dump(path, str(trouble)) from None
+    except Exception as trouble:  # a torn or crafted file fails in any of the ways that bytes can be wrong
+        raise _no_dump(path, f"{type(trouble).__name__}: {trouble}") from None
+    if not isinstance(found, dict):
+        raise _no_dump(path, f"it holds a {type(found).__name__}")
+    return found
+
+
+def _no_dump(path: Path, why: str) -> UnreadableRecording:
+    return UnreadableRecording(
+        f"{path} is no flight recorder dump, or a torn one: {why[:200]}",
+        way_out="Copy it again from the cluster; the other ranks can be examined without it.",
+    )
+
+
+def _config_groups(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The members of the groups whose name is known. gloo writes all of its groups under one empty name (torch 2.13, 2.15)."""
+    found = {}
+    for name, about in config.items():
+        if name and isinstance(about, dict):
+            ranks = tuple(int(word) for word in re.findall(r"\d+", text(about.get("ranks"))))
+            if ranks:
+                found[str(name)] = ranks
+    return found
+
+
+def read_dumps(paths: Iterable[Path]) -> Recording:
+    """The recording in dump files, in whatever order they come. Files that cannot be read become troubles.
+
+    NothingToInspect: there is no file. UnreadableRecording: none of them is a dump.
+    """
+    troubles: list[Trouble] = []
+    with _without_garbage_collection():
+        recording = recording_of(_dumps(paths, troubles), troubles)
+    if not recording.ranks and troubles:
+        raise UnreadableRecording(troubles[0].what, way_out="No other dump is there.")
+    if not recording.ranks:
+        raise NothingToInspect(
+            "there are no flight recorder dumps", way_out="Point at the folder with the dumps of all ranks."
+        )
+    return recording
+
+
+def _dumps(paths: Iterable[Path], troubles: list[Trouble]) -> Iterator[Dump]:
+    for path in sorted(paths):
+        try:
+            yield read_dump(path)
+        except UnreadableRecording as trouble:
+            rank = rank_in(path.name)
+            troubles.append(Trouble(f"{trouble}. {trouble.way_out}", -1 if rank is None else rank))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A dump is tens of thousands of small objects that all go at once; looking through them for cycles doubles the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _written_ns(path: Path) -> int:
+    """When a file was written, wall clock: copying can only make that later."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

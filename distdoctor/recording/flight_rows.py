@@ -1,0 +1,317 @@
+"""Flight recorder dumps as rows of a recording, all ranks together: what they share is worked out once."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distdoctor.recording.flight_entries import Dump, Kind, kind_of, whole
+from distdoctor.recording.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
+from distdoctor.recording.recording import Job, RankLog, Recording, Trouble, no_rows
+from distdoctor.recording.tape_reader import Rows, dtype_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LAUNCHER = "flight recorder dumps"  # what a recording made of dumps says about who started the job
+_POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
+_LAST = (("count", "number"), ("prefix", "prefix"), ("site_prefix", "site_prefix"), ("last_ns", "entered_ns"))
+_KIND_FIELDS = (
+    "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "process_group", "pg_id",
+)  # fmt: skip
+_NUMBER_FIELDS = (
+    "collective_seq_id",
+    "time_created_ns",
+    "time_discovered_completed_ns",
+    "retired",
+    "state",
+    "thread_id",
+)
+
+
+def recording_of(dumps: Iterable[Dump], troubles: list[Trouble] | None = None) -> Recording:
+    """The recording that dumps make together; each is let go before the next one is asked for. Times are wall clock.
+
+    It has neither a running job nor ends: of a dump nobody knows how the job went on. `troubles` grows by ranks with two dumps.
+    """
+    table, troubles = _Table(), [] if troubles is None else troubles
+    by_rank: dict[int, _Columns] = {}
+    for dump in dumps:
+        columns = table.read(dump)
+        known = by_rank.get(columns.rank)
+        by_rank[columns.rank] = columns if known is None else _better(columns, known, troubles)
+    read = [by_rank[rank] for rank in sorted(by_rank)]
+    table.members, table.starts = _members(read, table.kinds), _common_starts(read, table.kinds)
+    parts = [table.rows(columns) for columns in read]
+    texts = tuple(table.texts)  # one table for all ranks
+    logs = {columns.rank: _log(columns, *part, texts) for columns, part in zip(read, parts, strict=True)}
+    world = max([rank for ranks in table.members.values() for rank in ranks] + list(logs), default=-1) + 1
+    return Recording(
+        job=Job(
+            world_size=world, launcher=LAUNCHER, read_at_ns=max((columns.written_ns for columns in read), default=0)
+        ),
+        ranks=logs,
+        streams=frozenset({"collectives", "progress"}),
+        troubles=tuple(troubles),
+    )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """One dump, read: the kind of each entry, and what differs from entry to entry."""
+
+    rank: int
+    source: str
+    library: str
+    written_ns: int
+    groups: Mapping[str, tuple[int, ...]]
+    forgotten: int
+    has_stacks: bool
+    codes: Array
+    sequence: Array
+    created: Array
+    returned: Array
+    threads: Array
+
+    @property
+    def worth(self) -> tuple[int, bool, str]:
+        """The later dump is worth more; of equals the one with lines of source."""
+        return int(self.created.max(initial=0)), self.has_stacks, self.source
+
+
+def _better(one: _Columns, other: _Columns, troubles: list[Trouble]) -> _Columns:
+    kept, left = (one, other) if one.worth > other.worth else (other, one)
+    if kept.worth[0] != left.worth[0]:
+        troubles.append(
+            Trouble(f"{kept.source} and {left.source} are both of rank {one.rank}: took the later one", one.rank)
+        )
+    return kept
+
+
+class _Table:
+    """Everything that the dumps share: kinds of entries, texts, running digests.
+
+    The ranks of a job do the same things, so most of a dump is found here, and an entry costs two microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.members: Mapping[str, tuple[int, ...]] = {}
+        self.starts: Mapping[str, int] = {}
+        self.texts: dict[str, int] = {"": 0}
+        self.kinds: list[Kind] = []
+        self._stacks: dict[bytes, int] = {}  # a stack -> its number; 0 is no stack
+        self._codes: dict[tuple[int, bytes], int] = {}
+        self._fields: dict[str, Array] = {}
+        self._digests: dict[tuple[str, bytes], tuple[Array, Array]] = {}
+
+    def text(self, words: str) -> int:
+        return self.texts.setdefault(words, len(self.texts))
+
+    def read(self, dump: Dump) -> _Columns:
+        """The columns of one dump."""
+        entries = dump.entries
+        stacks = self._stacks_of([entry.get("frames") for entry in entries])
+        words = zip(*([entry.get(name) for entry in entries] for name in _KIND_FIELDS), strict=True)
+        codes, known = np.zeros(len(entries), np.int64), self._codes
+        for at, (stack, kind) in enumerate(zip(stacks, words, strict=True)):
+            key = (stack, _bytes_of(kind))
+            code = known.get(key)
+            codes[at] = self._learn(key, entries[at]) if code is None else code
+        created = _ints([entry.get("time_created_ns") for entry in entries])
+        return _Columns(
+            rank=dump.rank,
+            source=dump.source,
+            library=dump.library,
+            written_ns=dump.written_ns,
+            groups=dump.groups,
+            forgotten=whole(entries[0].get("record_id")) if entries else 0,
+            has_stacks=any(stacks),
+            codes=codes,
+            sequence=_ints([entry.get("collective_seq_id") for entry in entries]),
+            created=created,
+            returned=_returned(entries, created),
+            threads=_threads([entry.get("thread_id") for entry in entries]),
+        )
+
+    def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:
+        """A number for each stack. torch writes a frame once and refers to it, so within one dump its identity is enough."""
+        seen: dict[tuple[int, ...], int] = {}
+        found = []
+        for frames in stacks:
+            if not frames or not isinstance(frames, list | tuple):
+                found.append(0)
+                continue
+            identity = tuple(map(id, frames))
+            number = seen.get(identity)
+            if number is None:
+                number = seen[identity] = self._stacks.setdefault(_bytes_of(frames), len(self._stacks) + 1)
+            found.append(number)
+        return found
+
+    def _learn(self, key: tuple[int, bytes], entry: Mapping[str, Any]) -> int:
+        code = self._codes[key] = len(self.kinds)
+        self.kinds.append(kind_of(entry, self.text))
+        self._fields.clear()
+        return code
+
+    def _field(self, name: str) -> Array:
+        """One field of all kinds."""
+        if name not in self._fields:
+            values = [getattr(kind, name) for kind in self.kinds]
+            self._fields[name] = np.array(values, np.uint64 if name in ("signature", "site_digest") else np.int64)
+        return self._fields[name]
+
+    def rows(self, read: _Columns) -> tuple[Rows, Rows]:
+        """The rows `calls` and `groups` of one rank, once members and starts are known."""
+        rows = np.zeros(len(read.codes), dtype_of(CALL))
+        rows["number"], rows["entered_ns"], rows["returned_ns"] = read.sequence, read.created, read.returned
+        for name in ("op", "dtype", "shape", "nbytes", "flags", "reduce_op", "signature", "site"):
+            rows[name] = self._field(name)[read.codes] if len(rows) else 0
+        rows["root"] = -1
+        rows["thread"] = read.threads
+        rows["seq"] = rows["end"] = np.arange(1, len(rows) + 1)
+        return rows, self._groups(read.rank, rows, read.codes)
+
+    def _groups(self, rank: int, rows: Rows, codes: Array) -> Rows:
+        """The groups of one rank; fills in what of its calls depends on them."""
+        backends = {kind.group: kind.backend for kind in (self.kinds[code] for code in np.unique(codes))}
+        names = sorted({*backends, *(name for name, ranks in self.members.items() if rank in ranks)}, key=_by_number)
+        number_of = {name: number for number, name in enumerate(names)}
+        belongs = np.array([number_of.get(kind.group, -1) for kind in self.kinds], np.int64)[codes]
+        pairwise = np.isin(rows["op"], _POINT_TO_POINT)
+        groups = np.zeros(len(names), dtype_of(GROUP))
+        for number, name in enumerate(names):
+            groups["key"][number], groups["backend"][number] = self.text(name), self.text(backends.get(name, ""))
+            groups["members"][number] = self.text(",".join(map(str, self.members.get(name, ()))))
+            mine = belongs == number
+            rows["group"][mine] = groups["key"][number]
+            together = np.flatnonzero(mine & ~pairwise)
+            if len(together):
+                self._digest(rows, together, name, codes)
+                for field_name, source in _LAST:
+                    groups[field_name][number] = rows[source][together[-1]]
+        groups["seq"] = groups["end"] = np.arange(1, len(names) + 1)
+        for at in np.flatnonzero(pairwise):
+            kind = self.kinds[codes[at]]
+            rows["root"][at] = _global_rank(self.members.get(kind.group, ()), kind.peer)
+        _number_pairs(rows, pairwise)
+        return groups
+
+    def _digest(self, rows: Rows, at: Array, name: str, codes: Array) -> None:
+        """The running digests of one group, from the first number that everybody still remembers."""
+        at = at[rows["number"][at] >= self.starts.get(name, 1)]
+        key = (name, codes[at].tobytes())
+        if key not in self._digests:
+            words = (self._field("signature")[codes[at]], self._field("site_digest")[codes[at]])
+            self._digests[key] = (_running(words[0]), _running(words[1]))
+        rows["prefix"][at], rows["site_prefix"][at] = self._digests[key]
+
+
+def _members(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str, tuple[int, ...]]:
+    """Group name -> global ranks: as pg_config says, else everybody for the default group, else whoever has used the group."""
+    found: dict[str, tuple[int, ...]] = {}
+    users: dict[str, set[int]] = {}
+    for columns in read:
+        for name, ranks in columns.groups.items():
+            found[name] = max(found.get(name, ()), ranks, key=lambda known: (len(known), known))
+        for code in np.unique(columns.codes):
+            users.setdefault(kinds[code].group, set()).add(columns.rank)
+    everybody = {columns.rank for columns in read} | {rank for ranks in found.values() for rank in ranks}
+    defaults = {kind.group for kind in kinds if kind.is_default_group}
+    for name, used_by in users.items():
+        if name not in found:
+            found[name] = tuple(range(max(everybody) + 1)) if name in defaults else tuple(sorted(used_by))
+    return found
+
+
+def _common_starts(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str, int]:
+    """Group name -> the first number that every ring which has it still holds: running digests begin there, to be comparable."""
+    names = sorted({kind.group for kind in kinds})
+    groups = np.array([-1 if kind.op in POINT_TO_POINT else names.index(kind.group) for kind in kinds], np.int64)
+    starts = dict.fromkeys(names, 1)
+    for columns in read:
+        if len(columns.codes):
+            found, firsts = np.unique(groups[columns.codes], return_index=True)
+            for group, first in zip(found, firsts, strict=True):
+                if group >= 0:
+                    starts[names[group]] = max(starts[names[group]], int(columns.sequence[first]))
+    return starts
+
+
+def _log(read: _Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> RankLog:
+    return RankLog(
+        rank=read.rank,
+        calls=calls,
+        groups=groups,
+        texts=texts,
+        lost={"calls": read.forgotten},
+        environment={"comm_lib_version": read.library, "dump": read.source},
+        steps=no_rows("steps"),
+        events=no_rows("events"),
+        passes=no_rows("passes"),
+        blocks=no_rows("blocks"),
+    )
+
+
+def _returned(entries: Sequence[Mapping[str, Any]], entered: Array) -> Array:
+    """When each entry was known to be complete; a moment after it began where that was not noted; 0 while it is not.
+
+    gloo leaves `state` at `scheduled` for ever (torch 2.15): only `retired` tells. NCCL retires what its watchdog has seen done.
+    """
+    done = np.array([bool(e.get("retired")) or e.get("state") == "completed" for e in entries], bool)
+    noted = _ints([entry.get("time_discovered_completed_ns") or 0 for entry in entries])
+    return np.where(done, np.where(noted > 0, noted, entered + 1), 0)
+
+
+def _threads(words: Sequence[Any]) -> Array:
+    """0 for the first thread that issued anything, and for those that older dumps do not tell."""
+    order = {word: number for number, word in enumerate(dict.fromkeys(word for word in words if isinstance(word, str)))}
+    if len(order) < 2:
+        return np.zeros(len(words), np.uint16)
+    return np.array([order.get(word, 0) if isinstance(word, str) else 0 for word in words], np.uint16)
+
+
+def _running(words: Array) -> Array:
+    """The running digest after each word."""
+    prefix, found = 0, []
+    for word in words.tolist():
+        prefix = extend(prefix, word)
+        found.append(prefix)
+    return np.array(found, np.uint64)
+
+
+def _number_pairs(rows: Rows, pairwise: Array) -> None:
+    """Number sends and receives per (group, peer, direction), as far as the ring remembers."""
+    counts: dict[tuple[int, int, bool], int] = {}
+    for at in np.flatnonzero(pairwise):
+        pair = (int(rows["group"][at]), int(rows["root"][at]), int(rows["op"][at]) == Op.SEND)
+        counts[pair] = counts.get(pair, 0) + 1
+        rows["number"][at] = counts[pair]
+
+
+def _global_rank(members: tuple[int, ...], peer: int) -> int:
+    """`send 0->1` and `recv 0<-1` count within the group; -1 is none or any."""
+    return members[peer] if 0 <= peer < len(members) else peer
+
+
+def _by_number(name: str) -> tuple[bool, int, str]:
+    return not name.isdigit(), int(name) if name.isdigit() else 0, name
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Equal bytes for equal values of a dump; what no dump holds is all alike."""
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:
+        return b""
+
+
+def _ints(values: Sequence[Any]) -> Array:
+    if None not in values:
+        try:
+            return np.array(values, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    return np.array([whole(value) for value in values], np.int64)

@@ -1,0 +1,76 @@
+"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one tape, a job log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from distdoctor.errors import NothingToInspect
+from distdoctor.recording.flight_recorder import looks_like_dump, rank_in, read_dumps
+from distdoctor.recording.job_log import read_log
+from distdoctor.recording.layout import MAGIC
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.run_folder import JOB_FILE, read_run, tape_paths
+
+RUNS = Path(".distdoctor") / "runs"
+_LOGS = (".log", ".txt", ".out", ".err")
+_DEEPEST = 3  # folders below the one given: dumps are often copied into one folder per host
+
+
+def read_any(path: Path) -> Recording:
+    """The recording at `path`, by what lies there rather than by its name.
+
+    NothingToInspect: nothing that distdoctor can read. UnreadableRecording: it is one, and broken.
+    """
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise NothingToInspect(
+            f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
+        )
+    if _is_tape(path):
+        return read_run(path.parent)
+    if looks_like_dump(path):
+        return read_dumps([path])
+    return read_log(path)
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether distdoctor recorded into this folder."""
+    return bool(tape_paths(folder)) or (folder / JOB_FILE).exists()
+
+
+def _folder(folder: Path) -> Recording:
+    for candidate in (folder, folder / "latest", folder / RUNS / "latest"):
+        if candidate.is_dir() and is_run_folder(candidate):
+            return read_run(candidate)
+    dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
+    if dumps:
+        return read_dumps(dumps)
+    logs = [path for path in _files(folder, 0) if path.suffix in _LOGS]
+    if len(logs) == 1:
+        return read_log(logs[0])
+    raise NothingToInspect(
+        f"{folder} holds no recording, no flight recorder dumps and no single job log",
+        way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, or at one log file.",
+    )
+
+
+def _files(folder: Path, deepest: int) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file():
+            yield entry
+        elif deepest and entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+            yield from _files(entry, deepest - 1)
+
+
+def _is_tape(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False

@@ -1,0 +1,232 @@
+"""A recording: what each rank of a job did, as values in memory, wherever it came from.
+
+The probe's tapes, a flight recorder dump and a test's builder all end up here; checks see nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distdoctor.recording.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS, CallFlag, Op, ReduceOp, ranks_of
+from distdoctor.recording.tape_reader import Rows, dtype_of
+
+if TYPE_CHECKING:
+    from distdoctor.recording.job_log import Clue
+    from distdoctor.recording.stacks import Stacks
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of the user's source. `path` is absolute as the rank saw it; the empty path means unknown."""
+
+    path: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.function}" if self.path else "unknown line"
+
+    def __bool__(self) -> bool:
+        return bool(self.path)
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """From the text of a tape; anything else is an unknown line."""
+        parts = text.split(SITE_SEPARATOR)
+        return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdigit() else cls()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group. `name` is equal on all members, `ranks` are global and in group order."""
+
+    name: str
+    ranks: tuple[int, ...]
+    backend: str = ""
+    made_at: Site = Site()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of one rank, decoded. Times are nanoseconds on the rank's monotonic clock; 0: has not happened."""
+
+    rank: int
+    seq: int  # 1, 2, ... per rank
+    group: str
+    number: int  # 1, 2, ... per group; point to point: per (group, peer, direction)
+    op: Op
+    dtype: str
+    shape: str
+    reduce_op: ReduceOp
+    root: int  # global rank of root or peer, -1 for none or any
+    tag: int
+    nbytes: int
+    flags: CallFlag
+    site: Site
+    step: int
+    entered_ns: int
+    returned_ns: int
+    signature: int
+
+    @property
+    def is_async(self) -> bool:
+        return bool(self.flags & CallFlag.ASYNC)
+
+    @property
+    def words(self) -> str:
+        """`all_reduce #128`."""
+        return f"{self.op.word} #{self.number}"
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How the process of one rank ended, as whoever watched it saw it.
+
+    `exit_code` is the process's own (0-255), None while unknown; `signal` is the number that killed it, 0 for none.
+    `ended_by_launcher`: the launcher or distdoctor sent that signal because of another rank.
+    """
+
+    exit_code: int | None
+    signal: int = 0
+    ended_by_launcher: bool = False
+    at_ns: int = 0  # monotonic of the rank's host; 0: unknown
+
+
+@dataclass(frozen=True)
+class RankLog:
+    """One rank's rows. Arrays have the fields of `layout.CALL`, `GROUP`, `STEP`, `EVENT`, `PASS`, `BLOCK`; ids refer to `texts`.
+
+    `monotonic_to_wall_ns` added to any time of this rank gives the wall clock of its host.
+    """
+
+    rank: int
+    calls: Rows
+    groups: Rows
+    steps: Rows
+    events: Rows
+    passes: Rows
+    blocks: Rows
+    texts: tuple[str, ...]
+    lost: Mapping[str, int] = field(default_factory=dict)
+    pid: int = 0
+    host: str = ""
+    attempt: int = 0
+    monotonic_to_wall_ns: int = 0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Rows] = field(default_factory=dict)
+
+    def rows(self, name: str) -> Rows:
+        """A section that only some recordings have (`layout.MORE_RINGS`); empty in the others."""
+        return self.more[name] if name in self.more else no_rows(name)
+
+    def text(self, number: int) -> str:
+        return self.texts[number] if 0 <= number < len(self.texts) else ""
+
+    def site(self, number: int) -> Site:
+        return Site.parse(self.text(int(number)))
+
+    def call(self, row: Any) -> Call:
+        """One row of `calls` in words."""
+        return Call(
+            rank=self.rank,
+            seq=int(row["seq"]),
+            group=self.text(int(row["group"])),
+            number=int(row["number"]),
+            op=_member(Op, int(row["op"]), Op.UNKNOWN),
+            dtype=DTYPES[int(row["dtype"])] if int(row["dtype"]) < len(DTYPES) else "",
+            shape=self.text(int(row["shape"])),
+            reduce_op=_member(ReduceOp, int(row["reduce_op"]), ReduceOp.UNSEEN),
+            root=int(row["root"]),
+            tag=int(row["tag"]),
+            nbytes=int(row["nbytes"]),
+            flags=CallFlag(int(row["flags"])),
+            site=self.site(row["site"]),
+            step=int(row["step"]),
+            entered_ns=int(row["entered_ns"]),
+            returned_ns=int(row["returned_ns"]),
+            signature=int(row["signature"]),
+        )
+
+    def group_list(self) -> list[Group]:
+        """The process groups that this rank made, in order."""
+        return [
+            Group(
+                self.text(int(row["key"])),
+                ranks_of(self.text(int(row["members"]))),
+                self.text(int(row["backend"])),
+                self.site(row["made_at"]),
+            )
+            for row in self.groups
+        ]
+
+
+def _member(kind: Any, value: int, otherwise: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        return otherwise
+
+
+def no_rows(name: str) -> Rows:
+    """An empty section, for rank logs made by hand."""
+    return np.empty(0, dtype_of(RECORDS[name]))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known about the job as a whole. `world_size` 0: unknown. `ends` holds the ranks whose end was seen.
+
+    `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
+    that read it (0: not read live).
+    """
+
+    argv: tuple[str, ...] = ()
+    world_size: int = 0
+    ends: Mapping[int, RankEnd] = field(default_factory=dict)
+    running: bool = False
+    read_at_ns: int = 0
+    exit_code: int | None = None
+    launcher: str = ""
+    strategy: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that distdoctor itself could not do. `rank` -1: no rank in particular.
+
+    `silenced` are the streams in which the recorder of that rank fell silent before the rank ended: what they do not hold may
+    have happened all the same.
+    """
+
+    what: str
+    rank: int = -1
+    silenced: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was seen of a job. `streams` are the names that were recorded; a stream that is not in it is not *healthy*, it is
+    *not examined*. `sources` holds lines of user files around the sites, when they could be read: path -> text. `stacks` are
+    what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away."""
+
+    job: Job
+    ranks: Mapping[int, RankLog]
+    streams: frozenset[str] = STREAMS
+    troubles: tuple[Trouble, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    stacks: Stacks | None = None
+    clues: tuple[Clue, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """As the launcher knows it, else as the ranks found it."""
+        return self.job.world_size or max(self.ranks, default=-1) + 1
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that left no recording."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)

@@ -1,0 +1,176 @@
+"""What the processes of a running job were doing when somebody looked at them from outside: stacks and what the kernel says.
+
+Times are seconds. Nothing here needs the help of the rank: it is there for a job that was started without distdoctor as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from distdoctor.recording.recording import Site
+
+STOPPED, TRACED, UNINTERRUPTIBLE, ZOMBIE = "T", "t", "D", "Z"  # letters of /proc/PID/stat
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One Python frame. `arguments` are the named arguments of torch's own functions, as py-spy prints them."""
+
+    function: str
+    path: str
+    line: int
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def site(self) -> Site:
+        return Site(self.path, self.line, self.function)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the frame runs the user's own source: neither an installed package nor the standard library."""
+        return is_users_path(self.path)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the frame is C or C++ (`--native`)."""
+        return ".so" in self.path or self.path.endswith(_NATIVE) or not (self.path or self.line)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One Python thread. `frames` are innermost first. `os_id` equals the pid for the main thread."""
+
+    os_id: int
+    frames: tuple[Frame, ...]
+    name: str = ""
+    holds_gil: bool = False
+
+    @property
+    def in_python(self) -> ThreadStack:
+        """The same stack without its C and C++ frames."""
+        return ThreadStack(self.os_id, tuple(f for f in self.frames if not f.is_native), self.name, self.holds_gil)
+
+    @cached_property
+    def user_frame(self) -> Frame | None:
+        """The innermost frame of the user's own source."""
+        return next((frame for frame in self.frames if frame.is_users), None)
+
+    def inside(self, path_end: str, *functions: str) -> Frame | None:
+        """The innermost frame of a file whose path ends so (of one of `functions`, when given)."""
+        return next(
+            (f for f in self.frames if f.path.endswith(path_end) and (not functions or f.function in functions)), None
+        )
+
+
+@dataclass(frozen=True)
+class ProcessStacks:
+    """One process, as seen in two or more samples.
+
+    `threads` are of the last sample that worked. `moved`: some sample of the main thread differs from another, or the kernel
+    let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core.
+    `still_seconds` is how long ago the main thread last ran, None when the kernel does not tell; `age_seconds` how long ago the
+    process was started. `bytes_moved` counts what it read and wrote meanwhile. `trouble` says why there are no stacks, `way_in`
+    the setting that would give them.
+    """
+
+    pid: int
+    command: str = ""
+    state: str = "S"
+    threads: tuple[ThreadStack, ...] = ()
+    moved: bool = False
+    cpu_share: float = 0.0
+    still_seconds: float | None = None
+    age_seconds: float = 0.0
+    bytes_moved: int = 0
+    wchan: str = ""
+    syscall: int = -1
+    tracer: int = 0
+    frozen: bool = False
+    worker: int = -1
+    is_python: bool = True
+    held_gil: bool = False  # the main thread held the GIL in every sample
+    trouble: str = ""
+    way_in: str = ""
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread's stack, None when it could not be read."""
+        return next((thread for thread in self.threads if thread.os_id == self.pid), next(iter(self.threads), None))
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal, a debugger or the freezer holds it."""
+        return self.state in (STOPPED, TRACED) or self.frozen
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """One rank: its process (None when it has none on this host), the workers of its DataLoaders and its other children."""
+
+    rank: int
+    process: ProcessStacks | None
+    workers: tuple[ProcessStacks, ...] = ()
+    children: tuple[ProcessStacks, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """What a look at a running job brought. Falsy when nobody looked.
+
+    `elsewhere` are ranks that no process of this host can be (other nodes). `observed_seconds` lie between the first and the
+    last sample. A rank that has been still for `patience_seconds` is taken to be stuck. `launcher` is the agent, when found.
+    """
+
+    ranks: Mapping[int, RankStacks] = field(default_factory=dict)
+    elsewhere: tuple[int, ...] = ()
+    launcher: ProcessStacks | None = None
+    observed_seconds: float = 0.0
+    patience_seconds: float = 10.0
+
+    def __bool__(self) -> bool:
+        return bool(self.ranks) or self.launcher is not None
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that should be on this host and have no process here."""
+        return tuple(rank for rank, seen in sorted(self.ranks.items()) if seen.process is None)
+
+    def processes(self) -> Iterator[tuple[int, ProcessStacks]]:
+        """(rank, process) of every rank that has one."""
+        for rank, seen in sorted(self.ranks.items()):
+            if seen.process is not None:
+                yield rank, seen.process
+
+
+_NATIVE = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S")
+# Reference workloads count as the user's, although they are installed like a library.
+_WORKLOADS = ("/distdoctor/workloads/", "/distdoctor_strategies/", "/distdoctor_drills/")
+_TORCH = (
+    "/torch/distributed/",
+    "/torch/nn/",
+    "/torch/autograd/",
+    "/torch/utils/",
+    "/torch/optim/",
+)
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib-dynload/", "/distdoctor/probe/", "/distdoctor/launch/")
+
+
+def is_users_path(path: str) -> bool:
+    """Whether a source file is the user's own, told by its path alone: it may be a path of another machine."""
+    if any(part in path for part in _WORKLOADS):
+        return True
+    if ".so" in path or path.endswith(_NATIVE) or not path:
+        return False
+    if path.startswith("<"):
+        return path == "<stdin>"  # <string> is how multiprocessing starts a child; <frozen ...> is Python's own
+    if any(part in path for part in (*_INSTALLED, *_TORCH)) or path.startswith("/usr/lib/python"):
+        return False
+    return not _is_standard_library(path)
+
+
+def _is_standard_library(path: str) -> bool:
+    """`.../lib/python3.11/threading.py`, also inside a zip."""
+    _, found, after = path.rpartition("/lib/python3")
+    return bool(found) and "/" in after and not after.partition("/")[2].startswith("site-packages")

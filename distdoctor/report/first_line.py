@@ -1,0 +1,44 @@
+"""The answer in one line, for a job that was looked at."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.standing import Doing
+from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.report.text import shown
+
+
+def answer(diagnosis: Diagnosis, recording: Recording, base: str = "") -> str:
+    """`hang: rank 1 ...`, `nothing stuck: ...`, or what kept us from looking."""
+    errors = diagnosis.at_least(ERROR)
+    if errors:
+        first = errors[0]
+        where = f", at {shown(first.place, base)}" if first.place else ""
+        word = "could not look" if first.code == "DD608" else "hang" if first.code.startswith("DD1") else "trouble"
+        who = f"{first.ranks_named} " if first.ranks else ""
+        return f"{word}: {who}{first.title}{where} ({first.code}, {first.confidence})"
+    return f"nothing stuck: {_at_work(recording, base)}"
+
+
+def _at_work(recording: Recording, base: str) -> str:
+    standstill = Standstill.of(recording)
+    ranks = len(standstill.standings)
+    count = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
+    waited = standstill.waited_seconds or 0.0
+    slow = [s for s in standstill.others if s.doing is not Doing.GONE]
+    if slow and standstill.waiting and waited >= 1:
+        who = slow[0]
+        moving = "at work" if standstill.is_moving(who) else "not moving"
+        return (
+            f"{named([s.rank for s in standstill.waiting])} waited {waited:.0f} s for {named([s.rank for s in slow])}, "
+            f"which is {moving} at {shown(who.site, base)}"
+        )
+    seconds = standstill.stacks.observed_seconds
+    if standstill.waiting and len(standstill.waiting) == ranks and waited >= 1:
+        patience = standstill.stacks.patience_seconds
+        return f"{count} wait since {waited:.0f} s, which is too early to tell ({patience:.0f} s are); run it again"
+    at_work = sum(map(standstill.is_moving, standstill.standings.values()))
+    return f"{count}, {at_work} of them seen moving within {seconds:.1f} s"

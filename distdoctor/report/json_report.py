@@ -1,0 +1,176 @@
+"""The report for programs: one JSON document whose shape `distdoctor schema` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
+from distdoctor.diagnosis.finding import Cure, Finding
+from distdoctor.diagnosis.finding import Place as RolePlace
+from distdoctor.recording.recording import Site
+from distdoctor.report.root_cause import root_cause
+
+SCHEMA_VERSION = 1
+
+
+class PlaceJson(msgspec.Struct, frozen=True):
+    """A line of source. `path` is absolute as the rank saw it, null when the line is unknown."""
+
+    path: str | None
+    line: int | None
+    function: str | None
+
+
+class RolePlaceJson(PlaceJson, frozen=True):
+    """A line that matters, the ranks that are there, and what they do there."""
+
+    ranks: list[int]
+    role: str
+
+
+class RemedyJson(msgspec.Struct, frozen=True):
+    """A cure. `change` is a diff or one line; `verified` when distdoctor has run the workload again with it."""
+
+    slug: str
+    what: str
+    change: str
+    effect: str
+    safety: str
+    verified: bool
+
+
+class FindingJson(msgspec.Struct, frozen=True):
+    """One illness. `ranks` are the odd ones out, most suspect first."""
+
+    code: str
+    slug: str
+    severity: str
+    confidence: str
+    ranks: list[int]
+    title: str
+    why: str
+    place: PlaceJson
+    places: list[RolePlaceJson]
+    evidence: dict[str, Any]
+    remedies: list[RemedyJson]
+
+
+class NotExaminedJson(msgspec.Struct, frozen=True):
+    """A check that could not be made, and why; never the same as healthy."""
+
+    code: str
+    slug: str
+    reason: str
+
+
+class RootCauseJson(msgspec.Struct, frozen=True):
+    """The rank that brought the job down. `exit_code` is null when a signal killed it or its end was not seen."""
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+
+
+class JobJson(msgspec.Struct, frozen=True):
+    """The job as a whole. `exit_code` is the launcher's, null while the job runs or when nobody saw its end."""
+
+    argv: list[str]
+    world_size: int
+    exit_code: int | None
+    root_cause: RootCauseJson | None
+    launcher: str
+    strategy: str
+
+
+class ReportJson(msgspec.Struct, frozen=True):
+    """A diagnosis. `findings[0]` is the root cause."""
+
+    schema_version: int
+    job: JobJson
+    findings: list[FindingJson]
+    not_examined: list[NotExaminedJson]
+    examined: list[str]
+    suppressed: list[FindingJson]
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The diagnosis as one JSON document."""
+    text = msgspec.json.encode(report_of(diagnosis), enc_hook=_plain)
+    return msgspec.json.format(text, indent=2).decode() + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Evidence that JSON has no word for: numpy's numbers and arrays as Python's, everything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def schema() -> str:
+    """The JSON schema of what `render` returns."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(ReportJson)), indent=2).decode() + "\n"
+
+
+def report_of(diagnosis: Diagnosis) -> ReportJson:
+    """The diagnosis in the shape of the document."""
+    return ReportJson(
+        schema_version=SCHEMA_VERSION,
+        job=_job(diagnosis),
+        findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
+        not_examined=[_not_examined(one) for one in diagnosis.not_examined],
+        examined=list(diagnosis.examined),
+        suppressed=[_finding(finding, diagnosis) for finding in diagnosis.suppressed],
+    )
+
+
+def _job(diagnosis: Diagnosis) -> JobJson:
+    job, cause = diagnosis.job, root_cause(diagnosis)
+    return JobJson(
+        argv=list(job.argv),
+        world_size=diagnosis.world_size,
+        exit_code=job.exit_code,
+        root_cause=RootCauseJson(cause.rank, cause.exit_code, cause.signal or None) if cause else None,
+        launcher=job.launcher,
+        strategy=job.strategy,
+    )
+
+
+def _finding(finding: Finding, diagnosis: Diagnosis) -> FindingJson:
+    return FindingJson(
+        code=finding.code,
+        slug=finding.slug,
+        severity=finding.severity.word if finding.severity else "note",
+        confidence=str(finding.confidence),
+        ranks=list(finding.ranks),
+        title=finding.title,
+        why=finding.why,
+        place=PlaceJson(*_line(finding.place)),
+        places=[_role_place(place) for place in finding.places],
+        evidence=dict(finding.evidence),
+        remedies=[_remedy(cure, diagnosis) for cure in finding.cures],
+    )
+
+
+def _line(site: Site) -> tuple[str | None, int | None, str | None]:
+    return (site.path, site.line, site.function) if site else (None, None, None)
+
+
+def _role_place(place: RolePlace) -> RolePlaceJson:
+    path, line, function = _line(place.site)
+    return RolePlaceJson(path, line, function, list(place.ranks), place.role)
+
+
+def _remedy(cure: Cure, diagnosis: Diagnosis) -> RemedyJson:
+    remedy = diagnosis.remedies.get(cure.slug)
+    return RemedyJson(
+        slug=cure.slug,
+        what=remedy.what if remedy else "",
+        change=cure.change or (remedy.how if remedy else ""),
+        effect=cure.effect or (remedy.effect if remedy else ""),
+        safety=remedy.safety if remedy else "",
+        verified=cure.verified,
+    )
+
+
+def _not_examined(one: NotExamined) -> NotExaminedJson:
+    return NotExaminedJson(one.code, one.slug, one.reason)

@@ -1,0 +1,41 @@
+"""The report for CI servers: JUnit XML with one test case per check."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.report.text import block_of
+
+# What XML 1.0 has no place for, even escaped.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """A case that fails per code with findings, one that passes per healthy check, one that is skipped per unexamined one."""
+    found: dict[str, list[str]] = {}
+    for finding in diagnosis.findings:
+        found.setdefault(finding.code, []).append("\n".join(block_of(finding, diagnosis)))
+    codes = sorted({*diagnosis.examined, *found})
+    suite = ElementTree.Element(
+        "testsuite",
+        name="distdoctor",
+        tests=str(len(codes) + len(diagnosis.not_examined)),
+        failures=str(len(found)),
+        skipped=str(len(diagnosis.not_examined)),
+    )
+    for code in codes:
+        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_clean(code))
+        if code in found:
+            failure = ElementTree.SubElement(case, "failure", message=_clean(found[code][0].partition("\n")[0]))
+            failure.text = _clean("\n\n".join(found[code]))
+    for one in diagnosis.not_examined:
+        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_clean(one.code))
+        ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("?", text)

@@ -1,0 +1,126 @@
+"""The verdict on replicas, layer by layer: which gradients, parameters and optimizer states are the same bits on all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.gradients import Gradients, Peers
+from distdoctor.diagnosis.partings import variants_of
+from distdoctor.recording.layout import DigestFlag, TensorFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+ROWS = 30
+COLUMNS = {"gradients": "grad", "parameters": "param", "state": "state"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is known of one kind of values in one layer. `since` is the first step in which they differ, 0 for never."""
+
+    compared: int = 0
+    since: int = 0
+    variants: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def words(self) -> str:
+        if self.since:
+            return f"DIFFER since step {self.since}: {' | '.join(named(variant) for variant in self.variants[:3])}"
+        return f"agree ({self.compared} compared)" if self.compared else "-"
+
+
+def render(recording: Recording) -> str:
+    """The table as text; one line that says why where there is nothing to compare."""
+    try:
+        gradients = Gradients.of(recording)
+    except NotSeen as reason:
+        return f"no verdict on replicas: {reason}\n"
+    if not gradients.peers:
+        return f"{_alone(gradients)}\n"
+    blocks = [_block(gradients, peers) for peers in gradients.peers]
+    parts = [tensor for one in gradients.ranks.values() for tensor in one.tensors.values() if len(tensor.agree) == 1]
+    if parts:
+        names = {tensor.name for tensor in parts}
+        blocks.append(f"{len(names)} parameters are held in parts, each part by one rank: nothing to compare")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _alone(gradients: Gradients) -> str:
+    every = [tensor for one in gradients.ranks.values() for tensor in one.tensors.values()]
+    held = [tensor for tensor in every if not tensor.flags & TensorFlag.BUFFER]
+    if held and all(tensor.flags & TensorFlag.SHARDED for tensor in held):
+        return "every rank holds its own part of every parameter: there are no replicas to compare"
+    return "no two ranks are known to be replicas of one another: there is nothing to compare"
+
+
+def _block(gradients: Gradients, peers: Peers) -> str:
+    steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested and u.step})
+    head = f"optimizer {peers.optimizer}, replicas {named(peers.ranks)} ({peers.by}), {len(steps)} steps looked at"
+    layers = _layers(gradients, peers)
+    rows = [("layer", "tensors", "|grad|", *COLUMNS)]
+    for layer, names in list(layers.items())[:ROWS]:
+        cells = [_cell(gradients, peers, names, steps, column) for column in COLUMNS.values()]
+        norm = _norm(gradients, peers, names, steps[-1]) if steps else math.nan
+        rows.append((layer, str(len(names)), f"{norm:.3g}", *(cell.words for cell in cells)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if len(layers) > ROWS:
+        lines.append(f"and {len(layers) - ROWS} more layers")
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def _layers(gradients: Gradients, peers: Peers) -> dict[str, list[str]]:
+    """The parameters' names by the module that holds them; by the module above where there are too many."""
+    names = list(
+        dict.fromkeys(
+            tensor.name
+            for rank in peers.ranks
+            if rank in gradients.ranks
+            for tensor in gradients.ranks[rank].tensors.values()
+            if tensor.optimizer == peers.optimizer
+            and peers.lane in (tensor.agree, tensor.grad_agree)
+            and not tensor.flags & TensorFlag.BUFFER
+        )
+    )
+    for depth in (8, 4, 3, 2, 1):
+        layers: dict[str, list[str]] = {}
+        for name in names:
+            parts = name.split(".")[:-1] or [name]
+            layers.setdefault(".".join(parts[:depth]), []).append(name)
+        if len(layers) <= ROWS:
+            break
+    return layers
+
+
+def _cell(gradients: Gradients, peers: Peers, names: Sequence[str], steps: Iterable[int], column: str) -> Cell:
+    compared = 0
+    for step in steps:
+        rows = {
+            rank: gradients.ranks[rank].digests(step, peers.optimizer)
+            for rank in peers.ranks
+            if rank in gradients.ranks
+        }
+        for name in names:
+            values = {
+                rank: int(found[name][column])
+                for rank, found in rows.items()
+                if name in found and not int(found[name]["flags"]) & DigestFlag.UNREADABLE
+            }
+            if len(values) < 2 or (column == "state" and not all(values.values())):
+                continue
+            compared += 1
+            if len(set(values.values())) > 1:
+                return Cell(compared, step, variants_of(values))
+    return Cell(compared)
+
+
+def _norm(gradients: Gradients, peers: Peers, names: Sequence[str], step: int) -> float:
+    """Of the last step, on the first rank that has it."""
+    for rank in peers.ranks:
+        found = gradients.ranks[rank].digests(step, peers.optimizer) if rank in gradients.ranks else {}
+        if found:
+            return math.sqrt(sum(float(found[name]["norm"]) ** 2 for name in names if name in found))
+    return math.nan

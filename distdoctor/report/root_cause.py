@@ -1,0 +1,69 @@
+"""Which rank brought the job down, for the formats that name it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.recording.recording import Job, RankEnd
+
+
+@dataclass(frozen=True)
+class RootCause:
+    """The rank, and how its process ended as far as that was seen."""
+
+    rank: int
+    exit_code: int | None
+    signal: int = 0
+
+    @property
+    def words(self) -> str:
+        """`exit code 3`, `SIGKILL`."""
+        if self.signal:
+            return signal_name(self.signal)
+        return "exit code unknown" if self.exit_code is None else f"exit code {self.exit_code}"
+
+
+def root_cause(diagnosis: Diagnosis) -> RootCause | None:
+    """The rank that the first error blames, else the rank that failed first; None when the job did not fail.
+
+    The finding comes first: gloo often aborts an innocent rank, so who dies first is no proof.
+    """
+    ends = diagnosis.job.ends
+    blamed = [finding.ranks[0] for finding in diagnosis.at_least(ERROR)[:1] if finding.ranks]
+    if not (failed(diagnosis.job) or blamed):
+        return None
+    by_time = sorted((end.at_ns, rank) for rank, end in ends.items() if failed_by_itself(end))
+    for rank in [*blamed, *(rank for _, rank in by_time)]:
+        end = ends.get(rank)
+        return RootCause(rank, end.exit_code if end else None, end.signal if end else 0)
+    return None
+
+
+def failed(job: Job) -> bool:
+    """Whether the job ended otherwise than with exit code 0."""
+    return bool(job.exit_code) or any(failed_by_itself(end) for end in job.ends.values())
+
+
+def failed_by_itself(end: RankEnd) -> bool:
+    return not end.ended_by_launcher and bool(end.exit_code or end.signal)
+
+
+def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
+    """The ranks that ended only because of the root cause: ended by the launcher, or failed after it."""
+    cause = root_cause(diagnosis)
+    if cause is None or not failed(diagnosis.job):
+        return ()
+    blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR)[:1] for rank in finding.ranks)}
+    ends = sorted(diagnosis.job.ends.items())
+    return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; `signal 64` for those without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""Reference training: models, data sets and the loop that the strategies share."""

@@ -1,0 +1,13 @@
+"""One illness per file, named after the illness. The package offers what its modules hold, so that nothing is listed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distdoctor.diagnosis.check import Check
+from distdoctor.hooks import found_in, offers
+
+
+@offers
+def distdoctor_checks() -> Iterable[Check]:
+    return found_in(__name__, Check)

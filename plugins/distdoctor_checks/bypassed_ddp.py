@@ -1,0 +1,102 @@
+"""
+DD206 bypassed-ddp: the forward goes past DistributedDataParallel, or the model was never wrapped, and nobody averages gradients.
+
+What it means    model.module(x) (or a method of the module inside) computes the loss, or there is no wrapper at all. Then
+                 backward never reduces: each rank steps with its own gradients.
+Why it hurts     No error, no hang: N models train on a N-th of the data each, and one of them is saved.
+How we know      Gradients differ between the ranks when the optimizer steps, and not one forward went through the wrapper since
+                 the step before. Without any wrapper: the ranks hold the same parameters, share the data or their metrics, and no
+                 collective ever carried anything as large as the gradients.
+What to do       Call the wrapper itself: model(x). Wrap a model before its first step, or average gradients by hand.
+When it is fine  Evaluation through model.module; independent trials that exchange nothing are not reported.
+Source           torch.nn.parallel.DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.edit import replaced
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.never_wrapped import Unwrapped, UnwrappedReplicas
+from distdoctor.diagnosis.partings import Parting, Partings, all_partings, cause_of
+from distdoctor.diagnosis.replica_words import event_site, evidence, line_with, places, sides, text_at, which
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+
+@check("DD206", "bypassed-ddp", severity=ERROR, family="replicas")
+def examine(unwrapped: UnwrappedReplicas, recording: Recording) -> Iterator[Finding]:
+    partings = all_partings(unwrapped.gradients)
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) == "DD206":
+            yield _bypassed(parting, partings, recording)
+    for one in unwrapped.found:
+        yield _never_wrapped(one)
+
+
+def _bypassed(parting: Parting, partings: Partings, recording: Recording) -> Finding:
+    seen = event_site(partings.gradients, EventKind.BYPASSED, parting.peers.ranks)
+    loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
+    line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
+    wrapped = event_site(partings.gradients, EventKind.WRAPPED, parting.peers.ranks)
+    return Finding(
+        title=f"{parting.when}: the forward went past DistributedDataParallel, so the gradients of {which(parting)} "
+        "were never averaged",
+        ranks=parting.odd,
+        place=line,
+        places=(
+            Place(line, parting.peers.ranks, "forward without the wrapper"),
+            *((Place(wrapped, parting.peers.ranks, "the model is wrapped"),) if wrapped else ()),
+            *places(parting)[:2],
+        ),
+        evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
+        why=f"since the step before there were {max(parting.counts('backwards').values())} backward passes and no forward "
+        f"through the wrapper; {parting.share} differ, {sides(parting)}",
+        cures=(Cure("call-the-wrapper", change=_change(recording, line)),),
+        confidence=CERTAIN,
+        at_ns=parting.at_ns,
+    )
+
+
+def _change(recording: Recording, line: Site) -> str:
+    if ".module(" not in text_at(recording.sources, line):
+        return ""
+    return replaced(recording.sources[line.path], line.line, ".module(", "(")
+
+
+def _never_wrapped(one: Unwrapped) -> Finding:
+    return Finding(
+        title=f"nobody averages the gradients of {named(one.ranks)}: no DistributedDataParallel, no collective of their size",
+        ranks=one.ranks,
+        place=one.site,
+        places=(Place(one.site, one.ranks, "steps with gradients of its own"),),
+        evidence={
+            "parameters": one.parameters,
+            "parameter_bytes": one.nbytes,
+            "largest_collective_bytes": one.largest,
+            "step": one.step,
+            "together_because": one.together,
+        },
+        why=f"these ranks {one.together} and start from the same weights, their gradients differ in step {one.step}, and the "
+        f"largest collective carried {one.largest:,} of {one.nbytes:,} bytes",
+        cures=(Cure("all-reduce-gradients", change="model = DistributedDataParallel(model)  # before the first step"),),
+        confidence=LIKELY,
+        at_ns=one.at_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial()
+    job.event(EventKind.BYPASSED, "Net", site="train.py:30 train", a=1)
+    return job.step(grads={1: 1}, params={1: 1}, synced=0).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().step().recording()

@@ -1,0 +1,65 @@
+"""
+DD803 clip-before-unscale: gradients are clipped while GradScaler still has them multiplied by its scale.
+
+What it means    clip_grad_norm_ compares the norm of scaled gradients, thousands of times too large, with a limit that is meant
+                 for real ones.
+Why it hurts     Every step is clipped to limit / scale: training becomes very slow, and slower whenever the scale grows.
+How we know      The call is seen between scaler.scale(loss).backward() and the scaler's step, without an unscale_ before it.
+What to do       Call scaler.unscale_(optimizer) before clipping. The step afterwards does not unscale a second time.
+When it is fine  A limit that is multiplied by the scale on purpose: accept it with --ignore DD803.
+Source           PyTorch, Automatic Mixed Precision examples, "Gradient clipping".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.replica_words import text_at
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Recording, Site
+
+
+@check("DD803", "clip-before-unscale", severity=ERROR)
+def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+    found: dict[Site, list[tuple[int, int, str, int]]] = {}
+    for rank, own in gradients.ranks.items():
+        for event in own.events(EventKind.CLIPPED):
+            if event["a"]:
+                at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
+                row = (rank, int(event["b"]), own.log.text(int(event["text"])), at_ns)
+                found.setdefault(own.log.site(int(event["site"])), []).append(row)
+    for site, rows in found.items():
+        ranks = tuple(sorted({rank for rank, *_ in rows}))
+        yield Finding(
+            title=f"gradients are clipped by {rows[0][2]} while they are still scaled, first in step {rows[0][1]}",
+            ranks=ranks,
+            place=site,
+            places=(Place(site, ranks, "clips scaled gradients"),),
+            evidence={"step": rows[0][1], "clips": rows[0][2]},
+            why="scaler.unscale_ was not called between backward and this line, so the limit meets gradients times the scale",
+            cures=(Cure("unscale-first", change=_change(recording, site)),),
+            confidence=CERTAIN,
+            at_ns=rows[0][3],
+        )
+
+
+def _change(recording: Recording, site: Site) -> str:
+    line = text_at(recording.sources, site)
+    return f"+scaler.unscale_(optimizer)\n {line}" if line else ""
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().event(EventKind.CLIPPED, "norm", a=1, b=1, site="train.py:32 train")
+    return job.step(scale=1024.0).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().event(EventKind.CLIPPED, "norm", a=0, b=1, site="train.py:32 train")
+    return job.step(scale=1024.0).recording()

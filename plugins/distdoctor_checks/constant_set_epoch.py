@@ -1,0 +1,91 @@
+"""
+DD302 constant-set-epoch: set_epoch is called every epoch, but always with the same value.
+
+What it means    DistributedSampler shuffles with seed + epoch. Told the same number each time (the total of epochs instead of
+                 the running one, a counter that is never raised) it draws the same order each time.
+Why it hurts     As without set_epoch: one fixed order, while the code looks right.
+How we know      set_epoch was called between two training passes, with the value it had been given before, and both passes
+                 drew the same indices in the same order (the chance of that by another shuffle is below 10^-9).
+What to do       Pass the counter of the epoch loop.
+When it is fine  shuffle=False, or a sampler that reseeds itself: then the orders differ and nothing is reported.
+Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.repeated_orders import Repetition, repetitions
+from distdoctor.diagnosis.sampler_source import epoch_variable, replaced, set_epoch_call
+from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD302", "constant-set-epoch", severity=WARNING, family="epoch")
+def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+    for repeated in repetitions(orders):
+        if repeated.told_again:
+            yield _finding(repeated, recording)
+
+
+def _finding(repeated: Repetition, recording: Recording) -> Finding:
+    later = repeated.later
+    call = set_epoch_call(recording.sources, later.set_epoch_line)
+    argument = call.argument if call is not None else ""
+    told = (
+        f"{argument} = {later.epoch_told}" if argument and not argument.lstrip("-").isdigit() else f"{later.epoch_told}"
+    )
+    return Finding(
+        title=f"{named(repeated.ranks)} told the sampler epoch {later.epoch_told} again and again ({told}): "
+        f"epoch {repeated.epoch} has the order of epoch {repeated.epoch - 1}",
+        ranks=repeated.ranks,
+        place=later.set_epoch_line,
+        places=(
+            Place(later.set_epoch_line, repeated.ranks, f"set_epoch({told}), {later.set_epoch_calls} times so far"),
+            Place(later.loop_line, repeated.ranks, "iterates the loader"),
+        ),
+        evidence={
+            "value": later.epoch_told,
+            "argument": argument,
+            "set_epoch_calls": later.set_epoch_calls,
+            "draws_equal": repeated.draws,
+            "first_indices": [int(index) for index in later.first[:5]],
+            "chance": repeated.chance,
+        },
+        why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
+        f"{repeated.draws:,} draws of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
+        cures=(Cure("set-epoch", change=_change(recording, repeated)),),
+        at_ns=later.started_ns,
+    )
+
+
+def _change(recording: Recording, repeated: Repetition) -> str:
+    line = repeated.later.set_epoch_line
+    call = set_epoch_call(recording.sources, line)
+    if call is None:
+        return "sampler.set_epoch(epoch)  # the counter of the epoch loop"
+    epoch = epoch_variable(recording.sources, line) or epoch_variable(recording.sources, repeated.later.loop_line)
+    new = f"{call.receiver}.set_epoch({epoch if epoch and epoch != call.argument else 'epoch'})"
+    old = f"{call.receiver}.set_epoch({call.argument})"
+    return replaced(line, call.line, call.line.replace(old, new)) if old in call.line else new
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    for calls in (1, 2):
+        job.train(epoch=10, epoch_told=10, set_epoch_calls=calls, set_epoch_site="train.py:29 train")
+    return job.recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    for calls in (1, 2):
+        job.train(epoch=10, epoch_told=10, set_epoch_calls=calls, set_epoch_site="train.py:29 train", shuffle=False)
+    return job.recording()

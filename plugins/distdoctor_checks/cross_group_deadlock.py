@@ -1,0 +1,78 @@
+"""
+DD108 cross-group-deadlock: a ring of waits through two or more groups.
+
+What it means    These ranks wait in a collective of one group for ranks that wait in a collective of another group for
+                 them.
+Why it hurts     Nobody can go on, ever. No call is wrong by itself, so no backend can say what is.
+How we know      Every rank of the ring was seen inside a call that blocks, and has not issued what the one before it
+                 waits for. That proves the deadlock at once, without a timeout, whatever the moments at which the ranks
+                 were read.
+What to do       Let every rank use its groups in one order.
+When it is fine  Calls of several threads: a rank counts as stuck only when all threads that use the group are.
+Source           torch.distributed, "multiple process groups": collectives of several groups need one global order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.wait_for import Wait
+from distdoctor.diagnosis.words import at, by_site, short
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD108", "cross-group-deadlock", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD108"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    edges = [_edge(wait, event.cycle[(number + 1) % len(event.cycle)]) for number, wait in enumerate(event.cycle)]
+    groups = sorted({wait.group.name for wait in event.cycle if wait.group is not None})
+    lines = " and ".join(dict.fromkeys(at(wait.call.site) for wait in event.cycle))
+    order = ", then ".join(wait.group.words for wait in event.cycle if wait.group is not None)
+    return Finding(
+        title=f"wait for each other in a ring through {len(groups)} groups"
+        if len(groups) > 1
+        else "wait for each other in a ring",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=event.cycle[0].call.site,
+        places=tuple(place for wait in event.cycle for place in by_site(verdict, wait.calls)),
+        evidence={"groups": groups, "cycle": edges},
+        why="; ".join(edges),
+        cures=(Cure("same-order", change=f"use the groups in one order on every rank: {order} ({lines})"),),
+        at_ns=event.at_ns,
+    )
+
+
+def _edge(wait: Wait, following: Wait) -> str:
+    """`rank 0 waits in all_reduce #3 of group tp (ranks 0-1) for rank 1`."""
+    needed = [rank for rank in wait.on if rank in following.ranks] or list(wait.on)
+    group = f" of {wait.group.words}" if wait.group is not None else ""
+    return f"{named(wait.ranks)} wait{'s' if len(wait.ranks) == 1 else ''} in {short(wait.call)}{group} for {named(needed)}"
+
+
+def sick() -> Recording:
+    script = recording(ranks=2).group("a", [0, 1]).group("b", [0, 1])
+    script.collective("all_reduce", [8], group="a", site="train.py:41 exchange")
+    script.collective("all_reduce", [8], group="b", site="train.py:42 exchange").swapped_by(1)
+    return script.live()
+
+
+def healthy() -> Recording:
+    """Two pairs work through the two groups at different speeds, in one order."""
+    script = recording(ranks=2).group("a", [0, 1]).group("b", [0, 1])
+    for _ in range(3):
+        script.collective("all_reduce", [8], group="a", site="train.py:41 exchange")
+        script.compute(2.0, only=1)
+        script.collective("all_reduce", [8], group="b", site="train.py:42 exchange").step()
+    return (
+        script.stays(1).collective("all_reduce", [8], group="a", site="train.py:41 exchange", only=0).live(silent_for=3)
+    )

@@ -1,0 +1,60 @@
+"""
+DD201 different-initial-parameters: the replicas do not start from the same weights.
+
+What it means    Before the first optimizer step, parameters that all replicas share are not the same bits on every rank.
+Why it hurts     Averaged gradients move different models by the same amount: they never meet, and each rank evaluates and saves
+                 another one.
+How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything.
+What to do       Give every rank the same seed before the model is built, load one checkpoint on all of them, or broadcast the
+                 parameters from rank 0. DistributedDataParallel does that by itself, unless it was told init_sync=False.
+When it is fine  Ranks that hold different shards or stages, ensembles: only ranks that average their gradients are compared.
+Source           DistributedDataParallel, init_sync; Megatron-LM, --check-weight-hash-across-dp-replicas-interval
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.partings import Partings, cause_of
+from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.recording.recording import Recording
+
+
+@check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
+def examine(partings: Partings) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD201":
+            continue
+        update = parting.updates[parting.odd[0]]
+        line = update.site or next((u.site for u in partings.gradients.every_update() if u.site), update.site)
+        yield Finding(
+            title=f"replicas start from different weights in {which(parting)}, {sides(parting)}",
+            ranks=parting.odd,
+            place=line,
+            places=places(parting),
+            evidence=evidence(parting),
+            why=". ".join(
+                part
+                for part in (
+                    f"{parting.peers.by} makes these ranks replicas, and {parting.share} have other bits before the first step",
+                    tie(parting),
+                )
+                if part
+            ),
+            cures=(Cure("same-initial-weights"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial({2: 1}).step(params={2: 1}).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().recording()

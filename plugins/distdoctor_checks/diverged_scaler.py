@@ -1,0 +1,84 @@
+"""
+DD802 diverged-scaler: GradScaler skipped a step on some ranks only, or scales differ between replicas.
+
+What it means    An overflow was seen on one rank and not on the others: gradients were checked before they were averaged, or they
+                 never are. That rank left its step out and halved its scale, the others stepped.
+Why it hurts     The replicas are different models from that step on, and gradients at different scales are averaged.
+How we know      Each rank counts the steps that its scaler left out and notes the scale after update().
+What to do       Average first, then unscale: with DistributedDataParallel that is so by itself. By hand, reduce gradients before
+                 scaler.unscale_(), or reduce the scaler's found_inf over the ranks.
+When it is fine  All ranks skip together: that is what a scaler is for.
+Source           torch.amp.GradScaler.unscale_, "working with multiple GPUs"; torch.distributed.fsdp.sharded_grad_scaler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients, Peers, Update
+from distdoctor.diagnosis.replica_words import by_rank
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD802", "diverged-scaler", severity=ERROR, family="replicas")
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    for peers in gradients.peers:
+        apart = _first_apart(gradients, peers)
+        if apart is not None:
+            yield _finding(peers, *apart)
+
+
+def _first_apart(gradients: Gradients, peers: Peers) -> tuple[int, dict[int, Update]] | None:
+    """The first step at which the counts of skipped steps, or the scales, differ."""
+    rows: dict[int, dict[int, Update]] = {}
+    for rank, own in gradients.updates(peers).items():
+        for update in own:
+            if update.step:
+                rows.setdefault(update.step, {})[rank] = update
+    for step, updates in sorted(rows.items()):
+        both = [(update.number("skipped"), update.value("scale")) for update in updates.values()]
+        if len(updates) > 1 and len(set(both)) > 1:
+            return step, updates
+    return None
+
+
+def _finding(peers: Peers, step: int, updates: dict[int, Update]) -> Finding:
+    skipped = {rank: update.number("skipped") for rank, update in updates.items()}
+    scales: dict[int, Any] = {rank: f"{update.value('scale'):g}" for rank, update in updates.items()}
+    differ = skipped if len(set(skipped.values())) > 1 else scales
+    counts = list(differ.values())
+    usual = max(set(counts), key=counts.count)
+    tie = counts.count(usual) * 2 <= len(counts)
+    ranks = tuple(rank for rank, value in differ.items() if tie or value != usual)
+    site = next((update.site for update in updates.values() if update.site), updates[ranks[0]].site)
+    what = "skipped steps" if differ is skipped else "scale"
+    return Finding(
+        title=f"step {step}: GradScaler's {what} {by_rank(differ)}",
+        ranks=ranks,
+        place=site,
+        places=tuple(
+            Place(updates[rank].site, (rank,), f"{skipped[rank]} steps skipped, scale {scales[rank]}")
+            for rank in list(updates)[:6]
+        ),
+        evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},
+        why=f"{named(peers.ranks)} should decide together whether a step overflows; here each decided by gradients of its own",
+        cures=(Cure("average-before-unscale"),),
+        at_ns=min(update.at_ns for update in updates.values()),
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(3).initial().step(scale=1024.0)
+    return job.step(scale={0: 1024.0, 1: 512.0, 2: 1024.0}, skipped={0: 0, 1: 1, 2: 0}).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step(scale=1024.0).step(scale=512.0, skipped=1).recording()

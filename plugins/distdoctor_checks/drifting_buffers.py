@@ -1,0 +1,92 @@
+"""
+DD204 drifting-buffers: buffers of the model are not the same on all replicas, and nothing brings them together.
+
+What it means    Running statistics of a batch normalisation, or another buffer, follow each rank's own data: the wrapper was
+                 told not to broadcast buffers, or the replicas are averaged by hand.
+Why it hurts     Evaluation depends on the rank, and a checkpoint of rank 0 holds what rank 0 has seen. For running statistics of
+                 equal shards that is small, and often meant; for codebooks, counters and moving averages it is not.
+How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each forward.
+What to do       Let DistributedDataParallel broadcast (its default), convert to SyncBatchNorm, or average the buffers before
+                 evaluating and saving.
+When it is fine  Rank-local running statistics on purpose: reported as a note only.
+Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients, Peers
+from distdoctor.diagnosis.partings import variants_of
+from distdoctor.diagnosis.replica_words import event_site
+from distdoctor.recording.layout import EventKind, TensorFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
+
+
+@check("DD204", "drifting-buffers", severity=WARNING, live=False)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    for peers in gradients.peers:
+        for normalisation in (False, True):
+            drifts = _drifts(gradients, peers, normalisation)
+            if drifts:
+                yield _finding(gradients, peers, drifts, normalisation)
+
+
+def _drifts(gradients: Gradients, peers: Peers, normalisation: bool) -> dict[str, Drift]:
+    """The buffers of one kind that differ, by name."""
+    values: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    for rank in peers.ranks:
+        own = gradients.ranks.get(rank)
+        for tensor in own.tensors.values() if own is not None else ():
+            wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & TensorFlag.LATER
+            if wanted and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation and tensor.agree == peers.lane:
+                for step, row in own.rows_of(tensor.seq) if own is not None else ():
+                    values[tensor.name, step][rank] = int(row["param"])
+    found: dict[str, Drift] = {}
+    for (name, step), by_rank in sorted(values.items(), key=lambda item: item[0][1]):
+        if len(set(by_rank.values())) > 1 and name not in found:
+            found[name] = (step, variants_of(by_rank))
+    return found
+
+
+def _finding(gradients: Gradients, peers: Peers, drifts: dict[str, Drift], normalisation: bool) -> Finding:
+    name, (step, variants) = next(iter(drifts.items()))
+    more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
+    wrapped = event_site(gradients, EventKind.WRAPPED, peers.ranks)
+    updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
+    site = wrapped or next((u.site for u in updates if u.site), Site())
+    what = "running statistics" if normalisation else "buffers"
+    return Finding(
+        title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}",
+        ranks=tuple(sorted(rank for variant in variants for rank in variant)),
+        place=site,
+        places=(Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "nobody averages buffers"),),
+        evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
+        why=f"{len(drifts)} {what} follow each rank's own data and are never brought together",
+        cures=(Cure("broadcast-buffers"),),
+        severity=NOTE if normalisation else WARNING,
+        confidence=CERTAIN,
+        at_ns=min((u.at_ns for u in updates), default=0),
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2, buffers={"codebook": int(TensorFlag.BUFFER)})
+    return job.initial().step(buffers={1: 1}).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(
+        2, buffers={"codebook": int(TensorFlag.BUFFER), "norm.mean": int(TensorFlag.BUFFER | TensorFlag.LATER)}
+    )
+    return job.initial().step().step().recording()

@@ -1,0 +1,51 @@
+"""
+DD205 drifting-optimizer-state: gradients and parameters agree, and what the optimizer remembers does not.
+
+What it means    Momentum or another state of one parameter is not the same bits on every replica.
+Why it hurts     The next steps use it: the replicas are about to become different models.
+How we know      Digests of all bits of the optimizer's state after a step, compared where every replica keeps one.
+What to do       Load one optimizer state on every rank (a resumed run that loads it on rank 0 only does this), and touch it on
+                 all ranks alike.
+When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts on purpose: those are not compared.
+Source           torch.optim.Optimizer.load_state_dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.partings import Partings, cause_of
+from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.recording.recording import Recording
+
+
+@check("DD205", "drifting-optimizer-state", severity=ERROR, family="replicas")
+def examine(partings: Partings) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD205":
+            continue
+        parts = (f"parameters and gradients agree, the state of {parting.share} does not", tie(parting))
+        yield Finding(
+            title=f"{parting.when}: the optimizer's state of {which(parting)} differs, {sides(parting)}",
+            ranks=parting.odd,
+            place=parting.site,
+            places=places(parting),
+            evidence=evidence(parting),
+            why=". ".join(part for part in parts if part),
+            cures=(Cure("same-optimizer-state"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step(state={2: 1}, names=["head.weight"]).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step().recording()

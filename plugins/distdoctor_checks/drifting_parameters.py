@@ -1,0 +1,76 @@
+"""
+DD203 drifting-parameters: replicas were the same model, and are no longer.
+
+What it means    Gradients agreed when the optimizer stepped, and yet a parameter is not the same bits on every replica.
+Why it hurts     Nothing brings replicas together again: DistributedDataParallel averages gradients and never looks at weights.
+                 Training goes on, evaluation depends on the rank, and what rank 0 saves is not what the others have learnt.
+How we know      Digests of all bits of every parameter before and after each step that was looked at. Whether the change came in
+                 the step or between two steps, and on which rank, follows from the same digests.
+What to do       Look at what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
+                 EMA copied back, a re-initialised layer under `if rank == 0`. Do it on every rank, or broadcast afterwards.
+When it is fine  LocalSGD and other methods that synchronise weights now and then: accept it with --ignore DD203.
+Source           torch.nn.parallel.DistributedDataParallel: "Parameters are never broadcast between processes."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.partings import BEFORE, Parting, Partings, cause_of, changed_between_steps
+from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
+def examine(partings: Partings) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD203":
+            continue
+        changed = changed_between_steps(parting, partings.gradients)
+        ranks = changed or parting.odd
+        yield Finding(
+            title=f"{_when(parting)}: {which(parting)} changed on {named(ranks)} alone, outside the optimizer"
+            if changed
+            else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
+            ranks=ranks,
+            place=parting.site,
+            places=places(parting),
+            evidence=evidence(parting, changed_between_steps=list(changed)),
+            why=_why(parting, changed),
+            cures=(Cure("change-every-replica"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def _when(parting: Parting) -> str:
+    if parting.what == BEFORE and parting.exact:
+        return f"between steps {parting.agreed} and {parting.step}" if parting.agreed > 0 else "before step 1"
+    return parting.when
+
+
+def _why(parting: Parting, changed: tuple[int, ...]) -> str:
+    parts = [f"{parting.share} differ, and all gradients agreed until then"]
+    if changed:
+        parts.append(f"{named(changed)} found other weights than its last step had left; the others found their own")
+    elif not parting.exact:
+        parts.append(
+            f"steps {parting.agreed + 1} to {parting.step - 1} were not looked at (`check-grads` looks at every step)"
+        )
+    if not changed:
+        parts.append(tie(parting))
+    return ". ".join(part for part in parts if part)
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step(params={0: 1}, names=["body.weight"]).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step().recording()

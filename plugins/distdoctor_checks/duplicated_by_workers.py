@@ -1,0 +1,71 @@
+"""
+DD307 duplicated-by-workers: an IterableDataset yields the same stream in every DataLoader worker.
+
+What it means    Each worker holds a copy of the data set and iterates all of it, unless the data set looks at get_worker_info().
+Why it hurts     Every sample comes once per worker: an epoch of W workers is W epochs, with the copies right behind one another.
+How we know      Workers hand over their batches in turns. The first samples of batches, compared by content, come once from each
+                 worker before the next one comes: for at least 4 different batches, and without exception.
+What to do       Let each worker take its part: every num_workers-th sample, beginning at its id.
+When it is fine  Random augmentation makes the copies differ: then nothing is reported.
+Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.samples import Pass, SampleOrders
+from distdoctor.diagnosis.streams_of_data import copies_in_workers, same_streams
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD307", "duplicated-by-workers", severity=ERROR, family="streams")
+def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+    known = {str(same.passes.one.made_line) for same in same_streams(orders, replicas)}  # told with its workers already
+    copied: dict[str, list[Pass]] = {}
+    for passes in orders.by_rank.values():
+        for one in passes:
+            line = str(one.made_line)
+            if line not in known and copies_in_workers(one) and all(one.rank != p.rank for p in copied.get(line, ())):
+                copied.setdefault(line, []).append(one)
+    for found in copied.values():
+        yield _finding(found)
+
+
+def _finding(found: list[Pass]) -> Finding:
+    one, ranks = found[0], tuple(p.rank for p in found)
+    batches = copies_in_workers(one)
+    return Finding(
+        title=f"{named(ranks)} got every sample {one.workers} times: {one.data.name} yields the same stream in each worker",
+        ranks=ranks,
+        place=one.made_line or one.loop_line,
+        places=(Place(one.made_line, ranks, f"the loader is made, {one.workers} workers, data set {one.data.name}"),),
+        evidence={"workers": one.workers, "batches_compared": batches, "dataset": one.data.name},
+        why=f"{batches:,} different batches came {one.workers} times in a row each, once from every worker",
+        cures=(Cure("shard-the-stream", effect=f"each worker reads 1/{one.workers} of its rank's stream"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    orders = {rank: [1000 * rank + batch // 2 for batch in range(20)] for rank in (1, 2)}
+    job = sampled_job(ranks=2, length=-1)
+    return job.train(orders={0: orders[1], 1: orders[2]}, sampler="", workers=2, flags=_STREAM).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    orders = {rank: [1000 * rank + batch for batch in range(20)] for rank in (1, 2)}
+    job = sampled_job(ranks=2, length=-1)
+    return job.train(orders={0: orders[1], 1: orders[2]}, sampler="", workers=2, flags=_STREAM).recording()
+
+
+_STREAM = PassFlag.ITERABLE | PassFlag.HASHED

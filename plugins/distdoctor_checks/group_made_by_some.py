@@ -1,0 +1,81 @@
+"""
+DD119 group-made-by-some: new_group was not called by every rank, or in another order.
+
+What it means    new_group (and init_device_mesh, which calls it) is entered by all ranks of the job, also by those that
+                 will not be members. Here some are inside it and others have passed by, or make another group first.
+Why it hurts     Those inside wait for the others until the timeout; groups that got mixed up carry the wrong names
+                 afterwards.
+How we know      The recordings show who entered new_group, how often and for which ranks; who is inside has been silent
+                 for long.
+What to do       Call new_group on every rank, for all groups, in one order.
+When it is fine  new_group(..., use_local_synchronization=True), which only the members call: nobody waits there.
+Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, seconds, wait
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.testing import recording
+
+
+@check("DD119", "group-made-by-some", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD119"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    asked = {
+        rank: [(text, site) for _, text, _, site, _ in timeline.events(EventKind.NEW_GROUP_BEGUN)]
+        for rank, timeline in verdict.facts.timelines.items()
+    }
+    inside = {rank: asked[rank][-1] for rank in asked if rank not in event.ranks and asked[rank]}
+    site = inside[min(inside)][1] if inside else Site()
+    members = inside[min(inside)][0] if inside else ""
+    silent = event.silence.seconds if event.silence else 0.0
+    instead = [call for wait in event.waiting for call in wait.calls if call.rank in event.ranks]
+    return Finding(
+        title=f"did not make the group of ranks {members}, for which {wait(inside)} since {seconds(silent)}",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=site,
+        places=(
+            *(
+                Place(where, (rank,), f"waits in new_group([{ranks}])")
+                for rank, (ranks, where) in sorted(inside.items())
+            ),
+            *by_site(verdict, instead),
+        ),
+        evidence={"new_groups": {rank: [text for text, _ in made] for rank, made in sorted(asked.items())}},
+        why="all ranks of the job have to enter new_group, in one order; calls so far: "
+        + ", ".join(f"rank {rank} {len(made)}" for rank, made in sorted(asked.items())[:8]),
+        cures=(
+            Cure(
+                "new-group-on-every-rank",
+                change=f"take the new_group of {at(site)} out of any condition, for {named(event.ranks)} too",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    script.event([0, 1], kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main")
+    return script.stays([0, 1]).collective("barrier", site="train.py:20 main").live(silent_for=70)
+
+
+def healthy() -> Recording:
+    """Every rank makes the groups, and ranks 2 and 3, which are no members, are through at once."""
+    script = recording(ranks=4).group("1", [0, 1])
+    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main")
+    script.event([0, 1], kind=EventKind.NEW_GROUP_DONE, text="0,1", more="1")
+    return script.collective("barrier", site="train.py:20 main").live(silent_for=70)

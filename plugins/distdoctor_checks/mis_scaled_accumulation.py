@@ -1,0 +1,102 @@
+"""
+DD208 mis-scaled-accumulation: accumulated micro-steps are summed instead of averaged, or divided once too often.
+
+What it means    Each micro-step adds the gradient of its own mean loss. Undivided, N of them are N times too large; divided
+                 twice, N times too small.
+Why it hurts     The effective learning rate is wrong by that factor, and changes with the number of micro-steps. Adam hides it,
+                 SGD with the same settings diverges or crawls, and clipping bites at the wrong place.
+How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
+                 the graph: their product should be 1 / N.
+What to do       loss = criterion(...) / N before backward, once.
+When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. Where gradients are divided by
+                 hand after backward, accept it with --ignore DD208.
+Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumulation".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients, Update
+from distdoctor.diagnosis.loss_roots import factor_of, reads_as_mean
+from distdoctor.diagnosis.replica_words import text_at
+from distdoctor.recording.layout import UpdateFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+SEEN = 2  # steps; one could be an accident
+
+
+@check("DD208", "mis-scaled-accumulation", severity=WARNING)
+def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+    by_optimizer: dict[int, list[Update]] = defaultdict(list)
+    for update in gradients.every_update():
+        if update.step:
+            by_optimizer[update.optimizer].append(update)
+    for updates in by_optimizer.values():
+        counts = {update.number("backwards") for update in updates}
+        roots = {update.roots for update in updates}
+        if len(counts) != 1 or len(roots) != 1 or min(len(_of(updates, u.rank)) for u in updates) < SEEN:
+            continue
+        micro_steps, root = counts.pop(), roots.pop()
+        one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
+        factor = factor_of(root)
+        if micro_steps < 2 or not one_line or factor is None or not reads_as_mean(root):
+            continue
+        error = factor * micro_steps
+        if math.isclose(error, 1.0, rel_tol=1e-3) or not _is_known(error, micro_steps):
+            continue
+        yield _finding(updates, micro_steps, factor, error, recording)
+
+
+def _of(updates: list[Update], rank: int) -> list[Update]:
+    return [update for update in updates if update.rank == rank]
+
+
+def _is_known(error: float, micro_steps: int) -> bool:
+    """Undivided, or divided twice: any other factor may be meant."""
+    return any(math.isclose(error, known, rel_tol=1e-3) for known in (micro_steps, 1 / micro_steps))
+
+
+def _finding(updates: list[Update], micro_steps: int, factor: float, error: float, recording: Recording) -> Finding:
+    ranks = tuple(sorted({update.rank for update in updates}))
+    site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
+    times = f"{error:g} times too large" if error > 1 else f"{1 / error:g} times too small"
+    line = text_at(recording.sources, site)
+    divided = line.replace(".backward()", f" / {micro_steps}).backward()") if line.endswith(".backward()") else ""
+    change = f"-{line}\n+({divided}" if divided and error > 1 else ""
+    return Finding(
+        title=f"gradients are {times}: {micro_steps} micro-steps, and the mean loss is multiplied by {factor:g} in each",
+        ranks=ranks,
+        place=site,
+        places=(
+            Place(site, ranks, f"backward, {micro_steps} times for each step"),
+            Place(updates[0].site, ranks, "the step"),
+        ),
+        evidence={"micro_steps": micro_steps, "factor": factor, "error": error, "roots": updates[0].roots},
+        why=f"{named(ranks)}: between backward and the loss stands `{updates[0].roots}`; it should be 1/{micro_steps} in all",
+        cures=(Cure("divide-once", change=change, effect=f"gradients change by the factor {1 / error:g}"),),
+        confidence=LIKELY,
+        at_ns=min(update.at_ns for update in updates),
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    flags = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE
+    job = trained_job(2).initial()
+    return job.step(backwards=4, unsynced=3, flags=flags).step(backwards=4, unsynced=3, flags=flags).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    flags, roots, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, "div 4;NllLoss mean", trained_job(2).initial()
+    for _ in range(2):
+        job.step(backwards=4, unsynced=3, flags=flags, roots=roots)
+    return job.recording()

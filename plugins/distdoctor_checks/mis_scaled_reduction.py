@@ -1,0 +1,125 @@
+"""
+DD209 mis-scaled-reduction: gradients are summed over the ranks and not divided, or divided once more after they were averaged.
+
+What it means    The gradient that the optimizer uses is the mean of all ranks' own gradients times the number of ranks, or
+                 divided by it: an all_reduce(SUM) without division, or a division of what was averaged already.
+Why it hurts     The effective learning rate depends on the number of ranks: what was tuned on one machine diverges, or crawls, on
+                 eight.
+How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps;
+                 their ratio is the same everywhere, and is the number of ranks or its inverse.
+What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; none after
+                 DistributedDataParallel or fully_shard.
+When it is fine  Losses that are sums over the whole batch, with a learning rate to match: accept it with --ignore DD209.
+Source           torch.nn.parallel.DistributedDataParallel: gradients are averaged across processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import BY_HAND, Gradients, Peers, Update
+from distdoctor.recording.layout import SPOTS, Op, UpdateFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+TOLERANCE = 0.01  # reductions in 16 bits lose that much
+VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
+
+
+@check("DD209", "mis-scaled-reduction", severity=ERROR)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    for peers in gradients.peers:
+        by_step = list(_factors(gradients, peers))
+        if not by_step:
+            continue
+        step, factor = by_step[0]
+        wrong = next((known for known in (len(peers.ranks), 1 / len(peers.ranks)) if _close(factor, known)), None)
+        if wrong is not None and all(_close(other, wrong) for _, other in by_step):
+            yield _finding(gradients, peers, step, factor, len(by_step))
+
+
+def _close(value: float, known: float) -> bool:
+    return math.isclose(value, known, rel_tol=TOLERANCE)
+
+
+def _factors(gradients: Gradients, peers: Peers) -> Iterator[tuple[int, float]]:
+    """(step, what was used divided by the mean of what the ranks computed), where all elements agree on it."""
+    spots: dict[int, dict[str, dict[int, tuple[list[float], list[float]]]]] = defaultdict(lambda: defaultdict(dict))
+    for rank in peers.ranks:
+        own = gradients.ranks.get(rank)
+        for row in own.log.rows("spots") if own is not None else ():
+            tensor = own.tensors.get(int(row["tensor"])) if own is not None else None
+            if tensor is not None and tensor.optimizer == peers.optimizer and tensor.grad_agree == peers.lane:
+                values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
+                spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])
+    for step, tensors in sorted(spots.items()):
+        if any(_is_changed(update) for updates in gradients.updates(peers, step).values() for update in updates):
+            continue
+        found = [factor for ranks in tensors.values() if len(ranks) == len(peers.ranks) for factor in _ratios(ranks)]
+        if len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
+            yield step, sum(found) / len(found)
+
+
+def _is_changed(update: Update) -> bool:
+    """Clipping and scaling change gradients by factors of their own."""
+    return bool(update.flags & UpdateFlag.CLIPPED) or update.value("scale") != 0
+
+
+def _ratios(ranks: dict[int, tuple[list[float], list[float]]]) -> Iterator[float]:
+    for spot in range(SPOTS):
+        own = [values[0][spot] for values in ranks.values()]
+        used = {values[1][spot] for values in ranks.values()}
+        mean, size = sum(own) / len(own), sum(map(abs, own)) / len(own)
+        if len(used) == 1 and size and abs(mean) > VISIBLE * size and math.isfinite(mean):
+            yield used.pop() / mean
+
+
+def _finding(gradients: Gradients, peers: Peers, step: int, factor: float, steps: int) -> Finding:
+    ranks = len(peers.ranks)
+    update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
+    line = _reduction(gradients, peers) if peers.by == BY_HAND else Site()
+    site = line or (update.site if update else Site())
+    summed = factor > 1
+    what = "summed over the ranks and never divided" if summed else "divided by the number of ranks once too often"
+    return Finding(
+        title=f"gradients are {what}: {factor:.4g} times the mean of {named(peers.ranks)}",
+        ranks=peers.ranks,
+        place=site,
+        places=(Place(site, peers.ranks, "gradients are reduced" if line else "the optimizer steps"),),
+        evidence={"factor": factor, "ranks": ranks, "step": step, "steps_compared": steps, "replicas_by": peers.by},
+        why=f"elements of the gradients before and after the reduction were compared in {steps} steps: the optimizer uses "
+        f"{factor:.4g} times their mean, and {ranks} ranks take part",
+        cures=(Cure("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),),
+        confidence=CERTAIN,
+        at_ns=update.at_ns if update else 0,
+    )
+
+
+def _reduction(gradients: Gradients, peers: Peers) -> Site:
+    """The user's line that reduces gradients: the one with the most all_reduces of their shapes."""
+    own = gradients.ranks[peers.ranks[0]]
+    shapes = {tensor.shape for tensor in own.tensors.values()}
+    calls = own.log.calls[own.log.calls["op"] == Op.ALL_REDUCE]
+    counts: dict[int, int] = defaultdict(int)
+    for call in calls:
+        counts[int(call["site"])] += own.log.text(int(call["shape"])) in shapes
+    best = max(counts, key=lambda site: counts[site], default=0)
+    return own.log.site(best) if counts.get(best) else Site()
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().step()
+    return job.spot(1, own={0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.0]}, used=[4.0, 4.0, 4.0, 4.0]).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().step()
+    return job.spot(1, own={0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.0]}, used=[2.0, 2.0, 2.0, 2.0]).recording()

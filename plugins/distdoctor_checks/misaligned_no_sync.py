@@ -1,0 +1,70 @@
+"""
+DD207 misaligned-no-sync: micro-steps that stay local are not followed by one that averages, so ranks step with their own sums.
+
+What it means    Inside no_sync() gradients are only added up locally. The last forward before optimizer.step() has to be outside.
+                 Here the last one was inside, or the ranks disagree on which one is the last.
+Why it hurts     Part of every gradient, or all of it, is never averaged. The replicas become different models without an error.
+How we know      Forwards with and without synchronisation are counted between the steps, and gradients differ at the step. What
+                 counts is the forward: `with model.no_sync(): loss = model(x)` stays local even if backward is outside.
+What to do       Decide by the number of the micro-step that ends with the optimizer's step: synchronise exactly there, on every
+                 rank, and keep forward and backward of one micro-step in the same context.
+When it is fine  Accumulation in which the last micro-step synchronises: gradients agree, and nothing is reported.
+Source           torch.nn.parallel.DistributedDataParallel.no_sync: "The forward pass should be included inside".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.replica_words import by_rank, evidence, line_with, places, sides, which
+from distdoctor.recording.recording import Recording
+
+
+@check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas")
+def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD207":
+            continue
+        loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
+        line = line_with(recording.sources, loss_line, "no_sync") or loss_line
+        synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
+        yield Finding(
+            title=f"{parting.when}: {_what(parting)}, and the optimizer steps with unaveraged gradients of {which(parting)}",
+            ranks=parting.odd,
+            place=line,
+            places=(
+                Place(line, parting.peers.ranks, "no_sync" if line != loss_line else "the last backward"),
+                Place(parting.site, parting.peers.ranks, "the optimizer steps"),
+                *places(parting)[:2],
+            ),
+            evidence=evidence(parting, synchronised_forwards=synced, local_forwards=unsynced),
+            why=f"forwards since the step before: averaging {by_rank(synced)}; local {by_rank(unsynced)}. "
+            f"{parting.share} differ, {sides(parting)}",
+            cures=(Cure("align-no-sync"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def _what(parting: Parting) -> str:
+    synced = parting.counts("synced")
+    if not any(synced.values()):
+        return "every forward since the step before was inside no_sync"
+    if len(set(synced.values())) > 1:
+        return "the ranks disagree on which micro-step averages"
+    return "the micro-step that averages is not the last one before the step"
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step(grads={1: 1}, params={1: 1}, backwards=2, synced=1, unsynced=1).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial()
+    return job.step(backwards=4, unsynced=3, roots="div 4;NllLoss mean").step(backwards=4, unsynced=3).recording()

@@ -1,0 +1,57 @@
+"""
+DD104 mismatched-dtype: the members of a group gave tensors of different dtypes to one collective.
+
+What it means    At one number of the group the same operation runs on float32 here and on another dtype there.
+Why it hurts     The bytes are taken for what they are not: aborts, hangs, or numbers that mean nothing.
+How we know      Same operation, same number in the group, different dtypes.
+What to do       Convert on every rank to one dtype before the collective.
+When it is fine  all_to_all and object collectives, where dtype is data.
+Source           torch.distributed: the tensors of one collective have the same dtype on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.mismatch import mismatch
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD104", "mismatched-dtype", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD104"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.divergence is not None
+    assert event.odd is not None
+    value = {variant.call: variant.call.dtype or "unknown" for variant in event.divergence.variants}
+    cure = Cure(
+        "same-dtype",
+        change=f"convert before {event.odd.op.word} at {at(event.odd.site)}: tensor = tensor.to(torch.float32)",
+    )
+    return mismatch(verdict, event, "dtype", value, cure, "the bytes of one are taken for the other")
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_reduce", [32], site="train.py:41 reduce_loss")
+        if step == 2:
+            script.instead(0, dtype="float16")
+        script.step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """One dtype after the other, the same on every rank."""
+    script = recording(ranks=4)
+    for dtype in ("float32", "bfloat16", "int64"):
+        script.collective("all_reduce", [32], dtype=dtype, site="train.py:41 reduce_loss").step()
+    return script.live()

@@ -1,0 +1,69 @@
+"""
+DD105 mismatched-reduce-op: SUM on some ranks, another reduction on others: nothing hangs, the numbers are wrong.
+
+What it means    The members of a group reduce one tensor with different operations. Each backend computes something of
+                 its own.
+Why it hurts     No error, no hang; ranks hold different results from here on.
+How we know      Same operation, same number in the group, different reductions as given by the callers. Where a
+                 caller's choice could not be seen (DDP's own reducer) it fits every other.
+What to do       Use one reduction on all ranks.
+When it is fine  Different reductions at different numbers.
+Source           torch.distributed.ReduceOp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.mismatch import mismatch
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD105", "mismatched-reduce-op", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD105"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.divergence is not None
+    assert event.odd is not None
+    value = {variant.call: variant.call.reduce_op.name.lower() for variant in event.divergence.variants}
+    cure = Cure(
+        "same-reduce-op",
+        change=f"use one reduction on every rank at {at(event.odd.site)}, for example op=dist.ReduceOp.SUM",
+    )
+    return mismatch(
+        verdict,
+        event,
+        "reduction",
+        value,
+        cure,
+        "every rank combines the others' values in its own way, and nothing says so",
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_reduce", [32], reduce_op="sum", site="train.py:41 reduce_loss")
+        if step == 2:
+            script.instead(1, reduce_op="avg")
+        script.step()
+    return script.finished()
+
+
+def healthy() -> Recording:
+    """SUM and MAX in turn, and a reduction that could not be seen on one rank."""
+    script = recording(ranks=4)
+    for _ in range(4):
+        script.collective("all_reduce", [32], reduce_op="sum", site="train.py:41 reduce_loss").instead(
+            1, reduce_op="unseen"
+        )
+        script.collective("all_reduce", [1], reduce_op="max", site="train.py:42 reduce_loss").step()
+    return script.finished()

@@ -1,0 +1,59 @@
+"""
+DD106 mismatched-root: broadcast, reduce, gather or scatter with different src or dst on different ranks.
+
+What it means    The members of a group disagree on who sends or who collects.
+Why it hurts     gloo hangs; NCCL delivers somebody else's data without a word.
+How we know      Same operation, same number in the group, different roots.
+What to do       Pass the same src (or dst) on every rank. It is a global rank; group_src and group_dst count inside the
+                 group.
+When it is fine  Roots that go round, the same on every rank.
+Source           torch.distributed.broadcast: src is the source rank on the global process group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.mismatch import mismatch
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD106", "mismatched-root", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD106"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.divergence is not None
+    assert event.odd is not None
+    value = {variant.call: f"rank {variant.call.root}" for variant in event.divergence.variants}
+    word = "dst" if event.odd.op.word in ("reduce", "gather") else "src"
+    right = event.usual.root if event.usual is not None else 0
+    cure = Cure(
+        "same-root", change=f"pass one {word} on every rank at {at(event.odd.site)}, for example {word}={right}"
+    )
+    return mismatch(verdict, event, "root", value, cure, "nobody sends what the others wait for")
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("broadcast", [32], root=0, site="train.py:41 share")
+        if step == 2:
+            script.instead(3, root=3)
+        script.step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """The root goes round."""
+    script = recording(ranks=4)
+    for step in range(8):
+        script.collective("gather", [32], root=step % 4, site="train.py:41 share").step()
+    return script.live()

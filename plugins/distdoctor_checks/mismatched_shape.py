@@ -1,0 +1,67 @@
+"""
+DD103 mismatched-shape: the members of a group gave tensors of different sizes to a collective that demands equal ones.
+
+What it means    all_reduce, broadcast, all_gather and their kin move the same number of elements on every rank. Here
+                 they differ.
+Why it hurts     gloo aborts an innocent rank ("op.preamble.length <= op.nbytes") or hangs; NCCL reads past the shorter
+                 tensor or hangs; where it goes through, the numbers are wrong.
+How we know      Same operation, same number in the group, different numbers of elements. Shapes with as many elements
+                 are equal here.
+What to do       Pad to the largest size (all_reduce the size with MAX first), or use an operation that takes sizes per
+                 rank.
+When it is fine  all_to_all with splits, object collectives, all_gather and reduce_scatter of lists on NCCL, gather of
+                 objects.
+Source           torch.distributed.all_reduce: "tensors should have the same size on all ranks".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.mismatch import mismatch
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at
+from distdoctor.recording.layout import CallFlag
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD103", "mismatched-shape", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD103"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.divergence is not None
+    assert event.odd is not None
+    value = {variant.call: variant.call.shape or "[]" for variant in event.divergence.variants}
+    cure = Cure(
+        "same-shape",
+        change=f"give {event.odd.op.word} at {at(event.odd.site)} the same size on every rank: pad it, or cut it",
+    )
+    return mismatch(verdict, event, "shape", value, cure, "each rank moves as many bytes as its own tensor has")
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_reduce", [32, 10], site="train.py:41 reduce_loss")
+        if step == 2:
+            script.instead(3, shape="[17, 10]")
+        script.step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """Unequal splits of all_to_all, pickled objects of any size, and a scalar that is a vector of one elsewhere."""
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_to_all_single", [32], site="train.py:41 route").instead(1, shape="[7]")
+        script.collective("all_gather_into_tensor", [50], site="train.py:43 gather", flags=CallFlag.OBJECT)
+        script.instead(2, shape=f"[{60 + step}]")
+        script.collective("all_reduce", [1], site="train.py:45 reduce_loss").instead(3, shape="[]")
+        script.step()
+    return script.live()

@@ -1,0 +1,136 @@
+"""
+DD304 missing-distributed-sampler: every rank reads the whole data set, because nothing divides it among the ranks.
+
+What it means    The training loader of each replica has a plain sampler (shuffle=True or in order), so an epoch of W ranks is W
+                 epochs. Where the ranks also have the same seed they read the same samples in the same order: their gradients are
+                 copies of one another, and W ranks train like one.
+Why it hurts     W times the work for one epoch's progress, or none at all for W - 1 of the ranks.
+How we know      The ranks average their gradients (DistributedDataParallel or FSDP said so, or all_reduce calls have the
+                 shapes of the gradients), their data sets look the same, and each rank's sampler is torch's own over all of
+                 it, or has drawn all of it, or all ranks drew the same indices in the same order.
+What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch.
+When it is fine  Ranks of a tensor-, pipeline- or context-parallel group have to read the same samples: ranks that talk in a
+                 group of their own are not accused. A data set that each rank has cut to its own share looks different on
+                 each rank: silent. Evaluation on the whole set on every rank is a note: right, but W times the work.
+Source           torch.utils.data.distributed.DistributedSampler; PyTorch's DistributedDataParallel tutorial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place, Severity
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.sampler_source import line_at
+from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.diagnosis.sharing import SameData, same_data
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")
+def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> Iterator[Finding]:
+    told: set[str] = set()
+    for same in same_data(orders, replicas):
+        passes = same.passes
+        loader = f"{passes.one.made_line}|{passes.ranks}"
+        if loader in told or not (
+            passes.trains or (passes.evaluates and not same.passes.one.flags & PassFlag.REPLACEMENT)
+        ):
+            continue
+        told.add(loader)
+        yield _training(same, recording) if passes.trains else _evaluation(same)
+
+
+def _training(same: SameData, recording: Recording) -> Finding:
+    one, ranks = same.passes.one, same.passes.ranks
+    severity: Severity = ERROR if same.identical else WARNING
+    what = "draw the same samples in the same order" if same.identical else "each draw the whole data set"
+    return Finding(
+        title=f"{named(ranks)} {what}: the training loader has no distributed sampler",
+        severity=severity,
+        ranks=ranks,
+        confidence=CERTAIN if same.replicas.proven and same.seen else LIKELY,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates it to train"),
+        ),
+        evidence={
+            "dataset": one.data.name,
+            "samples": one.length,
+            "sampler": one.sampler,
+            "drawn": {rank: p.drawn for rank, p in list(same.passes.passes.items())[:8]},
+            "first_indices": {rank: [int(i) for i in p.first[:5]] for rank, p in list(same.passes.passes.items())[:8]},
+            "same_order": same.identical,
+            "replicas": same.replicas.words,
+        },
+        why=_why(same),
+        cures=(
+            Cure(
+                "distributed-sampler",
+                change=_change(recording, same),
+                effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
+                if one.length > 0
+                else "",
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
+
+
+def _why(same: SameData) -> str:
+    one, count = same.passes.one, len(same.passes.ranks)
+    if same.identical:
+        return (
+            f"{same.replicas.words}, and their {same.draws:,} draws are equal: the average of {count} equal gradients"
+        )
+    return f"{same.replicas.words}; {one.sampler_name} runs over all {one.length:,} samples on each: one epoch here is {count}"
+
+
+def _change(recording: Recording, same: SameData) -> str:
+    one = same.passes.one
+    shuffle = one.shuffles is not False
+    sampler = f"sampler=DistributedSampler(dataset, shuffle={shuffle})"
+    line = line_at(recording.sources.get(one.made_line.path, ""), one.made_line.line)
+    if "shuffle=True" in line:
+        new = line.replace("shuffle=True", "sampler=DistributedSampler(dataset)")
+        return f"@@ {one.made_line.path.rpartition('/')[2]}:{one.made_line.line}\n-{line}\n+{new}"
+    return f"DataLoader(dataset, ..., {sampler})"
+
+
+def _evaluation(same: SameData) -> Finding:
+    one, ranks = same.passes.one, same.passes.ranks
+    return Finding(
+        title=f"{named(ranks)} each evaluate on the whole data set of {one.length:,} samples",
+        severity=NOTE,
+        ranks=ranks,
+        confidence=CERTAIN if same.seen else LIKELY,
+        place=one.made_line or one.loop_line,
+        evidence={"dataset": one.data.name, "samples": one.length, "sampler": one.sampler},
+        why=f"right, but {len(ranks)} times the work; fine for a small set",
+        cures=(Cure("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=64)
+    order = list(range(64))[::-1]
+    return job.train(orders={0: order, 1: order}, sampler="BatchSampler>RandomSampler", flags=_RANDOM).recording()
+
+
+def healthy() -> Recording:
+    """Tensor parallel: both ranks have to read the same samples, and nobody averages their gradients."""
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=64, averaged_by="")
+    order = list(range(64))[::-1]
+    return job.train(orders={0: order, 1: order}, sampler="BatchSampler>RandomSampler", flags=_RANDOM).recording()
+
+
+_RANDOM = PassFlag.WHOLE | PassFlag.SHUFFLE_KNOWN | PassFlag.SHUFFLE

@@ -1,0 +1,91 @@
+"""
+DD118 missing-rank-at-start: init_process_group waits for ranks that never came.
+
+What it means    Some ranks are inside init_process_group, and others have not reached it: they were not started, are
+                 still busy before it, or have ended.
+Why it hurts     The rendezvous waits for WORLD_SIZE ranks, up to its timeout (30 min with gloo, 10 min with NCCL).
+How we know      The recordings show who has entered init_process_group and who has not, and nothing has moved for half
+                 a minute.
+What to do       Start all ranks; check WORLD_SIZE, the node count and what runs before init_process_group.
+When it is fine  Ranks that import or load for less than half a minute longer than the others.
+Source           torch.distributed.init_process_group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.seen_at_start import seen_at_start
+from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import seconds, wait
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.testing import LogBuilder
+from distdoctor.testing.rank_log import SECOND, START_NS
+
+
+@check("DD118", "missing-rank-at-start", severity=ERROR, family="hang")
+def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[Finding]:
+    if standstill is not None:
+        yield from seen_at_start(standstill)
+    elif verdict is not None:
+        yield from (_finding(verdict, event) for event in verdict.told("DD118"))
+    else:
+        raise NotSeen("neither the ranks' recordings nor their stacks are there")
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    inside = sorted(verdict.facts.timelines.keys() - set(event.ranks))
+    begun = {rank: site for rank in inside for _, _, _, site, _ in verdict.timeline(rank).events(EventKind.INIT_BEGUN)}
+    place = begun[min(begun)] if begun else Site()
+    unstarted = [rank for rank in event.ranks if rank not in verdict.facts.timelines]
+    silent = event.silence.seconds if event.silence else 0.0
+    words = [f"{wait(inside)} in init_process_group for {verdict.recording.world_size} ranks"]
+    if unstarted:
+        words.append(f"{named(unstarted)} left no sign of life at all")
+    ended = [rank for rank in event.ranks if rank in verdict.endings]
+    if ended:
+        words.append(f"{named(ended)} ended before it")
+    return Finding(
+        title=f"never came to init_process_group, where {wait(inside)} since {seconds(silent)}",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=place,
+        places=tuple(Place(site, (rank,), "waits in init_process_group") for rank, site in begun.items()),
+        evidence={"arrived": inside, "missing": list(event.ranks), "world_size": verdict.recording.world_size},
+        why="; ".join(words),
+        cures=(
+            Cure(
+                "start-every-rank",
+                change=f"start {named(event.ranks)}, or launch with as many ranks as there are: {len(inside)}",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def _starting(late: bool) -> Recording:
+    from distdoctor.recording.recording import Job
+
+    logs = {}
+    for rank in range(4):
+        log = LogBuilder(rank, world_size=4)
+        log.now = START_NS
+        if rank != 2 or not late:
+            log.event(EventKind.INIT_BEGUN, "gloo", site="train.py:5 main")
+        if not late:
+            log.event(EventKind.INIT_DONE, a=4)
+        logs[rank] = log.build()
+    return Recording(Job(world_size=4, running=True, read_at_ns=START_NS + 45 * SECOND), logs)
+
+
+def sick() -> Recording:
+    return _starting(late=True)
+
+
+def healthy() -> Recording:
+    return _starting(late=False)

@@ -1,0 +1,98 @@
+"""
+DD301 missing-set-epoch: the same order every epoch, because nobody told the sampler which epoch it is.
+
+What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
+Why it hurts     The model sees one fixed order; validation looks fine, generalisation quietly suffers.
+How we know      A training pass begins with the very indices, in the very order, of the one before it, although the sampler
+                 says shuffle=True. Told as soon as another shuffle would do so with a chance below 10^-9, over all ranks:
+                 9 draws from 60,000 samples, never less than 32 or a whole pass. A pass that was left early counts only when
+                 three in a row begin alike: a learning-rate finder starts over on purpose.
+What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before the loader is iterated.
+When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: then nothing is reported. Where set_epoch is
+                 called again and again with one value, DD302 says so instead.
+Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.repeated_orders import Repetition, repetitions
+from distdoctor.diagnosis.sampler_source import epoch_variable, inserted_before, sampler_name
+from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD301", "missing-set-epoch", severity=WARNING, family="epoch")
+def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+    for repeated in repetitions(orders):
+        if not repeated.told_again:
+            yield _finding(repeated, recording)
+
+
+def _finding(repeated: Repetition, recording: Recording) -> Finding:
+    later = repeated.later
+    sampler = sampler_name(recording.sources, later.made_line) or "sampler"
+    epoch = epoch_variable(recording.sources, later.loop_line) or "epoch"
+    return Finding(
+        title=f"{named(repeated.ranks)} drew epoch {repeated.epoch} in the order of epoch {repeated.epoch - 1}: "
+        f"{later.sampler_name} shuffles by epoch, and {_told(repeated)}",
+        ranks=repeated.ranks,
+        place=later.loop_line,
+        places=(
+            Place(
+                later.loop_line,
+                repeated.ranks,
+                f"iterates the loader, epochs {repeated.epoch - 1} and {repeated.epoch} alike",
+            ),
+            Place(later.made_line, repeated.ranks, f"the loader is made, sampler {later.sampler_name}"),
+        ),
+        evidence={
+            "draws_compared": repeated.draws,
+            "draws_equal": repeated.draws,
+            "first_indices": [int(index) for index in later.first[:5]],
+            "chance": repeated.chance,
+            "set_epoch_calls": later.set_epoch_calls,
+            "sampler": later.sampler,
+        },
+        why=f"the first {repeated.draws:,} draws of both epochs are equal on {named(repeated.ranks)}; "
+        f"the chance of that in two shuffles is {repeated.chance}",
+        cures=(
+            Cure(
+                "set-epoch",
+                change=inserted_before(recording.sources, later.loop_line, f"{sampler}.set_epoch({epoch})"),
+                effect=f"each epoch draws its {later.length:,} samples in an order of its own"
+                if later.length > 0
+                else "",
+            ),
+        ),
+        at_ns=later.started_ns,
+    )
+
+
+def _told(repeated: Repetition) -> str:
+    calls, line = repeated.later.set_epoch_calls, repeated.later.set_epoch_line
+    if not calls:
+        return "set_epoch was never called"
+    if calls > repeated.earlier.set_epoch_calls:
+        return f"set_epoch({repeated.later.epoch_told}) came only after the epoch before had been drawn ({line})"
+    return f"set_epoch was last called before epoch {repeated.epoch - 1} was drawn ({line})"
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import SOURCE, sampled_job
+
+    source = {"/job/train.py": SOURCE.replace("        sampler.set_epoch(epochs)\n", "\n")}
+    return sampled_job(ranks=2, length=100).train(epoch=0).train(epoch=0).recording(sources=source)
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    for epoch in range(2):
+        job.train(epoch=epoch, epoch_told=epoch, set_epoch_calls=epoch + 1, set_epoch_site="train.py:29 train")
+    return job.recording()

@@ -1,0 +1,75 @@
+"""
+DD212 missing-zero-grad: nobody forgets the gradients of the step before, so they pile up.
+
+What it means    optimizer.zero_grad() (or model.zero_grad()) is never called: each step uses the sum of all gradients so far.
+Why it hurts     The sum grows from step to step and points to the past: a training that diverges, or that looks like one with
+                 far too much momentum.
+How we know      When the first backward after a step begins, the gradients that this step has used are still there, not zero,
+                 step after step, and no call of zero_grad was seen in between.
+What to do       Call optimizer.zero_grad() once per step, before the first backward or after the step.
+When it is fine  Gradients that are set to None or zero by hand: nothing is left then, and nothing is reported.
+Source           torch.optim.Optimizer.zero_grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients, Update
+from distdoctor.recording.layout import UpdateFlag
+from distdoctor.recording.recording import Recording
+
+SEEN = 3  # steps; a first step that starts from left-over gradients could be meant
+
+
+@check("DD212", "missing-zero-grad", severity=ERROR)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    by_optimizer: dict[int, dict[int, list[Update]]] = {}
+    for rank, own in gradients.ranks.items():
+        for update in own.updates:
+            if 2 <= update.step <= 16:  # the first step has nothing to forget; later ones are not looked at
+                by_optimizer.setdefault(update.optimizer, {}).setdefault(rank, []).append(update)
+    for optimizer, by_rank in by_optimizer.items():
+        piling = {rank: updates for rank, updates in by_rank.items() if _piles_up(updates)}
+        if piling:
+            yield _finding(optimizer, piling)
+
+
+def _piles_up(updates: list[Update]) -> bool:
+    return len(updates) >= SEEN and all(update.flags & UpdateFlag.PILED for update in updates)
+
+
+def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
+    ranks = tuple(sorted(piling))
+    updates = piling[ranks[0]]
+    norms = [update.value("norm") for update in updates if update.digested]
+    return Finding(
+        title="gradients pile up from step to step: zero_grad is never called",
+        ranks=ranks,
+        place=updates[0].site,
+        places=(
+            Place(updates[0].loss_site, ranks, "backward adds to the gradients of the step before"),
+            Place(updates[0].site, ranks, "the optimizer steps"),
+        ),
+        evidence={"optimizer": optimizer, "steps": [update.step for update in updates][:8], "norms": norms[:8]},
+        why=f"in steps {updates[0].step} to {updates[-1].step} the gradients of the step before were still there"
+        + (f"; their norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""),
+        cures=(Cure("zero-grad"),),
+        confidence=CERTAIN,
+        at_ns=updates[0].at_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    flags, job = UpdateFlag.DIGESTED | UpdateFlag.PILED, trained_job(2).initial().step()
+    return job.step(flags=flags).step(flags=flags).step(flags=flags).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().step().step().step().recording()

@@ -1,0 +1,72 @@
+"""
+DD219 outside-the-reducer: parameters train inside a DistributedDataParallel that does not know them.
+
+What it means    DistributedDataParallel takes stock of the parameters when it is made. What was frozen then and is trained now,
+                 was added or replaced later, or lost its hooks because the model was moved or cast, is never averaged.
+Why it hurts     These parameters train on each rank's own data alone; the rest of the model is averaged, and nothing fails.
+How we know      Their gradients differ at the step. The wrapped module holds them and the wrapper did not take them in; or the
+                 module was moved or cast after wrapping, which gives parameters new gradient accumulators.
+What to do       Unfreeze, add, move and cast first, wrap last; or wrap again after the change, and make the optimizer anew.
+When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared.
+Source           torch.nn.parallel.DistributedDataParallel: "No parameters should be added nor removed later."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.replica_words import event_site, evidence, line_with, places, sides, which
+from distdoctor.recording.layout import EventKind, TensorFlag
+from distdoctor.recording.recording import Recording, Site
+
+
+@check("DD219", "outside-the-reducer", severity=ERROR, family="replicas")
+def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD219":
+            continue
+        wrapped = event_site(partings.gradients, EventKind.WRAPPED, parting.peers.ranks)
+        line, how = _origin(parting, partings, recording, wrapped)
+        yield Finding(
+            title=f"{parting.when}: DistributedDataParallel does not average the gradients of {which(parting)}: {how}",
+            ranks=parting.odd,
+            place=line,
+            places=(
+                *((Place(wrapped, parting.peers.ranks, "DistributedDataParallel takes stock"),) if wrapped else ()),
+                *((Place(line, parting.peers.ranks, how),) if line != wrapped else ()),
+                *places(parting)[:2],
+            ),
+            evidence=evidence(parting, how=how),
+            why=f"{parting.share} differ at the step, {sides(parting)}, and the wrapper averages none of them",
+            cures=(Cure("wrap-last"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def _origin(parting: Parting, partings: Partings, recording: Recording, wrapped: Site) -> tuple[Site, str]:
+    gradients, ranks = partings.gradients, parting.peers.ranks
+    outside = any(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
+    if not outside:
+        return event_site(gradients, EventKind.CONVERTED, ranks) or wrapped, "moved or cast after wrapping"
+    parts = {part for difference in parting.differences for part in difference.name.split(".")}
+    added = event_site(gradients, EventKind.ADDED, ranks, among=parts)
+    if added:
+        return added, "added after wrapping"
+    unfrozen = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)
+    return unfrozen or wrapped or parting.site, "frozen when it was wrapped, trained now"
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2, flags={"head.weight": int(TensorFlag.OUTSIDE)})
+    return job.initial().step(grads={1: 1}, params={1: 1}, names=["head.weight"]).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().step().recording()

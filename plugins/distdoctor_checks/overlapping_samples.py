@@ -1,0 +1,96 @@
+"""
+DD303 overlapping-samples: two ranks draw the same samples in one epoch.
+
+What it means    The shares of the data set are not disjoint: some samples count twice in an epoch, others possibly not at all.
+Why it hurts     The gradient weighs the shared samples double; an epoch covers less of the data than it says.
+How we know      The indices that two ranks drew in the same training pass are compared exactly; beyond about 24,000 draws a
+                 rank those with a common hash are, the same ones on every rank, so an overlap found is real. The samples
+                 with which DistributedSampler fills up the last round (drop_last=False) are told apart by their position.
+                 Torch's own samplers for different shares never meet when they agree on seed, epoch and shuffle: then the
+                 finding is certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
+                 share's worth of draws only, without the last batch, and only among ranks that average their gradients:
+                 likely.
+What to do       Give all ranks the same seed, epoch and data set, and each its own rank.
+When it is fine  Sampling with replacement, repeated augmentation (RASampler), ranks that have to read the same data.
+                 Where every rank draws everything, DD304 says so; where the shares themselves are mis-numbered, DD311.
+Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.samples import Pass, SampleOrders
+from distdoctor.diagnosis.sharing import Shared, shared_samples
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD303", "overlapping-samples", severity=ERROR, family="shares")
+def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+    told: set[str] = set()
+    for shared in shared_samples(orders, replicas):
+        loader = str(shared.passes.one.made_line)
+        if loader not in told:
+            told.add(loader)
+            yield _finding(shared)
+
+
+def _finding(shared: Shared) -> Finding:
+    one, common = shared.passes.one, shared.overlap
+    first, second, count = common.pairs[0]
+    return Finding(
+        title=f"{named(common.ranks)} share {common.words} in one epoch{_because(shared)}",
+        ranks=common.ranks,
+        severity=ERROR if shared.proven else WARNING,
+        confidence=CERTAIN if shared.proven else LIKELY,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, shared.passes.ranks, f"the loader is made, sampler {one.sampler_name}"),
+            Place(one.loop_line, shared.passes.ranks, "iterates it to train"),
+            *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),
+        ),
+        evidence={
+            "shared": common.shared,
+            "compared": common.compared,
+            "keep_one_in": common.keep_one_in,
+            "examples": list(common.examples),
+            "pairs": [list(pair) for pair in common.pairs],
+            "padding_left_out": sum(len(p.padding) for p in shared.passes.passes.values()),
+            "differing": {name: dict(list(values.items())[:8]) for name, values in shared.differing.items()},
+        },
+        why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
+        "the sampler's own padding is not counted",
+        cures=(Cure("same-seed-and-epoch", effect="disjoint shares"),),
+        at_ns=one.started_ns,
+    )
+
+
+def _because(shared: Shared) -> str:
+    """`: their samplers differ in seed (0 on rank 0, 1 on rank 1)`."""
+    for name, values in shared.differing.items():
+        shown = ", ".join(f"{value} on rank {rank}" for rank, value in list(values.items())[:3])
+        return f": their samplers differ in {name} ({shown}{', ...' if len(values) > 3 else ''})"
+    return ""
+
+
+def _told(shared: Shared) -> list[tuple[int, Pass]]:
+    return list(shared.passes.passes.items())[:4] if "epoch" in shared.differing else []
+
+
+def sick() -> Recording:
+    """Each rank seeds its sampler with its own rank."""
+    from distdoctor.testing.samples import sampled_job, share
+
+    orders = {rank: share(100, 2, rank, seed=rank) for rank in range(2)}
+    return sampled_job(ranks=2, length=100).train(orders=orders, seed={0: 0, 1: 1}).recording()
+
+
+def healthy() -> Recording:
+    """101 samples for 2 ranks: the one that is drawn twice fills up the last round."""
+    from distdoctor.testing.samples import sampled_job
+
+    return sampled_job(ranks=2, length=101).train().recording()

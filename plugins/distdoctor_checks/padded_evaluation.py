@@ -1,0 +1,64 @@
+"""
+DD309 padded-evaluation: an evaluation counts samples twice, because the sampler fills up the last round.
+
+What it means    DistributedSampler (drop_last=False) gives every rank equally many samples; where the data set does not divide,
+                 the first ones of the order are drawn again.
+Why it hurts     A metric over all draws weighs those samples double: it can be off by up to the share of the padding.
+How we know      The draws beyond the data set's length are told apart by their position. Reported from 1 % of the draws on, below
+                 that no metric moves visibly. Whether the script leaves them out of its metric is not in the recording: likely.
+What to do       Leave the padding out of the metric (the last draws of the ranks named), or evaluate with drop_last=False on
+                 shares cut by hand: indices[rank::world_size].
+When it is fine  A script that leaves the padding out itself. Padding in training: one sample more or less in an epoch.
+Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15): `indices += indices[:padding_size]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
+from distdoctor.diagnosis.samples import SampleOrders, Together
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+LEAST_SHARE = 0.01
+
+
+@check("DD309", "padded-evaluation", severity=WARNING)
+def examine(orders: SampleOrders) -> Iterator[Finding]:
+    told: set[str] = set()
+    for together in orders.together():
+        padded = {rank: len(one.padding) for rank, one in together.passes.items() if len(one.padding)}
+        drawn = sum(one.drawn for one in together.passes.values())
+        line = str(together.one.made_line)
+        if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
+            told.add(line)
+            yield _finding(together, padded, drawn)
+
+
+def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
+    one, count = together.one, sum(padded.values())
+    return Finding(
+        title=f"{count:,} of {drawn:,} evaluated samples are padding, drawn a second time on {named(padded)}",
+        ranks=tuple(padded),
+        confidence=LIKELY,
+        place=one.made_line or one.loop_line,
+        evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},
+        why=f"{one.length:,} samples do not divide by {one.num_replicas}; a metric over all {drawn:,} draws can be off by up to "
+        f"{count / drawn:.1%}",
+        cures=(Cure("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    return sampled_job(ranks=2, length=41).evaluate().recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    return sampled_job(ranks=2, length=40).evaluate().recording()

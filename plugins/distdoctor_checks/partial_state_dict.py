@@ -1,0 +1,84 @@
+"""
+DD125 partial-state-dict: a sharded state_dict or save was called on some ranks only.
+
+What it means    The state_dict of a sharded model (FSDP, DTensor) gathers the shards from all ranks. Under `if rank ==
+                 0:` only one rank asks for them.
+Why it hurts     It waits for shards that nobody sends; the others meet their next collective. Typically at the first
+                 checkpoint, after an hour of training.
+How we know      The recorded calls part at this number; the odd call gathers or broadcasts, its line or function calls
+                 a state_dict or save, and it stands under a condition on the rank.
+What to do       Call state_dict on every rank, and write the file on one.
+When it is fine  state_dict of a replicated model (DDP), which communicates nothing.
+Source           torch.distributed.checkpoint.state_dict; FullyShardedDataParallel.state_dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, of_variants, short, test_of
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD125", "partial-state-dict", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD125"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    call, guard = event.guarded, event.guard
+    assert call is not None
+    assert guard is not None
+    assert event.usual is not None
+    assert event.odd is not None
+    statement = statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line)
+    return Finding(
+        title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
+        f"{short(event.odd)} meets {short(event.usual)}",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=call.site,
+        places=of_variants(verdict, event),
+        evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line},
+        why=f"only where `{guard.only_if}` is {at(call.site)} reached, but every rank holds a part of the state",
+        cures=(
+            Cure(
+                "state-dict-on-every-rank",
+                change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the writing inside",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+SOURCE = """\
+def train(model, loader, rank):
+    for step, batch in enumerate(loader):
+        model(batch).backward()
+        if rank == 0 and step % 100 == 99:
+            state = model.state_dict()
+            torch.save(state, "model.pt")
+"""
+
+
+def _saved(by: list[int]) -> Recording:
+    script = recording(ranks=4).source("train.py", SOURCE)
+    for step in range(4):
+        script.collective("reduce_scatter_tensor", [64], site="train.py:3 train").step()
+        if step == 2:
+            script.collective("all_gather_into_tensor", [16], only=by, site="train.py:5 train")
+    return script.live()
+
+
+def sick() -> Recording:
+    return _saved([0])
+
+
+def healthy() -> Recording:
+    return _saved([0, 1, 2, 3])

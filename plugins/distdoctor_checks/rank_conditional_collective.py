@@ -1,0 +1,106 @@
+"""
+DD112 rank-conditional-collective: a collective under a condition on the rank.
+
+What it means    `if rank == 0:` (or is_main_process, a rank_zero_only decorator, ...) stands around a collective that
+                 all members of the group have to call.
+Why it hurts     The ranks that the condition keeps out never come; the others wait for them, or meet their next
+                 collective.
+How we know      The recorded calls part at this number, and in the source the line of the odd call, or of the call that
+                 the odd ranks lack, stands under a condition on the rank that lets through those who came and keeps out
+                 those who did not.
+What to do       Take the collective out of the condition.
+When it is fine  A collective on a group of exactly the ranks that the condition lets through.
+Source           torch.distributed: collectives have to be called by all members of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.edit import out_of_condition
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, full, group_words, of_variants, short, test_of
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.testing import recording
+
+
+@check("DD112", "rank-conditional-collective", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD112"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.guard is not None
+    assert event.guarded is not None
+    guarded = event.guarded
+    others = f", the others are in {short(event.usual)}" if guarded == event.odd and event.usual is not None else ""
+    who = f"{named(event.ranks)} went on to {short(event.odd)}" if guarded != event.odd and event.odd else ""
+    return Finding(
+        title=f"{short(guarded)}{group_words(event)} stands under `{test_of(event.guard)}`{others}",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=event.guard_at,
+        places=_places(verdict, event),
+        evidence={
+            "group": event.group.name if event.group else "",
+            "condition": event.guard.test,
+            "condition_line": event.guard.line,
+            "guarded": full(guarded),
+            "expected": full(event.usual) if event.usual else "",
+            "issued": full(event.odd) if event.odd else "",
+        },
+        why=f"not every member of the group reaches {at(guarded.site)}: only where `{event.guard.only_if}`"
+        + (f"; {who}" if who else ""),
+        cures=(cure(verdict, event, guarded),),
+        at_ns=event.at_ns,
+    )
+
+
+def cure(verdict: Verdict, event: Event, guarded: Call) -> Cure:
+    assert event.guard is not None
+    source = verdict.recording.sources.get(guarded.site.path, "")
+    edit = out_of_condition(source, guarded.site.line, event.guard.line) if source else ""
+    words = (
+        f"take the {guarded.op.word} of {at(guarded.site)} out of `{test_of(event.guard)}` (line {event.guard.line})"
+    )
+    return Cure("call-on-every-rank", change=edit or words)
+
+
+def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
+    if event.divergence is not None:
+        return of_variants(verdict, event)
+    calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
+    return (*by_site(verdict, calls), *by_site(verdict, [event.odd] if event.odd else []))
+
+
+SOURCE = """\
+def train(model, loader, rank):
+    for step, batch in enumerate(loader):
+        loss = model(batch)
+        dist.all_reduce(loss)
+        if rank == 0:
+            dist.barrier()
+            save(model)
+"""
+
+
+def sick() -> Recording:
+    script = recording(ranks=4).source("train.py", SOURCE)
+    for step in range(4):
+        script.collective("all_reduce", [1], site="train.py:4 train").step()
+        if step == 2:
+            script.collective("barrier", only=0, site="train.py:6 train")
+    return script.live()
+
+
+def healthy() -> Recording:
+    """The same line, on a group of rank 0 alone."""
+    script = recording(ranks=4).source("train.py", SOURCE).group("zero", [0])
+    for _ in range(4):
+        script.collective("all_reduce", [1], site="train.py:4 train").step()
+        script.collective("barrier", group="zero", site="train.py:6 train")
+    return script.live()

@@ -1,0 +1,129 @@
+"""
+DD313 rank-dependent-split: each rank split the data set in its own way, so one trains on what another tests with.
+
+What it means    The split into training and validation part was drawn on each rank with another seed or order. Each rank's own
+                 two parts are disjoint, but those of different ranks are not.
+Why it hurts     All ranks train one model: validation samples have been trained on, and the score is too good. Shards of the
+                 training parts overlap too.
+How we know      Subsets are followed down to the samples of the data set below. The ranks' Subsets differ, no rank evaluates
+                 what it has trained on itself, and another has trained on it. Only reported where shares of one common split
+                 would miss each other like that with a chance below 10^-9.
+What to do       Split with a generator seeded alike on all ranks, or split once and broadcast the indices.
+When it is fine  Ranks that do not average their gradients (one fold each) may split as they like. A rank that evaluates on its
+                 own training samples does so on purpose: not reported.
+Source           torch.utils.data.random_split: pass a generator for reproducible results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
+from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Indices, Pass, SampleOrders, comparable_indices
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@dataclass(frozen=True, eq=False)
+class Leak:
+    """`evaluated` on one rank holds samples that were `trained` on by another: `samples` of them among the kept indices."""
+
+    trained: Pass
+    evaluated: Pass
+    samples: Indices
+    keep_one_in: int
+
+
+@check("DD313", "rank-dependent-split", severity=ERROR, family="shares")
+def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+    for known in replicas.sets:
+        leak = _first_leak(orders, known)
+        if leak is not None:
+            yield _finding(leak, known)
+
+
+def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
+    trained = {rank: one for rank in known.ranks if (one := _latest(orders, rank, trains=True)) is not None}
+    evaluated = {rank: one for rank in known.ranks if (one := _latest(orders, rank, trains=False)) is not None}
+    if len({one.data.outer for one in evaluated.values()}) < 2:
+        return None
+    for rank, held in evaluated.items():
+        own = trained.get(rank)
+        if own is None or not own.data.same_content(held.data) or len(_common(own, held)[0]):
+            continue
+        if len(held.indices) * -math.log10(1 - 1 / len(known.ranks)) < CERTAIN_DIGITS:
+            continue  # so few samples may miss one rank's share of the training set by chance
+        for other, train in trained.items():
+            if other != rank and train.data.same_content(held.data):
+                samples, keep = _common(train, held)
+                if len(samples):
+                    return Leak(train, held, samples, keep)
+    return None
+
+
+def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> Pass | None:
+    """The latest pass over a Subset that the rank trained on, or evaluated."""
+    wanted = PassFlag.TRANSLATED
+    for one in reversed(orders.by_rank.get(rank, ())):
+        if (one.trains if trains else one.evaluates) and one.flags & wanted and one.comparable:
+            return one
+    return None
+
+
+def _common(one: Pass, other: Pass) -> tuple[Indices, int]:
+    (first, second), keep = comparable_indices([one, other])
+    return np.intersect1d(first, second), keep
+
+
+def _finding(leak: Leak, known: ReplicaSet) -> Finding:
+    trained, evaluated = leak.trained, leak.evaluated
+    count = len(leak.samples) * leak.keep_one_in
+    about = "about " if leak.keep_one_in > 1 else ""
+    return Finding(
+        title=f"rank {trained.rank} trained on {about}{count:,} samples that rank {evaluated.rank} evaluates: "
+        "the split depends on the rank",
+        ranks=known.ranks,
+        confidence=CERTAIN if known.proven and trained.data.pieces else LIKELY,
+        place=evaluated.made_line or evaluated.loop_line,
+        places=(
+            Place(trained.made_line, known.ranks, "the training loader is made"),
+            Place(evaluated.made_line, known.ranks, "the evaluation loader is made"),
+        ),
+        evidence={
+            "shared": len(leak.samples),
+            "keep_one_in": leak.keep_one_in,
+            "examples": [int(sample) for sample in leak.samples[:5]],
+            "evaluated": evaluated.drawn,
+            "dataset": trained.data.name,
+        },
+        why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, those of different ranks are not; "
+        f"{known.words}",
+        cures=(Cure("same-split-everywhere"),),
+        at_ns=evaluated.started_ns,
+    )
+
+
+def sick() -> Recording:
+    return _split(evaluated={0: list(range(60, 100)), 1: list(range(40))}, outer={0: "aa", 1: "bb"})
+
+
+def healthy() -> Recording:
+    return _split(evaluated={0: list(range(120, 160)), 1: list(range(160, 200))}, outer={0: "aa", 1: "bb"})
+
+
+def _split(evaluated: dict[int, list[int]], outer: dict[int, str]) -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    trained = {0: list(range(60)), 1: list(range(60, 120))}
+    flags = PassFlag.TRANSLATED
+    job = sampled_job(ranks=2, length=200)
+    job.train(orders=trained, sampler="BatchSampler>RandomSampler", dataset_length=60, flags=flags, outer=outer)
+    job.evaluate(orders=evaluated, sampler="BatchSampler>RandomSampler", dataset_length=40, flags=flags, outer=outer)
+    return job.recording()

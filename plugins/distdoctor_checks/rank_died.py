@@ -1,0 +1,176 @@
+"""
+DD110 rank-died: an exception, a signal or the out-of-memory killer ended one rank; the others wait for it or fail after it.
+
+What it means    This rank failed first, by itself. Every error of the other ranks ("Connection closed by peer",
+                 timeouts, aborts) is its echo.
+Why it hurts     The echo is printed by every other rank, comes later but louder, and torchrun often reports it as the
+                 root cause.
+How we know      The exception that ended the interpreter is on record with the user's line, or the process was seen to
+                 die by a signal that nobody of the launcher's had sent. Ranks whose own words say that they lost a peer
+                 are not counted. Signal 9 from nowhere is most likely the kernel's out-of-memory killer: it leaves no
+                 other trace in the process.
+What to do       Mend what failed on this rank.
+When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another one.
+Source           torch.distributed.elastic: the agent ends all ranks as soon as one fails, and reports the first that it
+                 meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.testing import recording
+
+# POSIX numbers of Linux; the names are what people search for.
+SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+           11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
+
+
+@check("DD110", "rank-died", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD110"):
+        yield _finding(verdict, event) if event.ranks else _unknown(event)
+
+
+def _unknown(event: Event) -> Finding:
+    """Every failure on record is an echo."""
+    first = event.ending
+    assert first is not None
+    victims = sorted((first.rank, *(ending.rank for ending in event.also)))
+    return Finding(
+        title="a rank was lost, and which one is not on record",
+        confidence=event.confidence,
+        place=first.site,
+        places=(Place(first.site, tuple(victims), "failed for lack of a peer"),),
+        evidence={"exception": first.words, "failed_after_it": victims, "traceback": first.traceback},
+        why=f"{named(victims)} failed because a peer was gone or late ({' '.join(first.words.split())[:160]}); that "
+        "rank's own end is not on record",
+        cures=(
+            Cure(
+                "mend-the-first-failure",
+                change="find the rank that left no last words: its host's log, `dmesg`, the scheduler",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    ending = event.ending
+    assert ending is not None
+    stuck = [call for wait in event.waiting for call in wait.calls]
+    place = ending.site or _last_site(verdict, ending.rank)
+    guessed = ending.how == VANISHED or (ending.how == SIGNALLED and ending.signal == SIGKILL)
+    return Finding(
+        title=_title(ending, len(event.ranks)),
+        ranks=event.ranks,
+        confidence=LIKELY if guessed else CERTAIN,
+        place=place,
+        places=(*([Place(place, event.ranks, _role(ending))] if place else []), *by_site(verdict, stuck)),
+        evidence={
+            "exception": ending.words,
+            "exit_code": ending.exit_code,
+            "signal": ending.signal,
+            "steps": verdict.timeline(ending.rank).steps if ending.rank in verdict.facts.timelines else None,
+            "traceback": ending.traceback,
+            "waiting_ranks": sorted(call.rank for call in stuck),
+            "failed_after_it": _echoes(verdict, event),
+        },
+        why=_why(verdict, event, ending),
+        cures=(_cure(verdict, ending, place),),
+        at_ns=event.at_ns,
+    )
+
+
+def _title(ending: Ending, ranks: int) -> str:
+    if ending.how == RAISED:
+        kind, _, words = ending.words.partition(": ")
+        words = " ".join(words.split())
+        return f"raised {kind}: {words[:160]}{' ...' if len(words) > 160 else ''}" if words else f"raised {kind}"
+    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+        return "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"
+    if ending.how == SIGNALLED:
+        return f"died of {SIGNALS.get(ending.signal, f'signal {ending.signal}')}"
+    if ending.how == VANISHED:
+        return "vanished without a word, and the others lost it"
+    code = "a failure" if ending.exit_code is None else f"exit code {ending.exit_code}"
+    return f"ended with {code}" if ranks == 1 else f"ended with {code} each"
+
+
+def _role(ending: Ending) -> str:
+    if ending.how == RAISED:
+        return f"raised {ending.kind}"
+    return "last seen here"
+
+
+def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
+    words = []
+    if len(event.ranks) > 1:
+        words.append(f"{named(event.ranks)} failed alike, rank {ending.rank} first")
+    elif ending.how == VANISHED:
+        words.append(f"nothing of rank {ending.rank}'s end is on record, and it is the only rank of which that is true")
+    elif verdict.recording.world_size > 1:
+        words.append(f"rank {ending.rank} failed first, by itself")
+    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+        words.append(
+            "neither the launcher nor distdoctor sent that signal; `dmesg` or memory.events of the container tells for sure"
+        )
+    stuck = sorted({call.rank for wait in event.waiting for call in wait.calls})
+    if stuck:
+        words.append(f"{named(stuck)} wait{'s' if len(stuck) == 1 else ''} for it in vain")
+    echoes = _echoes(verdict, event)
+    if echoes:
+        words.append(f"{named(echoes)} failed after it, for lack of a peer")
+    if ending.traceback:
+        words.append(f"its traceback is in {ending.traceback}")
+    return "; ".join(words)
+
+
+def _echoes(verdict: Verdict, event: Event) -> list[int]:
+    """Ranks that failed because this one was gone."""
+    return sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+
+
+def _last_site(verdict: Verdict, rank: int) -> Site:
+    timeline = verdict.facts.timelines.get(rank)
+    return timeline.last_site if timeline is not None else Site()
+
+
+def _cure(verdict: Verdict, ending: Ending, place: Site) -> Cure:
+    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+        return Cure("lower-host-memory")
+    if ending.how == VANISHED:
+        return Cure(
+            "mend-the-first-failure",
+            change=f"look for rank {ending.rank} in `dmesg` and the scheduler's log of its host",
+        )
+    statement = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    where = f" at {at(place)}" if place else ""
+    line = f": `{statement[:100]}`" if statement else ""
+    return Cure(
+        "mend-the-first-failure", change=f"mend rank {ending.rank}{where}{line}; the other ranks only follow it"
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        if step == 2:
+            script.raises(1, "ValueError: empty batch", site="train.py:33 load_batch")
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    return script.finished(survivors="fail")
+
+
+def healthy() -> Recording:
+    """Everybody was interrupted by the user while they waited for a slow rank."""
+    script = recording(ranks=4)
+    script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    return script.raises(range(4), "KeyboardInterrupt: ", site="train.py:41 train_step").finished()

@@ -1,0 +1,90 @@
+"""
+DD109 rank-left-early: a rank ended in order while others still need it.
+
+What it means    The process of one rank is over, without an error, and others of its groups have issued collectives
+                 that it never issued. Nobody can complete them any more.
+Why it hurts     The others wait until the timeout. torchrun never mentions a rank that exits with 0, and blames one
+                 that waited.
+How we know      The end of the process was seen (or its interpreter's last words are on record), and the group counts
+                 of the others are higher than its last one. Its counts cannot grow any more, so this needs no timeout.
+What to do       Let every rank make the same number of steps, and let them leave together.
+When it is fine  A rank that leaves after its last collective, while others still evaluate, save or print alone.
+Source           torchrun's "Root Cause (first observed failure)" lists failures only; an exit code of 0 is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, counts, full, group_words, short
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD109", "rank-left-early", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD109"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    assert event.usual is not None
+    assert event.ending is not None
+    rank = event.ranks[0]
+    timeline = verdict.timeline(rank)
+    code = event.ending.exit_code
+    ended = f"exit code {code}" if code is not None else "its interpreter shut down"
+    stuck = [call for wait in event.waiting for call in wait.calls] or [event.usual]
+    wait = "waits" if len(stuck) == 1 else "wait"
+    issued = event.group.tracks[rank].count if event.group is not None else 0
+    why = [f"rank {rank} ended in order ({ended}) after {timeline.steps} optimizer steps"]
+    if event.group is not None:
+        why.append(f"it had issued {issued} collectives{group_words(event)}, the others wait in number {issued + 1}")
+    steps = counts(verdict, event.ranks)
+    return Finding(
+        title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=timeline.last_site,
+        places=(
+            *by_site(verdict, stuck),
+            Place(timeline.last_site, (rank,), f"last seen here; then it ended ({ended})"),
+        ),
+        evidence={
+            "exit_code": code,
+            "steps": timeline.steps,
+            "collectives_issued": issued,
+            "waited_for": full(event.usual),
+            "waiting_ranks": sorted(call.rank for call in stuck),
+        },
+        why="; ".join([*why, steps] if steps else why),
+        cures=(
+            Cure(
+                "stay-until-the-end",
+                change=f"let rank {rank} go on after {at(timeline.last_site)} until every rank has done its last "
+                f"{event.usual.op.word} ({at(event.usual.site)}), or let all of them stop at the same step",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        if step == 3:
+            script.exits(2)
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """Rank 0 evaluates alone when the others have left."""
+    script = recording(ranks=4).group("zero", [0])
+    for _ in range(4):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    return script.exits([1, 2, 3]).collective("all_reduce", [8], group="zero", site="train.py:80 evaluate").live()

@@ -1,0 +1,216 @@
+"""
+DD126 ranks-apart: the ranks wait for each other in different calls, and nobody recorded how they got there.
+
+What it means    Seen from outside, every rank waits for others, but not in the same call or with other arguments. One of them
+                 skipped, added or swapped a collective; which one, only a recording can prove.
+Why it hurts     None of these calls can complete; the error comes after 30 minutes (gloo) or 10 (NCCL).
+How we know      The stacks: function, arguments (src, dst) and line of the user per rank. The majority is taken to be right; a
+                 condition on the rank around one of the lines (`if rank == 0`) decides a tie, and is reported as DD112. Receives
+                 that wait for each other are DD114, different roots DD106, a rank without a process DD109.
+What to do       Look at the odd rank's line. To know for sure, run the job under distdoctor run: it records every call.
+When it is fine  Ranks of different groups in different calls: then something else holds all of them, and every line is listed.
+Source           py-spy dump --locals; torch.distributed, "collective functions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import NotApplicable, check
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Cure, Finding
+from distdoctor.diagnosis.rank_guard import ENCLOSES, Guard, guards_at
+from distdoctor.diagnosis.standing import Doing, Standing
+from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.verdict import Verdict
+from distdoctor.recording.layout import Op
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.looks import in_collective, looked_at
+
+IN_CALLS = (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.NEW_GROUP)
+Variant = list[Standing]
+
+
+@check("DD126", "ranks-apart", severity=ERROR, family="hang")
+def examine(standstill: Standstill, verdict: Verdict | None) -> Iterator[Finding]:
+    if verdict is not None and verdict.facts.timelines:
+        return  # what was recorded says more
+    if not standstill.recording.job.running:
+        raise NotApplicable("the job does not run any more")
+    waiting = list(standstill.of_kind(*IN_CALLS))
+    lost = [s for s in standstill.of_kind(Doing.GONE) if s.rank in standstill.stacks.absent]
+    if waiting and lost and not any(True for _ in standstill.of_kind(Doing.INIT)):
+        yield _left(lost, standstill)
+        return
+    everybody = len(waiting) == len(standstill.standings) > 1
+    if not everybody or not standstill.exceeds_patience(standstill.waited_seconds):
+        return
+    ring = _ring(waiting)
+    variants = _variants(waiting)
+    if ring:
+        yield _receives(ring, standstill)
+    elif len(variants) > 1:
+        yield _apart(variants, standstill)
+
+
+def _left(lost: list[Standing], standstill: Standstill) -> Finding:
+    """A rank has no process any more, and others wait."""
+    end = standstill.recording.job.ends.get(lost[0].rank)
+    in_order = end is not None and end.exit_code == 0
+    ranks = tuple(s.rank for s in lost)
+    first = standstill.waiting[0]
+    return Finding(
+        code="DD109" if in_order else "DD110",
+        slug="rank-left-early" if in_order else "rank-died",
+        title=f"has no process any more while {standstill.who_waits}",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=first.site,
+        places=standstill.places(*lost),
+        evidence={"waiting_ranks": [s.rank for s in standstill.waiting]},
+        why="the launcher is alive and ends all ranks as soon as one fails: so this one ended in order, with exit code 0"
+        if in_order
+        else "how it ended was not seen",
+        cures=(
+            Cure(
+                "stay-until-the-end",
+                change=f"let {named(ranks)} take part in the {first.call} of {_at(first)}, or let all ranks stop together",
+            ),
+        ),
+    )
+
+
+def _ring(waiting: list[Standing]) -> Variant:
+    """Ranks that all receive from one another."""
+    on = {s.rank: int(s.arguments["src"]) for s in waiting if s.op is Op.RECV and s.arguments.get("src", "").isdigit()}
+    for start in sorted(on):
+        chain, here = [start], on[start]
+        while here in on and here not in chain:
+            chain.append(here)
+            here = on[here]
+        if here == start:
+            return [s for s in waiting if s.rank in chain]
+    return []
+
+
+def _receives(ring: Variant, standstill: Standstill) -> Finding:
+    return Finding(
+        code="DD114",
+        slug="send-recv-cycle",
+        title="wait for each other: " + ", ".join(f"rank {s.rank} receives{s.peer}" for s in ring[:4]),
+        ranks=tuple(s.rank for s in ring),
+        confidence=standstill.confidence(*ring),
+        place=ring[0].site,
+        places=standstill.places(*ring),
+        why="everybody receives first, so nobody comes to send",
+        cures=(
+            Cure(
+                "batch-isend-irecv", change=f"let one side send first at {_at(ring[0])}, or use dist.batch_isend_irecv"
+            ),
+        ),
+    )
+
+
+def _variants(waiting: list[Standing]) -> list[Variant]:
+    """The ranks by what they wait in, the majority first."""
+    found: dict[tuple[object, ...], Variant] = {}
+    for standing in waiting:
+        roots = tuple((k, v) for k, v in sorted(standing.arguments.items()) if k in ("src", "dst") and v.isdigit())
+        key = (standing.call, roots if standing.op not in (Op.SEND, Op.RECV) else (), standing.site)
+        found.setdefault(key, []).append(standing)
+    return sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank))
+
+
+def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
+    usual, odd = variants[0], variants[1]
+    tie = len(usual) == len(odd)
+    guards = {id(variant): _guard(variant, other, standstill) for variant, other in ((usual, odd), (odd, usual))}
+    if tie and guards[id(usual)] is not None and guards[id(odd)] is None:
+        usual, odd, tie = odd, usual, False
+    elif tie and guards[id(odd)] is not None:
+        tie = False
+    guard = guards[id(odd)]
+    same_call = usual[0].call == odd[0].call and usual[0].site == odd[0].site
+    several = len(variants) > 2
+    ranks = (
+        tuple(sorted(s.rank for v in (variants if tie else variants[1:]) for s in v))
+        if tie or several
+        else tuple(s.rank for s in odd)
+    )
+    code, slug, cure = "", "", "record-the-job"
+    if guard is not None and guard.how == ENCLOSES:
+        code, slug, cure = "DD112", "rank-conditional-collective", "decide-once"
+    elif same_call:
+        code, slug, cure = "DD106", "mismatched-root", "same-root"
+    return Finding(
+        code=code,
+        slug=slug,
+        title=_title(usual, odd, tie),
+        ranks=ranks,
+        confidence=_confidence(tie or several, standstill),
+        place=odd[0].site,
+        places=standstill.places(*(s for variant in variants[1:] for s in variant)),
+        evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}},
+        why=_why(guard, odd, tie),
+        cures=(Cure(cure, change=_change(cure, guard, odd, usual)),),
+    )
+
+
+def _confidence(unclear: bool, standstill: Standstill) -> Confidence:
+    return POSSIBLE if unclear or standstill.stacks.elsewhere else LIKELY
+
+
+def _guard(variant: Variant, other: Variant, standstill: Standstill) -> Guard | None:
+    """A condition on the rank around this side's line that is not around the other side's."""
+    site, others = variant[0].site, other[0].site
+    source = standstill.recording.sources.get(site.path, "")
+    if not source:
+        return None
+    around = {(g.line, g.negated) for g in guards_at(source, others.line)} if others.path == site.path else set()
+    guards = [g for g in guards_at(source, site.line) if g.on_rank and (g.line, g.negated) not in around]
+    return next((g for g in guards if all(g.lets_through(s.rank) is not False for s in variant)), None)
+
+
+def _title(usual: Variant, odd: Variant, tie: bool) -> str:
+    if tie:
+        return f"two ways at once: {_who_waits(usual)}, {_who_waits(odd)}"
+    return f"left the others: {_who_waits(odd)}, {_who_waits(usual)}"
+
+
+def _who_waits(variant: Variant) -> str:
+    """`ranks 0-1 wait in all_reduce (train.py:41)`."""
+    ranks, words = [s.rank for s in variant], variant[0].words
+    return f"{named(ranks)} {words if len(ranks) == 1 else words.replace('waits', 'wait', 1)} ({_at(variant[0])})"
+
+
+def _why(guard: Guard | None, odd: Variant, tie: bool) -> str:
+    if guard is not None:
+        return f"line {odd[0].site.line} is reached only under `{guard.test}` (line {guard.line}), which depends on the rank"
+    if tie:
+        return "as many ranks on either side: the stacks do not say which one is wrong, a recording does"
+    return "fewer ranks are there than in the other call; what they did before was not recorded"
+
+
+def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str:
+    if cure == "decide-once" and guard is not None:
+        return (
+            f"call the {odd[0].call} of {_at(odd[0])} on every rank: take it out of `{guard.test}` in line {guard.line}"
+        )
+    if cure == "same-root":
+        return f"give {odd[0].call} at {_at(odd[0])} the same src/dst on every rank"
+    ways = f"{_at(odd[0])} and {_at(usual[0])}"
+    return f"compare the ways to {ways}; distdoctor run records every call and names the first that differs"
+
+
+def _at(standing: Standing) -> str:
+    return f"{standing.site.path.rpartition('/')[2]}:{standing.site.line}" if standing.site else "an unknown line"
+
+
+def sick() -> Recording:
+    """Two ranks reduce, one is in a barrier."""
+    return looked_at(in_collective(0), in_collective(1), in_collective(2, "barrier", "train.py:57 maybe_save"))
+
+
+def healthy() -> Recording:
+    """They are in different calls for a moment only: one is ahead."""
+    return looked_at(in_collective(0, still=0.1), in_collective(1, "barrier", "train.py:57 maybe_save", still=0.2))

@@ -1,0 +1,92 @@
+"""
+DD107 reordered-collectives: the same collectives in another order on some ranks.
+
+What it means    One rank issues two collectives of a group in the other order than everybody else.
+Why it hurts     Different operations or sizes meet: a hang or an abort. Where operation and size are equal nothing
+                 hangs, and every result belongs to the other tensor, without a word.
+How we know      Where sizes differ, the two calls of the odd rank are the two of the others, crosswise. Where they are
+                 equal, the lines tell: at two successive numbers the odd rank went through the same two lines crosswise
+                 (likely, not certain).
+What to do       Issue the collectives in one order: iterate over sorted names, not over a set or over arrival.
+When it is fine  Ranks that take another path through the source altogether.
+Source           torch.distributed: collectives are matched by the order in which they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, condition, full, group_words, of_variants, short
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.testing import recording
+
+
+@check("DD107", "reordered-collectives", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD107"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    odd, usual = event.odd, event.usual
+    assert odd is not None
+    assert usual is not None
+    unnoticed = event.divergence is None
+    mine, theirs = _names(odd, usual)
+    why = f"here {mine} comes first, elsewhere {theirs}"
+    if unnoticed:
+        why += "; both take as many bytes, so nothing hangs: each result is made of different tensors"
+    note = condition(event)
+    return Finding(
+        title=f"two collectives in the other order: {short(odd)}{group_words(event)} is {mine} here, {theirs} elsewhere",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=odd.site,
+        places=tuple(by_site(verdict, [usual, odd])) if unnoticed else of_variants(verdict, event),
+        evidence={
+            "group": event.group.name if event.group else "",
+            "sequence_number": usual.number,
+            "expected": full(usual),
+            "issued": full(odd),
+            "hangs": not unnoticed,
+        },
+        why=f"{why}; {note}" if note else why,
+        cures=(
+            Cure(
+                "same-order",
+                change=f"call {theirs} before {mine} on every rank (sort the names, not the arrival)",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def _names(odd: Call, usual: Call) -> tuple[str, str]:
+    """How to tell the two calls apart: by their lines, on one line by their sizes."""
+    if odd.site != usual.site:
+        return f"{odd.op.word} of {at(odd.site)}", f"{usual.op.word} of {at(usual.site)}"
+    return f"the {odd.op.word} of {odd.shape}", f"the {usual.op.word} of {usual.shape}"
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_reduce", [32], asynchronous=True, site="train.py:41 sync")
+        script.collective("all_reduce", [64], asynchronous=True, site="train.py:42 sync")
+        if step == 2:
+            script.swapped_by(1)
+        script.wait().step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """Rank 0 calls the same things from lines of its own."""
+    script = recording(ranks=4)
+    for _ in range(4):
+        script.collective("all_reduce", [32], site="train.py:41 sync").instead(0, site="train.py:51 sync_main")
+        script.collective("all_reduce", [32], site="train.py:42 sync").instead(0, site="train.py:50 sync_main")
+        script.step()
+    return script.live()

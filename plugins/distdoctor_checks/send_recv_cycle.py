@@ -1,0 +1,75 @@
+"""
+DD114 send-recv-cycle: everybody receives first (or sends first, too much to be buffered), and nobody gets to the rest.
+
+What it means    Each rank of a ring waits for its neighbour to send, and would send itself only afterwards.
+Why it hurts     Nobody can go on. With sends first it depends on the size: small messages pass, large ones hang.
+How we know      A ring of receives, none of which has been sent: proven at once. A ring of sends that do not come back
+                 is judged by the job's own rhythm (likely), because a send may return before its receive exists.
+What to do       Post both with batch_isend_irecv, or let even ranks send first and odd ranks receive first.
+When it is fine  Rings of isend and irecv, pipelines, buffered sends.
+Source           torch.distributed.batch_isend_irecv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, pairwise, seconds
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD114", "send-recv-cycle", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD114"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    calls = [wait.call for wait in (event.cycle or event.waiting)]
+    edges = [f"{named([call.rank])} waits in {pairwise(call)}" for call in calls]
+    first = "receives" if event.cycle else "sends"
+    why = "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
+    if event.silence is not None:
+        why += f"; nobody has moved for {seconds(event.silence.seconds)}"
+    return Finding(
+        title=f"everybody {first} first: a ring of {len(calls)} {calls[0].op.word}s",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=calls[0].site,
+        places=tuple(by_site(verdict, calls)),
+        evidence={"cycle": edges},
+        why=why,
+        cures=(
+            Cure(
+                "batch-isend-irecv",
+                change=f"post the send and the receive of {at(calls[0].site)} together: batch_isend_irecv",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=3)
+    script.collective("all_reduce", [8], site="train.py:20 main").step()
+    for rank in range(3):
+        script.recv(rank, (rank - 1) % 3, [8], site="train.py:41 rotate").send(
+            rank, (rank + 1) % 3, [8], site="train.py:42 rotate"
+        )
+    return script.live()
+
+
+def healthy() -> Recording:
+    """The same ring, posted together."""
+    script = recording(ranks=3)
+    for _ in range(3):
+        for rank in range(3):
+            script.recv(rank, (rank - 1) % 3, [8], asynchronous=True, site="train.py:41 rotate")
+            script.send(rank, (rank + 1) % 3, [8], asynchronous=True, site="train.py:42 rotate")
+        script.wait().step()
+    return script.live()

@@ -1,0 +1,151 @@
+"""
+DD101 skipped-collective: a rank left out a collective that its group is waiting in, and went on to something else.
+
+What it means    Collectives pair up by their number in the group. One rank never issued number k that the others
+                 issued; what it issued as its number k is another statement of the program.
+Why it hurts     The others wait for ever, or until the timeout (gloo 30 min, NCCL 10 min), and the error names someone
+                 else.
+How we know      Per group, the running digests of all ranks' calls are compared; the first number at which they differ
+                 is looked up in each rank's ring. What followed afterwards, or what used to follow in this program,
+                 tells a skipped call from an additional one. Two ranks are a tie: the side that left its own routine is
+                 named, else both.
+What to do       Call the collective on every rank, or let all ranks decide alike whether to call it.
+When it is fine  Sub-groups, object collectives, all_to_all with unequal splits, join(): ranks are compared only with
+                 the members of the same group, and only in what the operation demands.
+Source           torch.distributed, "collective functions": all members call them in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.program import ADDED, SKIPPED
+from distdoctor.diagnosis.rank_guard import LEAVES
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import (
+    at,
+    by_site,
+    condition,
+    counts,
+    full,
+    group_words,
+    of_variants,
+    seconds,
+    short,
+    test_of,
+)
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.testing import recording
+
+
+@check("DD101", "skipped-collective", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD101"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    odd, usual = event.odd, event.usual
+    assert odd is not None
+    return Finding(
+        title=_title(event, odd),
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=odd.site,
+        places=of_variants(verdict, event) if event.divergence else _of_ring(verdict, event, odd),
+        evidence={
+            "group": event.group.name if event.group else "",
+            "sequence_number": usual.number if usual else odd.number,
+            "expected": full(usual) if usual else "",
+            "issued": full(odd),
+            "how": event.departure.how if event.departure else "",
+            "condition": event.guard.test if event.guard else "",
+        },
+        why=_why(verdict, event, odd),
+        cures=(_cure(event, odd),),
+        at_ns=event.at_ns,
+    )
+
+
+def _title(event: Event, odd: Call) -> str:
+    usual = event.usual
+    if usual is None:
+        return f"issued {short(odd)}{group_words(event)} that the others never issue"
+    if event.is_tie:
+        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(event)} on the other"
+    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(event)}"
+
+
+def _why(verdict: Verdict, event: Event, odd: Call) -> str:
+    usual, departure = event.usual, event.departure
+    if usual is None:
+        words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(event.ranks)} did before"]
+        gone = [rank for rank in verdict.endings if rank not in event.ranks]
+        words += [f"{named(gone)} ended without it"] if gone else []
+    elif departure is not None and departure.how == SKIPPED:
+        several = f" and {departure.count - 1} more" if departure.count > 1 else ""
+        words = [
+            f"{named(event.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several}: after it this program goes on with "
+            f"{odd.op.word} of {at(odd.site)}, and that is what came"
+        ]
+    elif event.is_tie:
+        words = ["with as many ranks on either side, the recording does not say which one is wrong"]
+    else:
+        words = [
+            f"{named(event.ranks)} issued {odd.op.word} of {at(odd.site)}, where the others issued {usual.op.word} of "
+            f"{at(usual.site)}"
+        ]
+    if event.silence is not None:
+        words.append(f"nobody has moved for {seconds(event.silence.seconds)}")
+    words += [note for note in (condition(event), "" if event.is_tie else counts(verdict, event.ranks)) if note]
+    return "; ".join(words)
+
+
+def _cure(event: Event, odd: Call) -> Cure:
+    guard, usual = event.guard, event.usual
+    if guard is not None and guard.how == LEAVES and usual is not None:
+        return Cure(
+            "call-on-every-rank",
+            change=f"{event.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
+            f"{usual.op.word} of line {usual.site.line}; call it before leaving, or let all ranks leave together",
+        )
+    if guard is not None:
+        return Cure(
+            "decide-once",
+            change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
+        )
+    if usual is None or (event.departure is not None and event.departure.how == ADDED):
+        return Cure("call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none")
+    return Cure(
+        "call-on-every-rank",
+        change=f"call the {usual.op.word} of {at(usual.site)} on {named(event.ranks)} too, before {at(odd.site)}",
+    )
+
+
+def _of_ring(verdict: Verdict, event: Event, odd: Call) -> tuple[Place, ...]:
+    """The places of a rank that skipped a call of one group and waits in another one."""
+    calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
+    return (*by_site(verdict, calls), *by_site(verdict, [odd]))
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        script.collective("all_reduce", [25600], site="train.py:41 train_step")
+        if step == 2:
+            script.skipped_by(3)
+        script.collective("barrier", site="train.py:57 maybe_save").step()
+    return script.live()
+
+
+def healthy() -> Recording:
+    """Rank 3 has a group of its own and issues more calls there than anybody else anywhere."""
+    script = recording(ranks=4).group("odd", [3])
+    for _ in range(4):
+        script.collective("all_reduce", [25600], site="train.py:41 train_step")
+        script.collective("all_reduce", [7], group="odd", site="train.py:44 train_step")
+        script.collective("barrier", site="train.py:57 maybe_save").step()
+    return script.live()

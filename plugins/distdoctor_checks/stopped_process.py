@@ -1,0 +1,92 @@
+"""
+DD117 stopped-process: a rank does not run at all: stopped by a signal, a debugger or the freezer, or held inside the kernel.
+
+What it means    The process of one rank is in state T (SIGSTOP, Ctrl-Z), t (a debugger), frozen by its cgroup (docker pause), or
+                 for long in state D (a disk, a network file system, a driver does not answer).
+Why it hurts     The others wait, no log says why, and torchrun sees nothing wrong with it.
+How we know      /proc/PID/stat, TracerPid and the freezer's state: the kernel says so itself. State D counts after ten seconds.
+What to do       kill -CONT PID, detach the debugger, thaw the cgroup; for state D look at the file system or the driver (dmesg).
+When it is fine  A process that somebody debugs on purpose.
+Source           man 5 proc, man 7 cgroups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding
+from distdoctor.diagnosis.standing import Standing, is_held_by_kernel
+from distdoctor.diagnosis.standstill import Standstill, evidence_of
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
+from distdoctor.testing.looks import frame, in_collective, looked_at, rank
+
+
+@check("DD117", "stopped-process", severity=ERROR, family="hang")
+def examine(standstill: Standstill) -> Iterator[Finding]:
+    for standing in standstill.standings.values():
+        process = standing.process
+        if process is None:
+            continue
+        in_kernel = is_held_by_kernel(process) and _long(process, standstill)
+        if not process.is_stopped and not in_kernel:
+            continue
+        state, change = _words(process)
+        yield Finding(
+            title=f"is not running: pid {process.pid} {state}{_since(process)}",
+            ranks=(standing.rank,),
+            confidence=LIKELY if in_kernel else CERTAIN,
+            place=standing.site,
+            places=standstill.places(standing),
+            evidence=evidence_of(process) | ({"tracer pid": process.tracer} if process.tracer else {}),
+            why=_why(standing, standstill),
+            cures=(Cure("continue-the-process", change=change),),
+        )
+
+
+def _long(process: ProcessStacks, standstill: Standstill) -> bool:
+    return process.still_seconds is not None and standstill.exceeds_patience(process.still_seconds)
+
+
+def _since(process: ProcessStacks) -> str:
+    return f", it last ran {process.still_seconds:.0f} s ago" if process.still_seconds else ""
+
+
+def _words(process: ProcessStacks) -> tuple[str, str]:
+    """(what holds it, how to let it go)."""
+    if process.frozen:
+        return (
+            "is frozen by its cgroup",
+            "thaw it: docker unpause, or write THAWED (0) to the cgroup's freezer.state (cgroup.freeze)",
+        )
+    if process.state == TRACED:
+        by = f" by pid {process.tracer}" if process.tracer else ""
+        return f"is stopped by a debugger{by}", f"let the debugger{by} continue or detach"
+    if process.state == STOPPED:
+        return "is stopped by a signal (SIGSTOP, Ctrl-Z)", f"kill -CONT {process.pid}"
+    where = f" in {process.wchan}" if process.wchan else ""
+    return (
+        f"is held inside the kernel{where} (state D)",
+        "look at the disk, the network file system or the driver: dmesg, /proc/PID/stack",
+    )
+
+
+def _why(standing: Standing, standstill: Standstill) -> str:
+    parts = [standstill.who_waits] if standstill.who_waits else []
+    return "; ".join(
+        [
+            *parts,
+            f"rank {standing.rank} was at this line when it was stopped" if standing.site else "no stack could be read",
+        ]
+    )
+
+
+def sick() -> Recording:
+    """Rank 1 got a SIGSTOP."""
+    return looked_at(in_collective(0, still=4.0), rank(1, frame("train.py:57 save"), still=4.0, state=STOPPED))
+
+
+def healthy() -> Recording:
+    """Rank 1 reads from a disk, which takes a moment."""
+    return looked_at(in_collective(0, still=1.0), rank(1, frame("train.py:57 load"), still=0.4, state="D"))

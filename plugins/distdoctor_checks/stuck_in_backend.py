@@ -1,0 +1,82 @@
+"""
+DD122 stuck-in-backend: every member has arrived in the collective, and it does not complete.
+
+What it means    All ranks of the group are inside the same call with equal arguments. What is left is below the
+                 program: the network, the transport, a kernel, a device.
+Why it hurts     The program is innocent; reading it again wastes the night.
+How we know      The counts and the signatures of all members agree, all sit in the call, and nobody has moved for five
+                 times the job's 99th percentile step, at least ten seconds.
+What to do       Look at links and devices of the ranks named; NCCL_DEBUG and the flight recorder say which one does not
+                 answer.
+When it is fine  A first collective that builds connections, a very large one on a slow link.
+Source           design of torch's flight recorder: a collective that all ranks have started and none has completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.seen_in_backend import seen_in_backend
+from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import by_site, full, seconds, short
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD122", "stuck-in-backend", severity=ERROR, family="hang")
+def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[Finding]:
+    if verdict is not None:
+        yield from (_finding(verdict, event) for event in verdict.told("DD122"))
+    elif standstill is not None:
+        yield from seen_in_backend(standstill)
+    else:
+        raise NotSeen("neither the ranks' recordings nor their stacks are there")
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    calls = [call for wait in event.waiting for call in wait.calls]
+    group = event.waiting[0].group
+    silent = event.silence.seconds if event.silence else 0.0
+    usual = event.silence.usual_seconds if event.silence else 0.0
+    rhythm = f", where {seconds(usual)} are usual" if usual else ""
+    return Finding(
+        title=f"all are in {short(calls[0])}, and it does not complete",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=calls[0].site,
+        places=tuple(by_site(verdict, calls)),
+        evidence={
+            "operation": full(calls[0]),
+            "group": group.name if group else "",
+            "backend": group.backend if group else "",
+            "silence_seconds": round(silent, 1),
+            "hosts": sorted({verdict.timeline(call.rank).log.host for call in calls}),
+        },
+        why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program",
+        cures=(Cure("gather-backend-evidence"),),
+        at_ns=event.at_ns,
+    )
+
+
+def _jammed(silent_for: float) -> Recording:
+    """Everybody enters the last all_reduce, and nobody comes back."""
+    script = recording(ranks=3)
+    for _ in range(5):
+        script.collective("all_reduce", [25600], site="train.py:41 train").compute(0.2).step()
+    film = script.collective("all_reduce", [25600], site="train.py:41 train").film()
+    for runner in film.runners.values():
+        runner.log.unreturned()
+    last = max(int(runner.log.last_call["entered_ns"]) for runner in film.runners.values())
+    found: Recording = film.read(last + int(silent_for * 1e9))
+    return found
+
+
+def sick() -> Recording:
+    return _jammed(12)
+
+
+def healthy() -> Recording:
+    return _jammed(0.4)

@@ -1,0 +1,134 @@
+"""
+DD115 stuck-in-data: a rank waits for a batch that its DataLoader does not deliver.
+
+What it means    One rank is in the loader; the worker that makes its batch sits in a lock, a sleep, a file or the network, or was
+                 stopped. The other ranks wait for this one in a collective.
+Why it hurts     Everybody waits for one read. The error, after 30 minutes, names a rank that is fine.
+How we know      The rank's stack is in torch's DataLoader in all samples; the worker at work on a batch stands in the same line
+                 in all samples and has not run meanwhile. Workers that wait for an index are idle by right and not blamed.
+What to do       Look at the line of the worker. Give reads a timeout, DataLoader(timeout=...) turns the wait into an error that
+                 names it; open files and connections inside the worker, not before the fork.
+When it is fine  The worker moves or reads: slow data is not stuck data.
+Source           torch.utils.data.DataLoader(timeout=...); torch/utils/data/_utils/worker.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.standing import BUSY_SHARE, Doing, Standing, line_of
+from distdoctor.diagnosis.standstill import Standstill, evidence_of
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.stacks import ProcessStacks
+from distdoctor.testing.looks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
+
+
+@check("DD115", "stuck-in-data", severity=ERROR, family="hang")
+def examine(standstill: Standstill) -> Iterator[Finding]:
+    for standing in standstill.of_kind(Doing.DATA):
+        worker = _stuck_worker(standing, standstill)
+        at_work = any(_is_at_work(one) for one in standing.seen.workers)
+        if standing.rank in standstill.explained or (worker is None and (at_work or not standstill.is_stuck(standing))):
+            continue
+        site = _place(worker) if worker is not None else standing.site
+        yield Finding(
+            title=_title(standing, worker, standstill),
+            ranks=(standing.rank,),
+            confidence=standstill.confidence(standing),
+            place=site or standing.site,
+            places=_places(standing, worker, site, standstill),
+            evidence=evidence_of(worker if worker is not None else standing.process),
+            why=_why(standing, worker, standstill),
+            cures=(Cure("time-out-the-loader", change=_change(worker, site or standing.site)),),
+        )
+
+
+def _is_at_work(worker: ProcessStacks) -> bool:
+    """Whether a worker is making a batch, rather than waiting for an index."""
+    main = worker.main
+    return main is not None and main.inside("torch/utils/data/_utils/fetch.py") is not None
+
+
+def _stuck_worker(standing: Standing, standstill: Standstill) -> ProcessStacks | None:
+    for worker in standing.seen.workers:
+        still = worker.still_seconds is None or standstill.exceeds_patience(worker.still_seconds)
+        waits = not worker.moved and worker.cpu_share < BUSY_SHARE
+        if worker.is_stopped or (_is_at_work(worker) and waits and still):
+            return worker
+    return None
+
+
+def _place(worker: ProcessStacks) -> Site:
+    user = worker.main.user_frame if worker.main is not None else None
+    return user.site if user is not None else Site()
+
+
+def _title(standing: Standing, worker: ProcessStacks | None, standstill: Standstill) -> str:
+    how_long = standstill.how_long(standing)
+    if worker is None:
+        return f"waits for a batch{how_long}, which it makes itself (num_workers=0)"
+    state = "is stopped" if worker.is_stopped else "stands still"
+    return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}{how_long}"
+
+
+def _places(standing: Standing, worker: ProcessStacks | None, site: Site, standstill: Standstill) -> tuple[Place, ...]:
+    rows = standstill.places(standing)
+    if worker is None or not site:
+        return rows
+    line = line_of(standstill.recording.sources, site).strip()
+    return (
+        Place(
+            site, (standing.rank,), f"worker {max(worker.worker, 0)} is at `{line}`" if line else "its worker is here"
+        ),
+        *rows,
+    )
+
+
+def _why(standing: Standing, worker: ProcessStacks | None, standstill: Standstill) -> str:
+    parts = [standstill.who_waits] if standstill.who_waits else []
+    if worker is not None:
+        since = f", it last ran {worker.still_seconds:.0f} s ago" if worker.still_seconds is not None else ""
+        parts.append(
+            f"worker {max(worker.worker, 0)} of {len(standing.seen.workers)} (pid {worker.pid}) is in state {worker.state}{since}"
+        )
+    return "; ".join(parts)
+
+
+def _change(worker: ProcessStacks | None, site: Site) -> str:
+    if worker is not None and worker.is_stopped:
+        return f"kill -CONT {worker.pid}, once you know who stopped it"
+    where = f"{site.path.rpartition('/')[2]}:{site.line}"
+    return f"bound the wait at {where}, and make the loader say so: DataLoader(..., timeout=120)"
+
+
+def sick() -> Recording:
+    """Rank 1 waits for worker 0, which sleeps in __getitem__; worker 1 has nothing to do."""
+    asleep = process(
+        frame("data.py:12 __getitem__"),
+        torch_frame("fetch", FETCH),
+        torch_frame("_worker_loop", WORKER),
+        pid=2001,
+        worker=0,
+    )
+    idle = process(
+        frame("/usr/lib/python3.11/multiprocessing/queues.py:113 get"),
+        torch_frame("_worker_loop", WORKER),
+        pid=2002,
+        worker=1,
+    )
+    waiting = rank(1, torch_frame("_next_data", LOADER), frame("train.py:30 main"), still=3.0, workers=(asleep, idle))
+    return looked_at(in_collective(0), waiting, sources={"data.py": "\n" * 11 + "        time.sleep(600)\n"})
+
+
+def healthy() -> Recording:
+    """The worker is slow, and at work."""
+    busy = process(
+        frame("data.py:12 __getitem__"), torch_frame("fetch", FETCH), torch_frame("_worker_loop", WORKER), pid=2001, worker=0,
+        still=0.0, cpu_share=0.9,
+    )  # fmt: skip
+    return looked_at(
+        in_collective(0),
+        rank(1, torch_frame("_next_data", LOADER), frame("train.py:30 main"), still=3.0, workers=(busy,)),
+    )

@@ -1,0 +1,167 @@
+"""
+DD116 stuck-in-user-code: a rank sits in code that is no communication, and the others wait for it.
+
+What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a call that keeps the GIL; it does not reach the
+                 collective that its peers are in.
+Why it hurts     Every other rank waits until its timeout: 30 minutes with gloo, 10 with NCCL.
+How we know      Two samples of its stack are the same, the kernel has not let it run in between (or it has held the GIL in
+                 both), it is in none of torch's communicating functions, and somebody has stood still for ten seconds. From
+                 dumps and recordings alone: its peers wait in a call that it has not issued, and it issued nothing else.
+What to do       Look at the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
+                 step, never between two collectives; keep prompts and breakpoints out of ranks.
+When it is fine  It moves: its stack changes, it computes without the GIL, or it reads and writes. Then nothing is reported.
+Source           py-spy dump, /proc/PID/sched, torch.distributed.init_process_group(timeout=...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.finding import ERROR, Confidence, Cure, Finding, Place
+from distdoctor.diagnosis.standing import Doing, Standing
+from distdoctor.diagnosis.standstill import LIKELY, POSSIBLE, Standstill, evidence_of
+from distdoctor.diagnosis.verdict import Verdict
+from distdoctor.diagnosis.wait_for import Wait
+from distdoctor.diagnosis.words import at, by_site, short
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.looks import frame, in_collective, looked_at, rank
+
+PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.silence
+OWN_CODE = (Doing.USER, Doing.CHECKPOINT, Doing.HANDLE)
+
+
+@check("DD116", "stuck-in-user-code", severity=ERROR, family="hang")
+def examine(standstill: Standstill | None, verdict: Verdict | None) -> Iterator[Finding]:
+    if standstill is not None:
+        yield from _seen(standstill)
+        return
+    if verdict is None:
+        raise NotSeen("neither stacks nor collectives are known")
+    for event in verdict.told("DD116"):
+        yield _behind(verdict, event.ranks, event.waiting, event.confidence)
+    if not verdict.events and _is_snapshot(verdict.recording):
+        yield from _never_came(verdict)
+
+
+def _seen(standstill: Standstill) -> Iterator[Finding]:
+    """By stacks."""
+    for standing in standstill.of_kind(*OWN_CODE):
+        alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
+        at_start = any(True for _ in standstill.of_kind(Doing.INIT))  # then it is late, which DD118 says
+        if standing.rank in standstill.explained or alone or at_start or not standstill.is_stuck(standing):
+            continue
+        yield Finding(
+            title=f"{standing.words}{standstill.how_long(standing)}",
+            ranks=(standing.rank,),
+            confidence=standstill.confidence(standing),
+            place=standing.site,
+            places=standstill.places(standing),
+            evidence=evidence_of(standing.process) | _children(standing),
+            why=_why(standing, standstill),
+            cures=(Cure("bound-the-wait", change=_change(standing)),),
+        )
+
+
+def _is_snapshot(recording: Recording) -> bool:
+    """Nobody knows how the job went on: these are dumps."""
+    return not recording.job.running and not recording.job.ends
+
+
+def _never_came(verdict: Verdict) -> Iterator[Finding]:
+    """By dumps: a rank has issued less than its peers wait for, and sits in no call itself."""
+    inside = {rank for wait in verdict.waits for rank in wait.ranks}
+    for wait in verdict.waits:
+        late = tuple(rank for rank in wait.on if rank not in inside)
+        if not late or wait.any_of:
+            continue
+        entered = max(call.entered_ns for call in wait.calls)
+        waited = verdict.recording.job.read_at_ns - entered
+        yield _behind(verdict, late, (wait,), LIKELY if waited >= PATIENCE_NS else POSSIBLE)
+        return
+
+
+def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...], confidence: Confidence) -> Finding:
+    last = verdict.timeline(ranks[0]).last_call
+    waits = [call for wait in waiting for call in wait.calls]
+    usual = waits[0] if waits else None
+    reached = f"did not come to {short(usual)}" if usual is not None else "stands still"
+    after = f"after {short(last)} at {at(last.site)}" if last is not None else "and has issued nothing at all"
+    places = [Place(verdict.timeline(rank).last_site, (rank,), "last seen here, then nothing") for rank in ranks]
+    return Finding(
+        title=f"{reached}; it is in code of its own {after}",
+        ranks=ranks,
+        confidence=confidence,
+        place=verdict.timeline(ranks[0]).last_site,
+        places=(*places, *by_site(verdict, waits)),
+        evidence={
+            "last_call": short(last) if last is not None else "",
+            "waited_for": short(usual) if usual is not None else "",
+            "waiting_ranks": sorted(call.rank for call in waits),
+        },
+        why=f"{named(c.rank for c in waits)} entered it and {named(ranks)} issued nothing since; what it does meanwhile only its "
+        "stack says (distdoctor hang-dump, while the job lives)",
+        cures=(
+            Cure(
+                "bound-the-wait",
+                change=f"look at what {named(ranks)} does after {at(last.site) if last else 'its start'}",
+            ),
+        ),
+        at_ns=min((verdict.timeline(call.rank).wall(call.entered_ns) for call in waits), default=0),
+    )
+
+
+def _children(standing: Standing) -> dict[str, object]:
+    running = [f"{child.command[:60]} (pid {child.pid}, state {child.state})" for child in standing.seen.children]
+    return {"child processes": running} if running else {}
+
+
+def _why(standing: Standing, standstill: Standstill) -> str:
+    process = standing.process
+    parts = [standstill.who_waits] if standstill.who_waits else []
+    if process is not None and process.held_gil:
+        parts.append(
+            f"rank {standing.rank} computes ({process.cpu_share:.0%} of a core) in one call that never lets the GIL go"
+        )
+    elif process is not None and process.still_seconds is not None:
+        parts.append(
+            f"the main thread of rank {standing.rank} last ran {process.still_seconds:.0f} s ago (pid {process.pid})"
+        )
+    else:
+        parts.append(f"its stack was the same in all samples over {standstill.stacks.observed_seconds:.1f} s")
+    parts += [f"it has started {child.command[:60]} (pid {child.pid})" for child in standing.seen.children[:1]]
+    return "; ".join(parts)
+
+
+def _change(standing: Standing) -> str:
+    line = standing.line.strip()
+    path = standing.site.path.rpartition("/")[2]
+    where = f"{path}:{standing.site.line}"
+    inner = standing.inner
+    innermost = f"{inner.path}:{inner.function}" if inner is not None else ""
+    if "sleep(" in line:
+        return f"take the sleep at {where} out of the ranks, or do it on every rank"
+    if "input(" in line or "breakpoint(" in line or "/pdb.py" in innermost or "/bdb.py" in innermost:
+        return f"take the prompt at {where} out: a rank has no terminal"
+    if "subprocess.py" in innermost:
+        return f"give the subprocess at {where} a timeout: subprocess.run(..., timeout=60)"
+    if "acquire(" in line or "threading.py" in innermost or line.startswith("with "):
+        return f"give the lock at {where} a timeout (lock.acquire(timeout=60)) and find out who holds it"
+    if standing.process is not None and standing.process.held_gil:
+        return f"bound the work of the call at {where} (smaller input, a simpler pattern), or do it in another process"
+    return f"bound the wait at {where}, or do this on every rank"
+
+
+SOURCE = "\n" * 56 + "    lock.acquire()\n"
+
+
+def sick() -> Recording:
+    """Rank 1 waits for a lock that nobody opens."""
+    return looked_at(in_collective(0), rank(1, frame("train.py:57 save")), sources={"train.py": SOURCE})
+
+
+def healthy() -> Recording:
+    """Rank 1 is in the same line, and at work."""
+    busy = rank(1, frame("train.py:57 save"), still=0.0, cpu_share=0.98)
+    return looked_at(in_collective(0), busy, sources={"train.py": SOURCE})

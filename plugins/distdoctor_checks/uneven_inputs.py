@@ -1,0 +1,98 @@
+"""
+DD111 uneven-inputs: a rank ran out of batches earlier than the others, and left the loop that they are still in.
+
+What it means    One rank's loader had fewer batches. It went on behind the loop (or ended), while the others still
+                 issue the collectives of one more step.
+Why it hurts     The others wait in that step's collectives until the timeout, at the end of an epoch, after hours.
+How we know      The recorded pass over the loader ended on this rank after fewer batches than another rank has drawn
+                 from the same loader, before its collectives parted from those of the others.
+What to do       Give all ranks as many batches (drop_last, a DistributedSampler), or wrap the loop in `with
+                 model.join():`.
+When it is fine  Uneven inputs under join(), and loaders that only some ranks use: nothing hangs then, and nothing is
+                 reported.
+Source           torch.nn.parallel.DistributedDataParallel.join; torch.distributed.algorithms.join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, of_variants, short
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+
+@check("DD111", "uneven-inputs", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD111"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    uneven = event.uneven
+    assert uneven is not None
+    counts: dict[int, list[int]] = {}
+    for rank, batches in uneven.batches.items():
+        counts.setdefault(batches, []).append(rank)
+    table = "; ".join(f"{batches} batches on {named(ranks)}" for batches, ranks in sorted(counts.items()))
+    least, most = min(counts), max(counts)
+    return Finding(
+        title=f"ran out of batches after {least}, others drew {most}" + (f": {_then(event)}" if _then(event) else ""),
+        ranks=uneven.short,
+        confidence=event.confidence,
+        place=uneven.site,
+        places=(*_places(verdict, event), Place(uneven.site, uneven.short, f"the loader ended after {least} batches")),
+        evidence={
+            "batches": dict(uneven.batches),
+            "expected": short(event.usual) if event.usual else "",
+            "issued": short(event.odd) if event.odd else "",
+        },
+        why=table,
+        cures=(
+            Cure(
+                "join-uneven-inputs",
+                change=f"wrap the loop at {at(uneven.site)} in `with model.join():`, or make every rank draw {least} batches "
+                "(drop_last=True with a DistributedSampler)",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def _then(event: Event) -> str:
+    """What came of it."""
+    if event.odd is not None and event.usual is not None:
+        return f"it issued {short(event.odd)}, they are in {short(event.usual)}"
+    return f"it ended, they wait in {short(event.usual)}" if event.usual is not None else ""
+
+
+def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
+    if event.divergence is not None:
+        return of_variants(verdict, event)
+    calls = [call for wait in event.waiting for call in wait.calls]
+    return tuple(by_site(verdict, calls or ([event.usual] if event.usual else [])))
+
+
+def sick() -> Recording:
+    script = recording(ranks=4)
+    for step in range(4):
+        others = [0, 1, 3] if step == 3 else range(4)
+        script.draw(others, batch_size=8, loop_site="train.py:30 train", made_site="train.py:12 main")
+        script.collective("all_reduce", [25600], native=True, only=others, site="train.py:33 train").step(others)
+    return script.exhausted().collective("barrier", site="train.py:60 main").live()
+
+
+def healthy() -> Recording:
+    """Uneven inputs under join(): the rank that has run out shadows the others' collectives."""
+    script = recording(ranks=4)
+    for step in range(4):
+        others = [0, 1, 3] if step == 3 else range(4)
+        script.draw(others, batch_size=8, loop_site="train.py:30 train", made_site="train.py:12 main")
+        if step == 3:
+            script.exhausted(2)
+        script.collective("all_reduce", [25600], native=True, site="train.py:33 train").step(others)
+    return script.exhausted().collective("barrier", site="train.py:60 main").finished()

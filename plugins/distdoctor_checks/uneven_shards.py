@@ -1,0 +1,75 @@
+"""
+DD305 uneven-shards: in one epoch some ranks get more batches than others.
+
+What it means    The shares of the data set are of different size. Ranks that run out first stop calling collectives.
+Why it hurts     Without `join` the others wait for ever at the end of the epoch. With it, or with an all_reduce of their own, the
+                 last steps average over fewer ranks, and the samples of small shares weigh more.
+How we know      The passes of one epoch are over on all ranks that average their gradients, and the numbers of batches that were
+                 handed over differ.
+What to do       Let DistributedSampler divide the data (it pads or drops), or drop_last in each shard, or wrap the loop in join.
+When it is fine  Ranks whose last batch alone is smaller. Passes left by `break` are not counted.
+Source           torch.distributed.algorithms.Join; DistributedDataParallel.join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.samples import SampleOrders, Together
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD305", "uneven-shards", severity=WARNING)
+def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+    told: set[str] = set()
+    for together in orders.together():
+        for known in replicas.sets:
+            passes = together.among(known.ranks)
+            over = all(one.exhausted and one.trains for one in passes.passes.values())
+            batches = {one.batches for one in passes.passes.values()}
+            if over and len(batches) > 1 and str(passes.one.made_line) not in told:
+                told.add(str(passes.one.made_line))
+                yield _finding(passes)
+
+
+def _finding(together: Together) -> Finding:
+    passes = together.passes
+    most = max(one.batches for one in passes.values())
+    fewest = min(one.batches for one in passes.values())
+    short = tuple(rank for rank, one in passes.items() if one.batches < most)
+    one = together.one
+    return Finding(
+        title=f"{named(short)} got fewer batches than the others in one epoch ({fewest:,} against {most:,})",
+        ranks=short,
+        confidence=CERTAIN,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, together.ranks, f"the loader is made, sampler {one.sampler_name}"),
+            Place(one.loop_line, together.ranks, "iterates it to train"),
+        ),
+        evidence={
+            "batches": {rank: p.batches for rank, p in list(passes.items())[:16]},
+            "samples": {rank: p.drawn for rank, p in list(passes.items())[:16]},
+        },
+        why=f"batches by rank: {', '.join(f'{rank}: {p.batches:,}' for rank, p in list(passes.items())[:8])}",
+        cures=(Cure("even-shards", effect=f"{fewest:,} or {most:,} batches on every rank"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    orders = {0: list(range(60)), 1: list(range(60, 100))}
+    return sampled_job(ranks=2, length=100).train(orders=orders, sampler="BatchSampler>SequentialSampler").recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    orders = {0: list(range(0, 99, 2)), 1: list(range(1, 99, 2))}
+    return sampled_job(ranks=2, length=99).train(orders=orders, sampler="BatchSampler>SequentialSampler").recording()

@@ -1,0 +1,127 @@
+"""
+DD113 unmatched-send-recv: a send or a receive whose other end never comes, or does not fit.
+
+What it means    Point to point needs both ends: the same group, each other as peers, the same tag, the same size and
+                 dtype.
+Why it hurts     The receiver waits for ever. A send that is larger than its receive aborts the receiver on gloo, a
+                 smaller one leaves the rest of the tensor as it was.
+How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or waits
+                 itself for something that needs the receiver, so its send will not come any more; or the n-th send and
+                 the n-th receive of one pair differ in size.
+What to do       Give every send its recv: same group, tag, size, and each other as peers.
+When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends on their way (they may be
+                 buffered).
+Source           torch.distributed.send, recv: gloo matches by tag, NCCL by order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.ending import LEFT
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import at, by_site, full, pairwise, short
+from distdoctor.recording.layout import Op
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.testing import recording
+
+
+@check("DD113", "unmatched-send-recv", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD113"):
+        yield _misfit(verdict, event) if event.pair else _finding(verdict, event)
+
+
+def _misfit(verdict: Verdict, event: Event) -> Finding:
+    assert event.pair is not None
+    sent, got = event.pair
+    return Finding(
+        title=f"{pairwise(got)} takes {got.nbytes} bytes {got.dtype}, the send has {sent.nbytes} bytes {sent.dtype}",
+        ranks=event.ranks,
+        place=got.site,
+        places=tuple(by_site(verdict, [sent, got])),
+        evidence={"sent": full(sent), "received": full(got), "sent_bytes": sent.nbytes, "received_bytes": got.nbytes},
+        why="a receive must be as large as its send: a larger send aborts it on gloo, a smaller one leaves the rest unset",
+        cures=(
+            Cure(
+                "pair-send-with-recv", change=f"give {at(sent.site)} and {at(got.site)} tensors of one shape and dtype"
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    receive = event.usual
+    assert receive is not None
+    sender = receive.root
+    places = [*by_site(verdict, [receive]), *by_site(verdict, [call for call in event.unpaired if call.rank == sender])]
+    doing = _doing(verdict, event, sender)
+    if doing is not None and not event.unpaired:
+        places.append(doing)
+    return Finding(
+        title=f"{short(receive)} waits for a send that never comes",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=receive.site,
+        places=tuple(places),
+        evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in event.unpaired]},
+        why=_why(verdict, event, receive),
+        cures=(Cure("pair-send-with-recv", change=_change(event, receive)),),
+        at_ns=event.at_ns,
+    )
+
+
+def _doing(verdict: Verdict, event: Event, sender: int) -> Place | None:
+    for wait in event.waiting:
+        for call in wait.calls:
+            if call.rank == sender:
+                return by_site(verdict, [call])[0]
+    timeline = verdict.facts.timelines.get(sender)
+    return Place(timeline.last_site, (sender,), "last seen here") if timeline and timeline.last_site else None
+
+
+def _why(verdict: Verdict, event: Event, receive: Call) -> str:
+    ending = verdict.endings.get(receive.root)
+    if receive.op is Op.RECV_ANY:
+        words = [f"none of the members that could send to rank {receive.rank} can do so any more"]
+    elif ending is not None and ending.how == LEFT:
+        words = [f"rank {receive.root} has ended in order and never sent to rank {receive.rank} with tag {receive.tag}"]
+    else:
+        words = [f"rank {receive.root} itself waits for something that needs rank {receive.rank}"]
+    for call in event.unpaired:
+        if call.op is Op.SEND and call.rank == receive.root:
+            if call.root != receive.rank:
+                words.append(f"it sent to rank {call.root} instead, where nobody has received it")
+            elif call.tag != receive.tag:
+                words.append(f"it sent with tag {call.tag}, the receive asks for tag {receive.tag}")
+            break
+    return "; ".join(words)
+
+
+def _change(event: Event, receive: Call) -> str:
+    for call in event.unpaired:
+        if call.op is Op.SEND and call.rank == receive.root and call.root == receive.rank and call.tag != receive.tag:
+            return f"use one tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
+        if call.op is Op.SEND and call.rank == receive.root and call.root != receive.rank:
+            return f"send to dst={receive.rank} at {at(call.site)}, or receive on rank {call.root}"
+    return f"send from rank {receive.root} to rank {receive.rank} before anything that waits for rank {receive.rank}"
+
+
+def sick() -> Recording:
+    script = recording(ranks=2)
+    script.collective("all_reduce", [8], site="train.py:20 main").step()
+    script.send(0, 1, [8], tag=1, site="train.py:41 exchange").recv(1, 0, [8], tag=2, site="train.py:43 exchange")
+    return script.collective("barrier", site="train.py:50 main").live()
+
+
+def healthy() -> Recording:
+    """A pipeline whose last stage is slow, and receives that were posted long before their sends."""
+    script = recording(ranks=3)
+    for _ in range(3):
+        script.recv(1, 0, [8], asynchronous=True, site="train.py:40 stage").send(0, 1, [8], site="train.py:41 stage")
+        script.wait(1).send(1, 2, [8], site="train.py:43 stage").recv(2, 1, [8], site="train.py:44 stage")
+        script.step()
+    return script.recv(2, 1, [8], site="train.py:44 stage").stays([0, 1]).live(silent_for=3)

@@ -1,0 +1,76 @@
+"""
+DD306 unsharded-iterable: an IterableDataset yields the same stream on every rank.
+
+What it means    No sampler divides iterable data: unless the data set itself looks at the rank, every rank gets all of it, in the
+                 same order.
+Why it hurts     The ranks' gradients are copies of one another: W ranks train like one.
+How we know      The first samples of each batch are compared by content, batch by batch: at least 8 different ones in a row are
+                 equal on ranks that average their gradients. Random augmentation hides it: then nothing is reported.
+What to do       Take every world_size-th sample, beginning at the rank; with workers, at rank * num_workers + worker id.
+When it is fine  Tensor-, pipeline- and context-parallel ranks have to read the same: not reported.
+Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.diagnosis.streams_of_data import SameStream, copies_in_workers, same_streams
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD306", "unsharded-iterable", severity=ERROR, family="streams")
+def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+    told: set[str] = set()
+    for same in same_streams(orders, replicas):
+        line = str(same.passes.one.made_line)
+        if line not in told:
+            told.add(line)
+            yield _finding(same)
+
+
+def _finding(same: SameStream) -> Finding:
+    one, ranks = same.passes.one, same.passes.ranks
+    workers = f", and so do its {one.workers} workers" if copies_in_workers(one) else ""
+    return Finding(
+        title=f"{named(ranks)} read the same stream: {one.data.name} yields the same samples on each{workers}",
+        ranks=ranks,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is made, data set {one.data.name}"),
+            Place(one.loop_line, ranks, "iterates it to train"),
+        ),
+        evidence={
+            "batches_compared": same.batches,
+            "fingerprints": [f"{int(word):08x}" for word in one.first[:5]],
+            "dataset": one.data.name,
+            "workers": one.workers,
+            "replicas": same.replicas.words,
+        },
+        why=f"the first samples of {same.batches:,} different batches are equal on {named(ranks)}; {same.replicas.words}",
+        cures=(Cure("shard-the-stream", effect=f"each rank reads 1/{len(ranks)} of the stream"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    stream = list(range(1000, 1020))
+    return sampled_job(ranks=2, length=-1).train(orders={0: stream, 1: stream}, sampler="", flags=_STREAM).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    orders = {0: list(range(1000, 1020)), 1: list(range(2000, 2020))}
+    return sampled_job(ranks=2, length=-1).train(orders=orders, sampler="", flags=_STREAM).recording()
+
+
+_STREAM = PassFlag.ITERABLE | PassFlag.HASHED

@@ -1,0 +1,67 @@
+"""
+DD202 unsynchronised-gradients: the optimizer steps with different gradients on ranks that should average them.
+
+What it means    When optimizer.step() begins, the gradient of one parameter is not the same bits on every replica.
+Why it hurts     Each rank takes a step of its own. From then on the replicas are different models, while every loss looks fine.
+How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
+                 placement, or one group in which gradients are reduced by hand. Clean training agrees bit for bit.
+What to do       Let every gradient pass through one reduction before the step, and change gradients after it on all ranks
+                 alike: no clipping by local values, no noise, no branch on the rank.
+When it is fine  Never for replicas. Where the cause is known another code says it: a forward past the wrapper (DD206), no_sync
+                 (DD207), parameters unknown to the reducer (DD219), a single flipped bit (DD214).
+Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.gradients import BY_HAND
+from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
+def examine(partings: Partings) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) != "DD202":
+            continue
+        yield Finding(
+            title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
+            ranks=parting.odd,
+            place=parting.site,
+            places=places(parting),
+            evidence=evidence(parting, synced=parting.counts("synced")),
+            why=_why(parting),
+            cures=(Cure("all-reduce-gradients"),),
+            at_ns=parting.at_ns,
+        )
+
+
+def _why(parting: Parting) -> str:
+    parts = []
+    if parting.peers.by == BY_HAND:
+        parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or changed after it")
+    else:
+        parts.append(f"{parting.peers.by} has averaged, and afterwards {parting.share} were changed on some ranks only")
+    none = parting.first.none_on if parting.first else ()
+    if none:
+        parts.append(f"{named(none)} had no gradient there at all: it did not use that parameter in this step")
+    parts.append(tie(parting))
+    return ". ".join(part for part in parts if part)
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step(grads={1: 1}, params={1: 1}, names=["head.weight"]).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(3).initial().step().step().recording()

@@ -1,0 +1,24 @@
+"""One way of training per file, and the reference models and data. The package offers what its modules hold, so that nothing is
+listed twice. Its modules import torch inside their functions only, so that listing them takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distdoctor.hooks import found_in, offers
+from distdoctor.offers import DataSource, Model, Strategy
+
+
+@offers
+def distdoctor_strategies() -> Iterable[Strategy]:
+    return found_in(__name__, Strategy)
+
+
+@offers
+def distdoctor_models() -> Iterable[Model]:
+    return found_in(__name__, Model)
+
+
+@offers
+def distdoctor_data() -> Iterable[DataSource]:
+    return found_in(__name__, DataSource)

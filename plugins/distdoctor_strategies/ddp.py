@@ -1,0 +1,70 @@
+"""DistributedDataParallel: a replica on each rank, gradients averaged in buckets while backward is still computing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdoctor.errors import WrongUse
+from distdoctor.offers import Option, Strategy
+from distdoctor.workloads.request import TrainingRequest, refuse_offload, require_even_shares
+
+if TYPE_CHECKING:
+    from distdoctor.workloads.training import Training
+
+DDP = Strategy(
+    name="ddp",
+    summary="DistributedDataParallel: a replica per rank, averaged gradients",
+    train="distdoctor_strategies.ddp:train",
+    options=(
+        Option(
+            "by-hand",
+            "Average gradients by one all_reduce per parameter instead of DistributedDataParallel.",
+            bool,
+            False,
+        ),
+        Option("find-unused-parameters", "Let DDP look for parameters that a step does not use.", bool, False),
+        Option("sync-batch-norm", "Normalise by the whole batch (GPU only).", bool, False),
+    ),
+)
+
+
+def validate(request: TrainingRequest, world_size: int) -> None:
+    refuse_offload(request)
+    require_even_shares(request, world_size)
+    if request.options["sync_batch_norm"] and request.backend == "gloo":
+        raise no_synchronised_batch_norm()
+
+
+def no_synchronised_batch_norm() -> WrongUse:
+    return WrongUse(
+        "SyncBatchNorm has no CPU implementation",
+        way_out="Train on a GPU, or use a model that normalises by groups or layers, such as --model convnet.",
+    )
+
+
+def train(training: Training) -> None:
+    """Train behind DistributedDataParallel, or with plain all_reduce calls in its place."""
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from distdoctor.workloads.arrangement import AveragedByHand, Replica
+
+    module = training.make_model()
+    if training.option("sync_batch_norm"):
+        if training.device.type == "cpu":
+            raise no_synchronised_batch_norm()
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    if training.option("by_hand"):
+        training.fit(
+            AveragedByHand(module, precision=training.precision).reading_share(training.rank, training.world_size)
+        )
+        return
+    model = DistributedDataParallel(
+        module,
+        device_ids=training.device_ids,
+        find_unused_parameters=training.option("find_unused_parameters"),
+        gradient_as_bucket_view=True,  # gradients live in the buckets: no second copy of them
+    )
+    training.fit(
+        Replica(model, module=module, precision=training.precision).reading_share(training.rank, training.world_size)
+    )
