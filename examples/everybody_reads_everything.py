@@ -1,0 +1,48 @@
+"""A shuffled loader without a DistributedSampler: every rank reads the whole data set.
+
+distdoctor run --nproc 2 examples/everybody_reads_everything.py
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make_data():
+    """Points in the plane; the label says on which side of a circle they lie."""
+    points = torch.randn(512, 2, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(points, (points.norm(dim=1) < 1.2).long())
+
+
+def train_step(model, optimizer, points, labels):
+    loss = nn.functional.cross_entropy(model(points), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def train():
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = make_data()
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+
+    for epoch in range(3):
+        for points, labels in loader:
+            loss = train_step(model, optimizer, points, labels)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch} loss {loss.item():.3f}")
+
+
+def main():
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
