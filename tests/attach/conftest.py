@@ -1,0 +1,51 @@
+"""Real jobs to look at from outside. Every process of a job is ended by its pid when the test is over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from looking import VICTIM, Job, free_port, start
+
+
+@pytest.fixture
+def jobs() -> Iterator[Callable[..., Job]]:
+    """Start the victim's two ranks by hand, with the variables that launchers set: `jobs("lock")`."""
+    started: list[Job] = []
+
+    def begin(mode: str, *, ready: int = 2) -> Job:
+        shared = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        ranks = [
+            start([sys.executable, str(VICTIM), mode], RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+            for rank in range(2)
+        ]
+        job = Job(ranks)
+        started.append(job)
+        job.wait_for("ready", ready)
+        return job
+
+    yield begin
+    for job in started:
+        job.end()
+
+
+@pytest.fixture
+def launched() -> Iterator[Callable[..., Job]]:
+    """Start any command that runs the victim: `launched([...])`."""
+    started: list[Job] = []
+
+    def begin(words: list[str], *, ready: int = 2) -> Job:
+        job = Job([start(words)])
+        started.append(job)
+        job.wait_for("ready", ready)
+        return job
+
+    yield begin
+    for job in started:
+        job.end()

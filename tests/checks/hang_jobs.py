@@ -1,0 +1,276 @@
+"""Real ranks over gloo that hang in ways that people meet, and healthy ones that look most like them."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import RankResult, run_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.run_folder import read_run
+
+LOOK_AFTER = 5.0  # seconds: the ranks hang by then
+
+
+def watched(target: Callable[[int], Any], *, ranks: int = 2, seconds: float = LOOK_AFTER) -> Recording:
+    """What a watcher reads of the job after so many seconds, or when its ranks have ended before."""
+    with tempfile.TemporaryDirectory() as folder:
+        looks: list[Recording] = []
+        look = threading.Timer(
+            seconds, lambda: looks.append(_read(folder, ranks, Job(read_at_ns=time.monotonic_ns(), running=True)))
+        )
+        look.start()
+        results = run_ranks(_rank, ranks, target, folder, timeout=seconds + 1, join=False)
+        look.cancel()
+        look.join()
+        if any(result.timed_out for result in results):
+            ends = {result.rank: _end(result) for result in results if not result.timed_out}
+            return replace(looks[0], job=replace(looks[0].job, ends=ends))
+        return _read(folder, ranks, Job(ends={result.rank: _end(result) for result in results}))
+
+
+def _end(result: RankResult) -> RankEnd:
+    code = result.exit_code or 0
+    return RankEnd(None if code < 0 else code, signal=max(0, -code), at_ns=time.monotonic_ns())
+
+
+def _read(folder: str, ranks: int, job: Job) -> Recording:
+    found = read_run(Path(folder))
+    assert not found.troubles, found.troubles
+    return Recording(replace(job, world_size=ranks), found.ranks, sources={__file__: Path(__file__).read_text("utf-8")})
+
+
+def _rank(rank: int, world_size: int, target: Callable[[int], Any], folder: str) -> None:
+    os.environ["DISTDOCTOR_RUN"] = folder
+    os.environ["DISTDOCTOR_STREAMS"] = "collectives,progress,samples"
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    from distdoctor.probe.start import start
+
+    start()
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    torch.manual_seed(0)
+    try:
+        target(rank)
+        dist.destroy_process_group()
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as the interpreter would: the harness has caught it
+        os._exit(1)
+
+
+def line(words: str) -> int:
+    """The number of the one line of this file that ends with these words."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (found,) = [number for number, text in enumerate(lines, 1) if text.endswith(words)]
+    return found
+
+
+class Trainer:
+    """The loop that most scripts have: a model in DDP, a loss that is averaged for the log, a checkpoint now and then."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+
+    def step(self) -> Tensor:
+        loss = self.model(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def average(self, loss: Tensor) -> Tensor:
+        total = loss.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    def save(self, step: int) -> None:
+        if step % 2:
+            dist.barrier()  # others wait for the file
+
+
+def nothing(rank: int) -> None:
+    dist.barrier()
+
+
+def skips_a_call(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        loss = trainer.step()
+        if not (rank == 1 and step == 5):
+            trainer.average(loss)
+        trainer.save(step)
+
+
+def stops_early(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        loss = trainer.step() + rank * step
+        if loss > 5:
+            break
+        trainer.average(loss)
+    dist.barrier()  # the end
+
+
+def saves_alone(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        trainer.average(trainer.step())
+        if step != 4:
+            continue
+        if rank == 0:
+            dist.barrier()  # of rank 0 alone
+
+
+def swallows_an_exception(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        loss = trainer.step()
+        try:
+            if rank == 1 and step == 5:
+                raise ValueError("a broken sample")
+            trainer.average(loss)
+        except ValueError:
+            pass
+        trainer.save(step)
+
+
+def leaves_early(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        if rank == 1 and step == 4:
+            os._exit(0)
+        trainer.average(trainer.step())
+
+
+class Statistics:
+    """A property that communicates, as metric libraries have them."""
+
+    def __init__(self) -> None:
+        self.value = torch.ones(3)
+
+    @property
+    def mean(self) -> Tensor:
+        parts = [torch.zeros(3) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, self.value)  # in a property
+        return torch.stack(parts).mean(0)
+
+
+def prints_a_property(rank: int) -> None:
+    trainer, statistics = Trainer(rank), Statistics()
+    for step in range(6):
+        trainer.average(trainer.step())
+        if rank == 0 and step == 3:
+            str(statistics.mean)
+
+
+class Resource:
+    """Cleans up together with the others when it is collected."""
+
+    def __init__(self) -> None:
+        self.ring = self
+
+    def __del__(self) -> None:
+        dist.barrier()  # in __del__
+
+
+def collects_garbage(rank: int) -> None:
+    gc.disable()  # else both may collect, at moments of their own
+    trainer = Trainer(rank)
+    resource = Resource()
+    for step in range(6):
+        trainer.average(trainer.step())
+        if step == 3:
+            del resource
+        if step == 4 and rank == 0:
+            gc.collect()
+
+
+def receives_first(rank: int) -> None:
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    dist.recv(x, src=1 - rank)  # both
+    dist.send(x, dst=1 - rank)
+
+
+def wrong_tag(rank: int) -> None:
+    x = torch.ones(4)
+    if rank == 0:
+        dist.send(x, dst=1, tag=7)
+    else:
+        dist.recv(x, src=0, tag=8)  # never sent
+    dist.barrier()
+
+
+def two_groups(rank: int) -> None:
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    x = torch.ones(4)
+    for group in groups if rank == 0 else reversed(groups):
+        dist.all_reduce(x, group=group)  # in two orders
+
+
+def other_shape(rank: int) -> None:
+    for step in range(4):
+        dist.all_reduce(torch.ones(10 + (rank if step == 2 else 0)), async_op=True)
+    time.sleep(60)
+
+
+def healthy(rank: int) -> None:
+    """Much of what looks sick and is not."""
+    trainer = Trainer(rank)
+    alone = [dist.new_group([0]), dist.new_group([1])][rank]
+    for step in range(4):
+        loss = trainer.average(trainer.step())
+        dist.all_reduce(loss, group=alone)
+        objects: list[Any] = [None, None]
+        dist.all_gather_object(objects, {"rank": rank, "text": "x" * (rank * 100)})
+        dist.broadcast(loss, src=step % 2)
+        trainer.save(step)
+    _splits_and_handles(rank)
+    if rank == 0:
+        time.sleep(1.0)  # writes a checkpoint
+    dist.barrier()
+    with trainer.model.join():
+        for _ in range(3 + rank):
+            trainer.step()
+    _pipeline(rank)
+    dist.monitored_barrier()
+
+
+def _splits_and_handles(rank: int) -> None:
+    sizes = [1, 2] if rank == 0 else [3, 4]
+    received = [1, 3] if rank == 0 else [2, 4]
+    dist.all_to_all_single(torch.zeros(sum(received)), torch.ones(sum(sizes)), received, sizes)
+    handles = [dist.all_reduce(torch.ones(size), async_op=True) for size in (3, 5, 7)]
+    dist.barrier()
+    for handle in reversed(handles):
+        handle.wait()
+
+
+def _pipeline(rank: int) -> None:
+    x = torch.ones(8)
+    for tag in range(3):
+        if rank == 0:
+            dist.send(x, dst=1, tag=tag)
+        else:
+            dist.recv(x, src=0, tag=tag)
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, x.clone(), 1 - rank)]
+    ):
+        work.wait()

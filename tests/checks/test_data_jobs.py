@@ -1,0 +1,165 @@
+"""The checks on data, each on a real job that is ill and on its healthy twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sample_jobs as jobs
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+
+
+def found(recording: Recording) -> list[Finding]:
+    """What the installed checks on data say."""
+    checks = [check for check in load().checks.values() if check.code.startswith("DD3")]
+    diagnosis = examine(recording, checks)
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    return list(diagnosis.findings)
+
+
+def only(recording: Recording) -> Finding:
+    findings = found(recording)
+    assert len(findings) == 1, [(one.code, one.title) for one in findings]
+    return findings[0]
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"workers": 2}, {"batches": 4, "epochs": 3}], ids=["whole", "workers", "limited"]
+)
+def test_a_sampler_that_is_never_told_the_epoch_is_found(about: dict[str, Any]) -> None:
+    recording, _ = jobs.watched(jobs.never_told, **about)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD301", (0, 1), CERTAIN)
+    assert finding.place.function == "epoch"
+    assert finding.evidence["set_epoch_calls"] == 0
+
+
+def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None:
+    recording, _ = jobs.watched(jobs.told_the_total)
+    finding = only(recording)
+    assert (finding.code, finding.ranks) == ("DD302", (0, 1))
+    assert (finding.evidence["value"], finding.evidence["argument"]) == (2, "epochs")
+    assert finding.place.function == "told_the_total"
+    assert finding.cures[0].change.splitlines()[1:] == [
+        "-        sampler.set_epoch(epochs)",
+        "+        sampler.set_epoch(_epoch)",
+    ]
+
+
+@pytest.mark.parametrize("length", [101, 120_000], ids=["every index kept", "one in four kept"])
+def test_samplers_with_different_seeds_overlap(length: int) -> None:
+    recording, handed = jobs.watched(jobs.seeded_by_rank, length=length)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD303", (0, 1), CERTAIN)
+    assert finding.evidence["differing"] == {"seed": {0: 0, 1: 1}}
+    shared = len(set(handed[0][0][: -(-length // 2)]) & set(handed[1][0][: length // 2]))
+    assert finding.evidence["shared"] * finding.evidence["keep_one_in"] == pytest.approx(shared, rel=0.1, abs=0)  # type: ignore[operator]
+
+
+def test_overlapping_subsets_are_found_by_the_samples_below_them() -> None:
+    recording, _ = jobs.watched(jobs.overlapping_subsets)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD303", (0, 1), LIKELY)
+    assert set(finding.evidence["examples"]) <= set(range(40, 60))  # type: ignore[call-overload]
+
+
+def test_the_same_shuffle_on_every_rank_is_an_error() -> None:
+    recording, _ = jobs.watched(jobs.not_sharded)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD304", (0, 1), CERTAIN)
+    assert finding.evidence["same_order"] is True
+    assert finding.place.function == "not_sharded"
+
+
+def test_another_shuffle_of_everything_on_every_rank_is_a_warning() -> None:
+    recording, _ = jobs.watched(jobs.not_sharded, same_seed=False)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.confidence) == ("DD304", WARNING, CERTAIN)
+
+
+def test_gradients_averaged_by_hand_make_replicas_too() -> None:
+    recording, _ = jobs.watched(jobs.averaged_by_hand)
+    finding = only(recording)
+    assert (finding.code, finding.confidence) == ("DD304", LIKELY)
+    assert "by hand" in str(finding.evidence["replicas"])
+
+
+def test_a_split_that_depends_on_the_rank_leaks() -> None:
+    recording, _ = jobs.watched(jobs.split_by_rank)
+    codes = {one.code for one in found(recording)}
+    assert "DD313" in codes
+    assert codes <= {"DD313", "DD303"}
+
+
+def test_a_sampler_for_four_ranks_in_a_job_of_two_is_found() -> None:
+    recording, _ = jobs.watched(jobs.rank_of_another_world)
+    finding = only(recording)
+    assert (finding.code, finding.confidence) == ("DD311", CERTAIN)
+    assert finding.evidence["num_replicas"] == {0: 4, 1: 4}
+
+
+def test_uneven_shards_are_counted() -> None:
+    recording, _ = jobs.watched(jobs.uneven)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.evidence["batches"]) == ("DD305", (1,), {0: 15, 1: 10})
+
+
+def test_padding_of_an_evaluation_is_told() -> None:
+    recording, _ = jobs.watched(jobs.padded_test)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.evidence["padding"]) == ("DD309", (1,), {1: 1})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_is_the_same_on_every_rank_is_found(workers: int) -> None:
+    recording, _ = jobs.watched(jobs.copied_by_ranks, workers=workers)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD306", (0, 1), CERTAIN)
+    assert finding.evidence["batches_compared"] == 12
+
+
+def test_a_stream_that_every_worker_repeats_is_found() -> None:
+    recording, _ = jobs.watched(jobs.copied_by_workers)
+    finding = only(recording)
+    assert (finding.code, finding.ranks) == ("DD307", (0, 1))
+    assert (finding.evidence["workers"], finding.evidence["batches_compared"]) == (2, 12)
+
+
+HEALTHY = [
+    (jobs.split_by_rank, {"seed_alike": True}),
+    (jobs.ordinary, {"workers": 2, "sampler_drops": True}),
+    (jobs.ordinary, {"drop_last": True}),
+    (jobs.ordinary, {"length": 1}),
+    (jobs.ordinary, {"length": 3}),
+    (jobs.made_anew, {}),
+    (jobs.seeded_by_hand, {}),
+    (jobs.weighted, {}),
+    (jobs.own_batches, {}),
+    (jobs.own_batches, {"endless": True}),
+    (jobs.disjoint_subsets, {}),
+    (jobs.own_data, {}),
+    (jobs.zipped, {}),
+    (jobs.streaming, {}),
+    (jobs.streaming, {"workers": 2}),
+    (jobs.restarted_search, {}),
+    (jobs.peeking, {}),
+    (jobs.trials, {}),
+    (jobs.odd_indices, {}),
+]
+
+
+def test_healthy_trainings_are_left_alone() -> None:
+    recording, _ = jobs.watched(jobs.one_after_the_other, trainings=HEALTHY, timeout=200)
+    assert [(one.code, one.title, str(one.place)) for one in found(recording)] == []
+
+
+def test_tensor_parallel_ranks_may_read_the_same() -> None:
+    recording, handed = jobs.watched(jobs.tensor_parallel)
+    assert handed[0] == handed[1]
+    assert found(recording) == []

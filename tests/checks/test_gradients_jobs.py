@@ -1,0 +1,155 @@
+"""The checks on replicas, each on a real job that is ill and on the healthy ones that look most like it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import gradient_jobs as jobs
+import pytest
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+
+
+def found(recording: Recording) -> list[Finding]:
+    """What the installed checks on gradients and numerics say."""
+    checks = [check for check in load().checks.values() if check.code.startswith(("DD2", "DD8"))]
+    diagnosis = examine(recording, checks)
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    return list(diagnosis.findings)
+
+
+def only(recording: Recording) -> Finding:
+    findings = found(recording)
+    assert len(findings) == 1, [(one.code, one.title) for one in findings]
+    return findings[0]
+
+
+# job, code, ranks, step, first parameter, a word of the line that is pointed at
+ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, str, str]] = [
+    (jobs.different_seeds, {}, "DD201", (0, 1), 0, "body.weight", "optimizer.step()"),
+    (jobs.forward_through_module, {}, "DD206", (0, 1), 1, "body.weight", "model.module(inputs)"),
+    (jobs.forward_through_module, {"since": 4}, "DD206", (0, 1), 4, "body.weight", "model.module(inputs)"),
+    (jobs.misaligned_no_sync, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
+    (jobs.everything_in_no_sync, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
+    (jobs.forward_inside_backward_outside, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
+    (jobs.edited_weight, {}, "DD203", (0,), 4, "head.weight", "optimizer.step()"),
+    (jobs.edited_weight, {"who": 1, "at": 1}, "DD203", (1,), 2, "head.weight", "optimizer.step()"),
+    (jobs.reloaded_on_one_rank, {}, "DD203", (1,), 5, "body.weight", "optimizer.step()"),
+    (jobs.flipped_bit, {}, "DD214", (1,), 4, "body.weight", "optimizer.step()"),
+    (jobs.flipped_bit, {"bit": 31, "who": 0}, "DD214", (0,), 4, "body.weight", "optimizer.step()"),
+    (jobs.flipped_bit, {"where": "grad"}, "DD214", (0, 1), 3, "body.weight", "optimizer.step()"),
+    (jobs.unfrozen_after_wrapping, {}, "DD219", (0, 1), 1, "body.weight", "inside.body.requires_grad_(True)"),
+    (jobs.layer_replaced_after_wrapping, {}, "DD219", (0, 1), 1, "head.weight", "# after wrapping"),
+    (jobs.converted_after_wrapping, {}, "DD219", (0, 1), 1, "body.weight", "model.double()"),
+    (jobs.learning_rate_by_rank, {}, "DD218", (0, 1), 4, "body.weight", '["lr"]'),
+    (jobs.noisy_gradients, {}, "DD202", (0, 1), 2, "head.bias", "optimizer.step()"),
+    (jobs.edited_state, {}, "DD205", (0, 1), 4, "head.weight", "optimizer.step()"),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "about", "code", "ranks", "step", "parameter", "words"),
+    ILL,
+    ids=[f"{case[0].__name__}{number}" for number, case in enumerate(ILL)],
+)
+def test_an_illness_is_named_with_step_parameter_rank_and_line(
+    job: Callable[..., Any],
+    about: dict[str, Any],
+    code: str,
+    ranks: tuple[int, ...],
+    step: int,
+    parameter: str,
+    words: str,
+) -> None:
+    recording, _ = jobs.watched(job, **about)
+
+    finding = only(recording)
+
+    assert (finding.code, finding.ranks, finding.evidence["step"]) == (code, ranks, step)
+    assert finding.evidence["parameters"][0] == parameter  # type: ignore[index]
+    assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+    assert finding.confidence == (LIKELY if code == "DD214" else CERTAIN)
+
+
+def test_a_model_that_was_never_wrapped_is_found_where_the_ranks_belong_together() -> None:
+    recording, _ = jobs.watched(jobs.never_wrapped)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD206", (0, 1), LIKELY)
+    assert finding.evidence["largest_collective_bytes"] == 4
+    assert finding.place.line == jobs.line("# nobody averages")
+
+
+HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (jobs.plain, {}),
+    (jobs.plain, {"norm": True}),
+    (jobs.plain, {"norm": True, "broadcast_buffers": False, "dropout": 0.2}),
+    (jobs.plain, {"gradient_as_bucket_view": True, "bucket_cap_mb": 1e-4}),
+    (jobs.plain, {"static_graph": True}),
+    (jobs.plain, {"find_unused_parameters": True}),
+    (jobs.averaged_by_hand, {}),
+    (jobs.accumulated, {}),
+    (jobs.uneven_under_join, {}),
+    (jobs.adversaries, {}),
+    (jobs.averaged_copy, {}),
+    (jobs.frozen_body, {}),
+    (jobs.low_rank, {}),
+    (jobs.unused_branch, {}),
+    (jobs.closures, {}),
+    (jobs.split_optimizer, {}),
+    (jobs.scaled, {}),
+    (jobs.sharded, {}),
+    (jobs.replicated_and_sharded, {}),
+    (jobs.tensor_parallel, {}),
+    (jobs.compiled, {}),
+    (jobs.own_optimizers, {"kind": "fused"}),
+    (jobs.own_optimizers, {"kind": "foreach"}),
+    (jobs.checkpointed, {}),
+    (jobs.two_models_apart, {}),
+]
+
+
+@pytest.mark.parametrize(("job", "about"), HEALTHY, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(HEALTHY)])
+def test_a_healthy_training_is_silent_and_trains_the_same_to_the_last_bit(
+    job: Callable[..., Any], about: dict[str, Any]
+) -> None:
+    recording, looked_at = jobs.watched(job, **about)
+    _, left_alone = jobs.watched(job, streams="collectives", **about)
+
+    assert [(one.code, one.title, one.why) for one in found(recording) if one.severity != NOTE] == []
+    assert all(len(log.rows("updates")) for log in recording.ranks.values())
+    assert looked_at == left_alone
+
+
+def test_of_three_ranks_the_majority_names_the_odd_one() -> None:
+    for odd, (job, about) in itertools.product(
+        (0, 2), ((jobs.edited_weight, {}), (jobs.flipped_bit, {"where": "grad"}))
+    ):
+        recording, _ = jobs.watched(job, ranks=3, who=odd, **about)
+        finding = only(recording)
+        assert finding.ranks == (odd,)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_flipped_bit_is_found_with_its_step_parameter_and_rank(seed: int) -> None:
+    rng = random.Random(seed)
+    about = {
+        "who": rng.randrange(2),
+        "at": rng.randrange(1, jobs.STEPS),
+        "bit": rng.randrange(32),
+        "element": rng.randrange(640),
+    }
+    recording, _ = jobs.watched(jobs.flipped_bit, **about)
+    finding = only(recording)
+    assert finding.ranks == (about["who"],)
+    assert finding.evidence["step"] == about["at"] + 1
+    assert finding.evidence["parameters"] == ["body.weight"]
+    assert finding.code == "DD214"
+    assert f"bit {about['bit']} " in str(finding.evidence["bit"])

@@ -1,0 +1,84 @@
+"""Real hangs are explained with the rank, the line and the cause, while they hang; healthy jobs are left in peace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hang_jobs
+import pytest
+from hang_jobs import line, watched
+
+from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.examination import examine
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+PLUGINS = plugins.load()
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """The fork server has imported torch: from now on ranks start in half a second."""
+    watched(hang_jobs.nothing, seconds=60)
+
+
+def diagnosed(recording: Recording) -> Diagnosis:
+    return examine(recording, HANGS, PLUGINS.remedies, live=recording.job.running)
+
+
+# what the ranks do, the code, the ranks, the line (found by its end)
+CASES = [
+    (hang_jobs.skips_a_call, "DD101", (1,), "dist.barrier()  # others wait for the file"),
+    (hang_jobs.stops_early, "DD101", (1,), "dist.barrier()  # the end"),
+    (hang_jobs.swallows_an_exception, "DD101", (1,), "dist.barrier()  # others wait for the file"),
+    (hang_jobs.saves_alone, "DD112", (0,), "if rank == 0:"),
+    (hang_jobs.leaves_early, "DD109", (1,), "dist.all_reduce(total)"),
+    (hang_jobs.prints_a_property, "DD101", (0,), "dist.all_gather(parts, self.value)  # in a property"),
+    (hang_jobs.collects_garbage, "DD101", (0,), "dist.barrier()  # in __del__"),
+    (hang_jobs.receives_first, "DD114", (0, 1), "dist.recv(x, src=1 - rank)  # both"),
+    (hang_jobs.wrong_tag, "DD113", (1, 0), "dist.recv(x, src=0, tag=8)  # never sent"),
+    (hang_jobs.two_groups, "DD108", (0, 1), "dist.all_reduce(x, group=group)  # in two orders"),
+]
+
+
+@pytest.mark.parametrize(("job", "code", "ranks", "words"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_a_real_hang_is_explained_while_it_hangs(
+    job: Callable[[int], None], code: str, ranks: tuple[int, ...], words: str
+) -> None:
+    diagnosis = diagnosed(watched(job))
+
+    (finding,) = diagnosis.findings
+    assert (finding.code, finding.ranks) == (code, ranks), finding
+    assert finding.confidence == ("likely" if code == "DD113" else "certain")
+    if words and code != "DD112":
+        assert finding.place.line == line(words)
+    assert finding.cures[0].change
+
+
+def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.saves_alone)).findings
+
+    assert finding.place.line == line("dist.barrier()  # of rank 0 alone") - 1
+    assert finding.cures[0].change.splitlines() == [
+        "-if rank == 0:",
+        "-    dist.barrier()  # of rank 0 alone",
+        "+dist.barrier()  # of rank 0 alone",
+    ]
+
+
+def test_sizes_that_differ_are_told_although_nobody_waits_for_the_handles() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.other_shape)).findings
+
+    assert finding.code == "DD103"
+    assert 1 in finding.ranks
+    assert finding.evidence["shape"] == {"[10]": [0], "[11]": [1]}
+
+
+def test_a_healthy_job_that_looks_sick_is_left_in_peace() -> None:
+    recording = watched(hang_jobs.healthy, seconds=60)
+
+    assert diagnosed(recording).findings == ()
+    assert not recording.job.running
+    assert all(len(log.calls) > 40 for log in recording.ranks.values())

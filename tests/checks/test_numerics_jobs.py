@@ -1,0 +1,95 @@
+"""The checks on numerics and scale, each on a real job that is ill; healthy ones are in test_gradients_jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradient_jobs as jobs
+import pytest
+from test_gradients_jobs import found, only
+
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING
+
+pytestmark = pytest.mark.job
+
+
+@pytest.mark.parametrize(
+    ("about", "layer", "where"),
+    [
+        ({"where": "forward"}, "1 (Breaking)", "forward"),
+        ({"where": "input"}, "0 (Linear)", "forward"),
+        ({"where": "backward"}, "0.bias", "gradient"),
+        ({"where": "forward", "who": 0, "at": 1}, "1 (Breaking)", "forward"),
+    ],
+    ids=["forward", "input", "backward", "first step"],
+)
+def test_the_first_nan_is_named_with_rank_step_and_layer(about: dict[str, Any], layer: str, where: str) -> None:
+    recording, _ = jobs.watched(jobs.first_nan, **about)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD801", (about.get("who", 1),), CERTAIN)
+    assert (finding.evidence["step"], finding.evidence["layer"], finding.evidence["where"]) == (
+        about.get("at", 3),
+        layer,
+        where,
+    )
+
+
+def test_without_deep_looks_the_rank_and_step_of_a_nan_loss_are_still_named() -> None:
+    recording, _ = jobs.watched(jobs.first_nan, deep=False)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.evidence["step"]) == ("DD801", (1,), 3)
+
+
+@pytest.mark.parametrize(("divisor", "error"), [(1.0, 4.0), (16.0, 0.25)], ids=["never divided", "divided twice"])
+def test_a_wrong_factor_of_accumulation_is_named_as_that_factor(divisor: float, error: float) -> None:
+    recording, _ = jobs.watched(jobs.undivided, divisor=divisor)
+    finding = only(recording)
+    assert (finding.code, finding.evidence["error"], finding.confidence) == ("DD208", error, LIKELY)
+    assert finding.place.line == jobs.line("# of each micro-step")
+
+
+def test_clipping_scaled_gradients_is_found_at_its_line() -> None:
+    recording, _ = jobs.watched(jobs.clipped_while_scaled)
+    finding = only(recording)
+    assert (finding.code, finding.place.line) == ("DD803", jobs.line("# still scaled"))
+
+
+def test_a_scaler_that_skips_on_one_rank_alone_is_found() -> None:
+    recording, _ = jobs.watched(jobs.scaler_by_rank)
+    finding = only(recording)
+    assert (finding.code, finding.evidence["step"], finding.evidence["skipped"]) == ("DD802", 3, {0: 0, 1: 1})
+
+
+@pytest.mark.parametrize(
+    ("job", "factor", "words"),
+    [(jobs.summed_by_hand, 2.0, "# and nobody divides"), (jobs.averaged_twice, 0.5, "optimizer.step()")],
+    ids=["summed", "divided twice"],
+)
+def test_a_wrong_factor_of_the_reduction_is_named_as_that_factor(job: Any, factor: float, words: str) -> None:
+    recording, _ = jobs.watched(job)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD209", (0, 1), CERTAIN)
+    assert finding.evidence["factor"] == pytest.approx(factor, rel=1e-3)
+    assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+def test_gradients_that_pile_up_are_found() -> None:
+    recording, _ = jobs.watched(jobs.never_zeroed)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD212", (0, 1), CERTAIN)
+    assert finding.places[0].site.line == jobs.line("# onto the old ones")
+
+
+def test_buffers_that_nobody_broadcasts_are_a_warning_and_running_statistics_a_note() -> None:
+    recording, _ = jobs.watched(jobs.own_buffers)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.evidence["buffers"]) == ("DD204", WARNING, ["seen"])
+    recording, _ = jobs.watched(jobs.plain, norm=True, broadcast_buffers=False)
+    finding = only(recording)
+    assert (finding.code, finding.severity) == ("DD204", NOTE)
+    assert finding.evidence["buffers"] == ["norm.running_mean", "norm.running_var"]
+
+
+def test_buffers_that_are_broadcast_before_each_forward_are_left_alone() -> None:
+    recording, _ = jobs.watched(jobs.own_buffers, broadcast=True)
+    assert found(recording) == []

@@ -1,0 +1,208 @@
+"""Commands that train nothing: quick, without torch, and helpful when mistyped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distdoctor.cli.main import COMMANDS
+from distdoctor.launch.new_run_folder import write_whole
+from distdoctor.recording.recording import Job
+from distdoctor.recording.run_folder import JOB_FILE, job_to_json
+
+Say = Callable[..., object]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run that ended well, as its job.json says; its ranks left no tapes."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_whole(folder / JOB_FILE, job_to_json(Job(argv=("train.py",), world_size=2, exit_code=0)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["rules"],
+        ["rules", "--output-format", "markdown"],
+        ["explain", "DD101"],
+        ["strategies"],
+        ["schema"],
+        ["examine", "--help"],
+        ["report", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_it_answers_without_torch(modules_after: Callable[..., set[str]], words: list[str]) -> None:
+    loaded = modules_after(*words)
+
+    assert "click" in loaded
+    assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("command", ["examine", "report", "show"])
+def test_a_recording_is_read_without_torch(
+    modules_after: Callable[..., set[str]], run_folder: Path, command: str
+) -> None:
+    assert "torch" not in modules_after(command, run_folder)
+
+
+def test_help_imports_no_plugin_and_no_numpy(modules_after: Callable[..., set[str]]) -> None:
+    assert not modules_after("--help") & {"numpy", "pluggy", "msgspec", "networkx", "distdoctor_checks"}
+
+
+def test_every_command_is_listed_with_one_sentence(say: Say) -> None:
+    said = say("--help")
+
+    assert said.code == 0
+    for name in COMMANDS:
+        assert f" {name} " in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "way_out"),
+    [
+        (["rums"], "there is no command rums", "Did you mean rules?"),
+        (["xyz"], "there is no command xyz", "`distdoctor --help` lists them."),
+        (["explain", "DD31"], "there is no check DD31", "`distdoctor rules` lists them."),
+        (["examine", "--fail-on", "errors"], None, None),
+        (["run", "--nprocs", "2", "x.py"], "there is no option --nprocs", "Did you mean --nproc?"),
+        (["run", "--stratgy", "ddp"], "there is no option --stratgy", "Did you mean --strategy?"),
+        (["run", "--strategy", "dpp"], "there is no strategy dpp", None),
+        (["run", "--strategy", "ddp", "--epoch", "2"], "there is no option --epoch", "Did you mean --epochs?"),
+        (["run", "--strategy", "single", "--by-hand"], "there is no option --by-hand", None),
+        (["run", "no-such.py"], "there is no script no-such.py", None),
+        (["run"], "nothing to run", None),
+        (["run", "--"], "no launcher follows `--`", None),
+        (
+            ["run", "--nproc", "2", "--", "torchrun", "x.py"],
+            "--nproc-per-node=2 stands before `--`, which starts",
+            None,
+        ),
+        (["run", "--nproc", "many", "--strategy", "ddp"], "Unsupported nproc_per_node value: many", None),
+        (["run", "--strategy", "ddp", "train.py"], "both --strategy ddp and train.py are asked for", None),
+        (["run", "--epochs", "2", "x.py"], "--epochs without --strategy", None),
+        (["run", "--strategy", "ddp", "--backend", "mpi"], "DD602: --backend mpi needs a torch", None),
+        (
+            ["run", "--strategy", "ddp", "--nproc", "1", "--fire-drill", "rank-died"],
+            "needs 2 ranks, and there are 1",
+            None,
+        ),
+        (
+            ["run", "--strategy", "ddp", "--nproc", "2", "--fire-drill", "rank-dead"],
+            "there is no fire drill rank-dead",
+            None,
+        ),
+        (["run", "--streams", "colectives", "x.py"], None, None),
+        (["run", "--output-format", "jsn", "x.py"], "there is no report format jsn", "Did you mean json? There are"),
+        (
+            ["run", "--strategy", "ddp", "--batch-size", "3", "--nproc", "2"],
+            "a batch of 3 samples does not divide",
+            None,
+        ),
+        (["run", "--start-method", "vfork", "x.py"], "argument --start-method/--start_method: invalid choice", None),
+        (["rules", "--no-plugin", "nobody"], "no plugin is called nobody", None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_is_two_lines_and_exit_code_2(
+    say: Say, words: list[str], message: str | None, way_out: str | None
+) -> None:
+    said = say(*words)
+
+    lines = said.err.splitlines()
+    assert said.code == 2
+    assert said.out == ""
+    assert len(lines) == 2
+    assert lines[0].startswith("distdoctor: ")
+    assert message is None or message in lines[0]
+    assert way_out is None or way_out in lines[1]
+
+
+def test_explain_prints_the_page_of_the_handbook_by_code_and_by_slug(say: Say) -> None:
+    by_code, by_slug = say("explain", "dd110"), say("explain", "rank-died")
+
+    assert by_code.code == 0
+    assert by_code.out.startswith("DD110 rank-died: ")
+    assert "What to do" in by_code.out
+    assert by_slug.out == by_code.out
+
+
+def test_the_table_of_checks_has_a_row_for_each(say: Say) -> None:
+    table = say("rules", "--output-format", "markdown").out
+    checks = json.loads(say("rules", "--output-format", "json").out)
+
+    rows = table.splitlines()[2:]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [check["code"] for check in checks]
+    assert all(check["headline"] for check in checks)
+
+
+def test_a_blocked_plugin_offers_nothing_and_is_listed_as_blocked(say: Say) -> None:
+    said = say("plugins", "--no-plugin", "drills")
+
+    assert "distdoctor_drills  blocked" in said.out
+    assert "0 drills" in said.out
+
+
+def test_every_drill_says_what_to_expect(say: Say) -> None:
+    from distdoctor import plugins
+
+    said = say("run", "--fire-drill", "list")
+
+    for drill in plugins.load().drills.values():
+        assert f"{drill.slug}  ({drill.code}" in said.out
+        assert drill.expect in said.out
+
+
+def test_nothing_to_examine_is_exit_code_4(say: Say, tmp_path: Path) -> None:
+    said = say("examine", tmp_path)
+
+    assert said.code == 4
+    assert len(said.err.splitlines()) == 2
+    assert str(tmp_path) in said.err
+
+
+def test_a_run_without_a_recording_is_not_called_healthy(say: Say, run_folder: Path) -> None:
+    assert "healthy" not in say("examine", run_folder).out
+
+
+def test_the_latest_run_of_the_working_directory_is_meant_when_none_is_named(say: Say, run_folder: Path) -> None:
+    runs = run_folder.parent / ".distdoctor" / "runs"
+    runs.mkdir(parents=True)
+    shutil.move(run_folder, runs / "20260101T000000-train")
+    (runs / "latest").symlink_to("20260101T000000-train")
+
+    said = say("show")
+
+    assert said.code == 0
+    assert said.out.splitlines()[0].endswith("runs/20260101T000000-train")
+
+
+def test_a_report_is_written_where_it_is_asked_for(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    said = say("report", run_folder, "--output-format", "json", "-o", tmp_path / "out.json")
+
+    assert said.code == 0
+    assert said.out == ""
+    assert json.loads((tmp_path / "out.json").read_text())["job"]["argv"] == ["train.py"]
+
+
+def test_a_report_that_cannot_be_written_is_wrong_use(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    said = say("report", run_folder, "-o", tmp_path / "missing" / "out.json")
+
+    assert said.code == 2
+    assert "No such file or directory" in said.err
+
+
+def test_the_environment_is_printed_for_a_bug_report(say: Say) -> None:
+    facts = json.loads(say("env", "--output-format", "json").out)
+
+    assert "gloo" in facts["backends"]
+    assert facts["torch"]

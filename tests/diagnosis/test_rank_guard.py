@@ -1,0 +1,138 @@
+"""Conditions around a line: found, told apart, and worked out for a rank as far as that goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.edit import out_of_condition
+from distdoctor.diagnosis.rank_guard import ENCLOSES, LEAVES, alternatives, guards_at, rank_guards, statement_at
+
+SOURCE = """\
+import torch.distributed as dist
+
+def train(model, loader, rank, best):
+    leader = dist.get_rank() == 0
+    for step, batch in enumerate(loader):
+        if rank == 3 and step == 5:
+            continue
+        loss = model(batch)
+        if loss < best:
+            dist.barrier()
+        if leader:
+            dist.all_reduce(loss)
+        else:
+            dist.broadcast(loss, 0)
+        if not is_main_process():
+            return
+        save(model)
+
+@rank_zero_only
+def save(model):
+    dist.barrier()
+
+def lora(rank, matrix_rank, ranks):
+    if matrix_rank > 3 or lora_rank == 8:
+        dist.barrier()
+    if "RANK" in os.environ and os.environ["RANK"] == "0":
+        dist.barrier()
+"""
+
+
+def found(line: int) -> list[tuple[int, str, bool, bool]]:
+    return [(g.line, g.how, g.negated, g.on_rank) for g in guards_at(SOURCE, line)]
+
+
+def test_a_condition_that_is_not_about_the_rank_is_found_and_said_to_be_none() -> None:
+    assert found(10) == [(9, ENCLOSES, False, False), (6, LEAVES, True, True)]
+
+
+def test_a_variable_made_from_the_rank_counts_as_the_rank() -> None:
+    assert found(12)[0] == (11, ENCLOSES, False, True)
+
+
+def test_the_else_branch_is_reached_when_the_condition_is_false() -> None:
+    guard = guards_at(SOURCE, 14)[0]
+
+    assert (guard.negated, guard.only_if) == (True, "not (leader)")
+
+
+def test_whoever_leaves_before_a_line_does_not_reach_it() -> None:
+    guard = guards_at(SOURCE, 17)[0]
+
+    assert (guard.line, guard.how, guard.lets_through(0), guard.lets_through(1)) == (15, LEAVES, True, False)
+
+
+def test_a_decorator_lets_rank_zero_through_alone() -> None:
+    guard = rank_guards(SOURCE, 21)[0]  # its caller adds the conditions of the line that calls it
+
+    assert (guard.test, guard.lets_through(0), guard.lets_through(2)) == ("@rank_zero_only", True, False)
+
+
+def test_other_ranks_than_processes_are_no_ranks() -> None:
+    assert rank_guards(SOURCE, 25) == ()
+
+
+def test_the_environment_names_the_rank_too() -> None:
+    assert len(rank_guards(SOURCE, 27)) == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "through"),
+    [
+        ("rank == 0", [0]), ("rank != 0", [1, 2, 3]), ("rank % 2 == 0", [0, 2]), ("rank in (1, 2)", [1, 2]), ("not rank", [0]),
+        ("rank > 0 and rank < 3", [1, 2]), ("self.rank == 3", [3]), ("dist.get_rank() == 1", [1]), ("is_main_process()", [0]),
+        ("rank == 0 or rank == 3", [0, 3]), ("accelerator.is_main_process", [0]), ("rank not in [0]", [1, 2, 3]),
+        ("trainer.is_global_zero", [0]),
+    ],
+)  # fmt: skip
+def test_simple_conditions_are_worked_out(test: str, through: list[int]) -> None:
+    (guard,) = guards_at(f"if {test}:\n    dist.barrier()\n", 2)
+
+    assert guard.on_rank
+    assert [rank for rank in range(4) if guard.lets_through(rank)] == through
+
+
+@pytest.mark.parametrize("test", ["local_rank == 0", "rank == last", "rank == 0 and step > 5", "group_rank == 1"])
+def test_what_depends_on_more_than_the_rank_is_left_open(test: str) -> None:
+    (guard,) = guards_at(f"if {test}:\n    dist.barrier()\n", 2)
+
+    assert guard.on_rank
+    assert None in [guard.lets_through(rank) for rank in range(4)]
+
+
+def test_two_branches_of_one_condition_are_alternatives() -> None:
+    guard = alternatives(SOURCE, 12, 14)
+
+    assert guard is not None
+    assert guard.line == 11
+    assert alternatives(SOURCE, 10, 12) is None
+
+
+def test_a_statement_is_shown_on_one_line() -> None:
+    assert statement_at("x = f(\n    1,\n    2,\n)\n", 3) == "x = f(1, 2)"
+    assert statement_at("def broken(:\n", 1) == ""
+
+
+def test_a_statement_is_moved_out_of_its_condition() -> None:
+    assert out_of_condition("    if rank == 0:\n        dist.barrier()\n", 2, 1) == "", (
+        "an indented fragment is no module"
+    )
+    alone = "def f(rank):\n    if rank == 0:\n        dist.barrier()\n"
+    followed = "def f(rank):\n    if rank == 0:\n        dist.barrier()\n        save()\n"
+    last = "def f(rank):\n    if rank == 0:\n        save()\n        dist.barrier()\n"
+
+    assert out_of_condition(alone, 3, 2) == "-if rank == 0:\n-    dist.barrier()\n+dist.barrier()"
+    assert out_of_condition(followed, 3, 2) == "+dist.barrier()\n if rank == 0:\n-    dist.barrier()\n ..."
+    assert out_of_condition(last, 4, 2) == " if rank == 0:\n ...\n-    dist.barrier()\n+dist.barrier()"
+
+
+def test_a_helper_called_in_one_place_stands_under_the_conditions_of_that_place() -> None:
+    source = "def average(x):\n    dist.all_reduce(x)\n\ndef main():\n    if dist.get_rank() == 0:\n        print(average(1))\n"
+
+    assert [guard.line for guard in rank_guards(source, 2)] == [5]
+
+
+def test_a_helper_called_in_two_places_is_under_neither_condition() -> None:
+    source = "def average(x):\n    dist.all_reduce(x)\n\nif rank == 0:\n    average(1)\nelse:\n    average(2)\n"
+
+    assert rank_guards(source, 2) == ()

@@ -1,0 +1,332 @@
+"""The verdict on jobs that are easy to get wrong: who ended how, what the ring forgot, whose clock it is, what is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.testing import LogBuilder, Script, recording
+from distdoctor.testing.rank_log import SECOND, START_NS
+
+PLUGINS = plugins.load()
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
+
+
+def events(found: Recording) -> list[Event]:
+    return list(Verdict.of(found).events)
+
+
+def codes(found: Recording) -> list[tuple[str, tuple[int, ...]]]:
+    return [(event.code, event.ranks) for event in events(found)]
+
+
+def findings(found: Recording) -> list[Finding]:
+    return list(examine(found, HANGS, PLUGINS.remedies).findings)
+
+
+def loop(ranks: int = 4, steps: int = 4) -> Script:
+    script = recording(ranks)
+    for _ in range(steps):
+        script.collective("all_reduce", [8], site="train.py:41 step").collective(
+            "barrier", site="train.py:57 save"
+        ).step()
+    return script
+
+
+# --- endings -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_failure_is_the_cause_and_its_echoes_are_not_findings() -> None:
+    script = loop().raises(2, "torch.OutOfMemoryError: CUDA out of memory", site="train.py:40 step")
+    (finding,) = findings(script.collective("all_reduce", [8], site="train.py:41 step").finished(survivors="fail"))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (2,), CERTAIN)
+    assert finding.title == "raised torch.OutOfMemoryError: CUDA out of memory"
+    assert (finding.place.path, finding.place.line) == ("/job/train.py", 40)
+    assert finding.evidence["failed_after_it"] == [0, 1, 3]
+    assert finding.evidence["traceback"] == "rank-00002.a0.traceback.txt"
+
+
+def test_a_rank_killed_by_nobody_of_ours_was_most_likely_out_of_memory() -> None:
+    (finding,) = findings(loop().killed(1).collective("barrier").live())
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (1,), LIKELY)
+    assert "out-of-memory killer" in finding.title
+    assert finding.cures[0].slug == "lower-host-memory"
+
+
+def test_ranks_that_the_launcher_ended_are_nobodys_fault() -> None:
+    assert codes(loop().stays([0, 1, 2, 3]).finished()) == []
+
+
+def test_ctrl_c_is_no_illness() -> None:
+    assert codes(loop().raises(range(4), "KeyboardInterrupt: ").finished()) == []
+
+
+def test_ranks_that_failed_alike_are_named_together() -> None:
+    (event,) = events(loop().raises(range(4), "FileNotFoundError: data.bin", site="train.py:9 main").finished())
+
+    assert (event.code, set(event.ranks)) == ("DD110", {0, 1, 2, 3})
+
+
+def test_failures_that_are_all_echoes_blame_nobody() -> None:
+    found = loop().raises([0, 1], "RuntimeError: Connection closed by peer", site="train.py:41 step").unrecorded(3)
+    (finding,) = findings(found.stays([2, 3]).finished(survivors="left"))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (), POSSIBLE)
+    assert finding.evidence["failed_after_it"] == [0, 1]
+
+
+def test_the_one_rank_whose_end_nobody_saw_is_the_one_that_was_lost() -> None:
+    script = loop().raises([0, 1, 3], "RuntimeError: Connection reset by peer", site="train.py:41 step").stays(2)
+    (event,) = events(script.finished(survivors="left"))
+
+    assert (event.code, event.ranks, event.ending and event.ending.how) == ("DD110", (2,), "vanished")
+
+
+def test_ranks_that_timed_out_waited_for_the_one_that_was_in_no_call() -> None:
+    script = loop().stays(1).collective("all_reduce", [8], site="train.py:41 step")
+    (finding,) = findings(script.finished(survivors="time out"))
+
+    assert (finding.code, finding.ranks) == ("DD123", (1,))
+    assert finding.severity is not None
+    assert finding.severity > NOTE
+    assert "gave up waiting for it after 30 min" in finding.title
+
+
+def test_the_interpreters_last_words_are_given_a_second_before_they_count() -> None:
+    script = loop().event(1, kind=EventKind.EXITING).collective("barrier", only=[0, 2, 3])
+    film = script.film()
+
+    assert codes(film.read(film.last_ns + SECOND // 10)) == []
+    assert codes(film.read(film.last_ns + 2 * SECOND)) == [("DD109", (1,))]
+
+
+def test_a_rank_that_left_before_the_others_failed_was_not_ended_by_the_signal_that_met_it_on_its_way_out() -> None:
+    found = loop().exits(1).collective("all_reduce", [8], site="train.py:41 step").finished(survivors="fail")
+    ends = {**found.job.ends, 1: RankEnd(None, 15, ended_by_launcher=True, at_ns=found.job.ends[1].at_ns + SECOND)}
+
+    assert codes(replace(found, job=replace(found.job, ends=ends))) == [("DD109", (1,))]
+
+
+def test_an_exit_code_without_a_log_blames_nobody() -> None:
+    found = loop().unrecorded(3).raises(1).collective("barrier").finished(survivors="fail")
+    ends = {**found.job.ends, 3: RankEnd(1, at_ns=START_NS)}
+
+    assert codes(replace(found, job=replace(found.job, ends=ends))) == [("DD110", (1,))]
+
+
+# --- what the ring forgot, what came again, whose clock ------------------------------------------------------------------------
+
+
+def hung(keep: int, culprit: int = 2, after: int = 200) -> Recording:
+    """Four ranks with rings of `keep` calls; one skips a call in the end."""
+    logs = {}
+    for rank in range(4):
+        log = LogBuilder(rank, world_size=4)
+        for number in range(after):
+            log.call("all_reduce", [8 + number % 3], site=f"train.py:{41 + number % 3} step")
+        if rank != culprit:
+            log.call("all_reduce", [8 + after % 3], site=f"train.py:{41 + after % 3} step", returned_ns=0)
+        else:
+            log.call("all_reduce", [8 + (after + 1) % 3], site=f"train.py:{41 + (after + 1) % 3} step", returned_ns=0)
+        logs[rank] = log.build(keep={"calls": keep})
+    return Recording(Job(world_size=4, running=True, read_at_ns=START_NS + 60 * SECOND), logs)
+
+
+@pytest.mark.parametrize("keep", [1, 5, 50, 500])
+def test_a_ring_that_forgot_nearly_everything_still_names_the_rank(keep: int) -> None:
+    (event,) = events(hung(keep))
+
+    assert event.ranks == (2,)
+    assert event.code == ("DD101" if keep > 8 else event.code)
+
+
+def test_a_parting_that_every_ring_has_forgotten_is_not_invented_elsewhere() -> None:
+    logs = {}
+    for rank in range(3):
+        log = LogBuilder(rank, world_size=3)
+        log.call("all_reduce", [8], reduce_op="max" if rank == 1 else "sum")
+        for _ in range(50):
+            log.call("barrier")
+        logs[rank] = log.build(keep={"calls": 20})
+
+    assert codes(Recording(Job(world_size=3, running=True, read_at_ns=START_NS + SECOND), logs)) == []
+
+
+def test_a_torn_record_is_skipped_not_believed() -> None:
+    found = loop().live()
+    calls = found.ranks[1].calls
+    torn = replace(found.ranks[1], calls=np.delete(calls, len(calls) - 3))
+
+    assert codes(replace(found, ranks={**found.ranks, 1: torn})) == []
+
+
+def test_a_record_that_was_read_while_it_was_written_is_not_believed() -> None:
+    """The number and the stamps are new, what lies between them is half the record that lay there before."""
+    found = loop(2).collective("all_reduce", [8], site="train.py:41 step").live()
+    calls = found.ranks[1].calls.copy()
+    for name in ("op", "signature", "site"):
+        calls[name][-1] = calls[name][1]
+    half = replace(found.ranks[1], calls=calls)
+
+    assert codes(replace(found, ranks={**found.ranks, 1: half})) == []
+
+
+def test_a_group_of_the_same_name_made_again_starts_again() -> None:
+    logs = {}
+    for rank in range(2):
+        log = LogBuilder(rank, world_size=2)
+        for life in range(2):
+            log.group("0", [0, 1])
+            for _ in range(3 + rank * (1 - life)):  # the first life may end raggedly: both left it
+                log.call("barrier", site="train.py:5 main")
+        logs[rank] = log.build()
+    found = Recording(Job(world_size=2, running=True, read_at_ns=START_NS + SECOND), logs)
+
+    assert [len(group.tracks) for group in Verdict.of(found).facts.groups] == [2, 2]
+    assert codes(found) == []
+
+
+def test_groups_of_one_name_and_other_members_are_never_compared() -> None:
+    logs = {}
+    for rank, members in enumerate(([0, 1], [0, 1], [2, 3], [2, 3])):
+        log = LogBuilder(rank, world_size=4)
+        log.group("1", members)
+        log.call("all_reduce" if rank < 2 else "barrier", group="1")
+        logs[rank] = log.build()
+
+    assert codes(Recording(Job(world_size=4, running=True, read_at_ns=START_NS + SECOND), logs)) == []
+
+
+def test_several_hosts_have_several_clocks_and_one_verdict() -> None:
+    script = recording(4).host("far", [2, 3])
+    for step in range(4):
+        script.collective("all_reduce", [8], site="train.py:41 step")
+        if step == 2:
+            script.skipped_by(3)
+        script.collective("barrier", site="train.py:57 save").step()
+
+    assert codes(script.live()) == [("DD101", (3,))]
+
+
+# --- which code ----------------------------------------------------------------------------------------------------------------
+
+
+def test_two_ranks_are_a_tie_where_nothing_tells_and_both_sides_are_shown() -> None:
+    script = (
+        recording(2)
+        .collective("all_reduce", [8], site="a.py:1 f", only=0)
+        .collective("barrier", site="b.py:9 g", only=1)
+    )
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks) == ("DD101", (0, 1))
+    assert {place.ranks for place in finding.places} == {(0,), (1,)}
+
+
+GUARDED = """\
+def step(rank):
+    if rank == 1:
+        dist.barrier()
+    dist.all_reduce(x)
+"""
+
+
+def test_of_two_sides_the_one_under_a_condition_on_the_rank_is_preferred() -> None:
+    script = recording(2).source("train.py", GUARDED)
+    script.collective("all_reduce", [8], site="train.py:4 step", only=0).collective(
+        "barrier", site="train.py:3 step", only=1
+    )
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks, finding.place.line) == ("DD112", (1,), 2)
+
+
+def test_a_condition_that_cannot_have_done_it_is_not_blamed() -> None:
+    script = recording(3).source("train.py", GUARDED)
+    script.collective("all_reduce", [8], site="train.py:4 step", only=[0, 1]).collective(
+        "barrier", site="train.py:3 step", only=2
+    )
+
+    assert codes(script.live()) == [("DD101", (2,))], "rank 2 is not rank 1"
+
+
+BRANCHES = """\
+def step(rank):
+    if rank == 1:
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+"""
+
+
+def test_two_branches_of_one_condition_are_a_mismatch() -> None:
+    script = recording(3).source("train.py", BRANCHES)
+    script.collective("broadcast", [8], site="train.py:3 step", only=1).collective(
+        "all_reduce", [8], site="train.py:5 step", only=[0, 2]
+    )
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks) == ("DD102", (1,))
+    assert "`if rank == 1:` (line 2) sends the ranks two ways" in finding.why
+
+
+def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
+    script = recording(4)
+    for step in range(6):
+        script.collective("all_reduce", [8], site="train.py:41 sync").collective(
+            "all_reduce", [8], site="train.py:42 sync"
+        )
+        if step == 3:
+            script.swapped_by(2)
+        script.step()
+    (finding,) = findings(script.finished())
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (2,), LIKELY)
+    assert finding.evidence["hangs"] is False
+
+
+def test_two_seconds_are_enough_for_what_can_be_proven() -> None:
+    script = loop(2).group("a", [0, 1]).group("b", [0, 1])
+    script.collective("barrier", group="a").collective("barrier", group="b").swapped_by(1)
+
+    assert codes(script.live(silent_for=2)) == [("DD108", (0, 1))]
+
+
+def test_a_slow_rank_is_a_note_and_a_long_phase_is_given_its_time() -> None:
+    script = (
+        loop(3)
+        .event(0, kind=EventKind.PHASE, text="checkpoint", a=1)
+        .stays(0)
+        .collective("barrier", site="train.py:60 save")
+    )
+
+    assert codes(script.live(silent_for=30)) == []
+    (finding,) = findings(script.live(silent_for=70))
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD123", (0,), NOTE, POSSIBLE)
+    assert "in checkpoint" in finding.title
+
+
+def test_a_first_step_may_take_its_time() -> None:
+    script = recording(2).compute(45, only=1).collective("all_reduce", [8])
+    film = script.film()
+    moment = START_NS + 40 * SECOND
+
+    assert codes(film.read(moment)) == []
+
+
+def test_the_earliest_parting_is_the_cause_and_later_ones_are_consequences() -> None:
+    script = loop(4).group("late", [0, 1, 2, 3])
+    script.collective("all_reduce", [8], site="train.py:41 step").instead(3, shape="[9]")
+    script.collective("barrier", group="late", asynchronous=True).instead(2, op="broadcast", root=1)
+
+    assert codes(script.live()) == [("DD103", (3,))]

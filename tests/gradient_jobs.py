@@ -1,0 +1,646 @@
+"""Small trainings in which the stream of gradients is watched: ill ones, and the healthy ones that look most like them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import run_ranks, values
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.run_folder import read_run
+
+STEPS = 6
+
+
+def watched(
+    target: Callable[..., Any],
+    *,
+    ranks: int = 2,
+    timeout: float = 90,
+    deep: bool = True,
+    streams: str = "",
+    **about: Any,
+) -> tuple[Recording, list[Any]]:
+    """The recording of a job, every step looked at when `deep`, and what each rank returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        returned = values(run_ranks(_watched, ranks, target, folder, deep, streams, about, timeout=timeout, join=False))
+        recording = read_run(Path(folder))
+        assert not recording.troubles, recording.troubles
+        source = Path(__file__).read_text("utf-8")
+        return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source}), returned
+
+
+def _watched(
+    rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, streams: str, about: dict[str, Any]
+) -> Any:
+    os.environ["DISTDOCTOR_RUN"] = folder
+    if deep:
+        os.environ["DISTDOCTOR_DEEP"] = "gradients"
+    if streams:
+        os.environ["DISTDOCTOR_STREAMS"] = streams
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    from distdoctor.probe.start import start
+
+    start()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    torch.manual_seed(0)
+    returned = target(rank, world_size, **about)
+    dist.destroy_process_group()
+    return returned
+
+
+def line(words: str) -> int:
+    """The number of the one line of this file that holds these words."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (found,) = [number for number, text in enumerate(lines, 1) if words in text and "line(" not in text]
+    return found
+
+
+def digest_of_training(model: nn.Module) -> str:
+    """All bits of what was trained."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        inner = getattr(tensor, "_local_tensor", tensor)
+        digest.update(inner.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Net(nn.Module):
+    """Three layers, one of them with running statistics when asked for."""
+
+    def __init__(self, *, norm: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Linear(20, 32)
+        self.norm = nn.BatchNorm1d(32) if norm else nn.Identity()
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.drop(self.norm(self.body(inputs)).relu()))
+        return scores
+
+
+class Batches:
+    """What this rank reads: other samples than the others, the same in every run."""
+
+    def __init__(self, rank: int, *, size: int = 8) -> None:
+        self.generator = torch.Generator().manual_seed(100 + rank)
+        self.size = size
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(self.size, 20, generator=self.generator)
+        return inputs, torch.randint(0, 10, (self.size,), generator=self.generator)
+
+
+def adam(model: nn.Module, **more: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, **more)
+
+
+def train(
+    model: nn.Module,
+    rank: int,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    steps: int = STEPS,
+    before_step: Callable[[int], object] = lambda step: None,
+    after_step: Callable[[int], object] = lambda step: None,
+) -> str:
+    """An ordinary loop."""
+    optimizer, batches = optimizer or adam(model), Batches(rank)
+    for step in range(1, steps + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        before_step(step)
+        optimizer.step()
+        after_step(step)
+    return digest_of_training(model)
+
+
+# --- ill ------------------------------------------------------------------------------------------------------------------
+
+
+def different_seeds(rank: int, world_size: int) -> str:
+    torch.manual_seed(rank)
+    model = Net()
+
+    def average(step: int) -> None:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+            parameter.grad /= world_size
+
+    return train(model, rank, before_step=average)
+
+
+def forward_through_module(rank: int, world_size: int, *, since: int = 1) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        scores = model(inputs) if step < since else model.module(inputs)  # past the wrapper
+        cross_entropy(scores, targets).backward()
+        optimizer.step()
+
+
+def never_wrapped(rank: int, world_size: int) -> None:
+    model, batches = Net(), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()  # nobody averages
+        shown = loss.detach().clone()
+        dist.all_reduce(shown)
+
+
+def misaligned_no_sync(rank: int, world_size: int) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for i in range(2 * STEPS):
+        inputs, targets = batches.next()
+        with nullcontext() if i % 2 == 0 else model.no_sync():
+            (cross_entropy(model(inputs), targets) / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()  # after the micro-step that stayed local
+            optimizer.zero_grad()
+
+
+def everything_in_no_sync(rank: int, world_size: int) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        for _ in range(2):
+            inputs, targets = batches.next()
+            with model.no_sync():
+                (cross_entropy(model(inputs), targets) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def forward_inside_backward_outside(rank: int, world_size: int) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        with model.no_sync():
+            loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def edited_weight(rank: int, world_size: int, *, who: int = 0, at: int = 3) -> None:
+    model = DistributedDataParallel(Net())
+
+    def edit(step: int) -> None:
+        if rank == who and step == at:
+            with torch.no_grad():
+                model.module.head.weight.mul_(1.01)
+
+    train(model, rank, after_step=edit)
+
+
+def reloaded_on_one_rank(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+    saved: dict[str, Any] = {}
+
+    def reload(step: int) -> None:
+        if step == 1:
+            saved.update({key: value.clone() for key, value in model.module.state_dict().items()})
+        if step == 4 and rank == 1:
+            model.module.load_state_dict(saved)
+
+    train(model, rank, after_step=reload)
+
+
+def flip(tensor: Tensor, element: int, bit: int) -> None:
+    """Turn over one bit of one float32."""
+    with torch.no_grad():
+        words = tensor.detach().view(-1).view(torch.int32)
+        words[element] ^= torch.tensor(1 << bit if bit < 31 else -(1 << 31), dtype=torch.int32)
+
+
+def flipped_bit(
+    rank: int, world_size: int, *, who: int = 1, at: int = 3, bit: int = 20, element: int = 77, where: str = "weight"
+) -> None:
+    model = DistributedDataParallel(Net())
+
+    def in_gradient(step: int) -> None:
+        if rank == who and step == at and where == "grad":
+            flip(model.module.body.weight.grad, element, bit)
+
+    def in_weight(step: int) -> None:
+        if rank == who and step == at and where == "weight":
+            flip(model.module.body.weight, element, bit)
+
+    train(model, rank, before_step=in_gradient, after_step=in_weight)
+
+
+def unfrozen_after_wrapping(rank: int, world_size: int) -> None:
+    inside = Net()
+    inside.body.requires_grad_(False)
+    model = DistributedDataParallel(inside)
+    inside.body.requires_grad_(True)
+    train(model, rank, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
+
+
+def layer_replaced_after_wrapping(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    torch.manual_seed(1)
+    model.module.head = nn.Linear(32, 10)  # after wrapping
+    train(model, rank)
+
+
+def converted_after_wrapping(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+    model.double()
+    model.float()  # there and back
+    train(model, rank)
+
+
+def learning_rate_by_rank(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = adam(model)
+
+    def adapt(step: int) -> None:
+        if step == 3:
+            optimizer.param_groups[0]["lr"] *= 0.5 if rank == 1 else 1.0
+
+    train(model, rank, optimizer=optimizer, after_step=adapt)
+
+
+def noisy_gradients(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+    generator = torch.Generator().manual_seed(rank)
+
+    def disturb(step: int) -> None:
+        if step >= 2:
+            model.module.head.bias.grad += 1e-3 * torch.randn(10, generator=generator)
+
+    train(model, rank, before_step=disturb)
+
+
+def edited_state(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+    optimizer = adam(model)
+
+    def forget(step: int) -> None:
+        if step == 3 and rank == 1:
+            optimizer.state[model.module.head.weight]["exp_avg_sq"].mul_(2)
+
+    train(model, rank, optimizer=optimizer, after_step=forget)
+
+
+def undivided(rank: int, world_size: int, *, divisor: float = 1.0) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for i in range(4 * STEPS):
+        inputs, targets = batches.next()
+        last = (i + 1) % 4 == 0
+        with nullcontext() if last else model.no_sync():
+            loss = cross_entropy(model(inputs), targets)
+            if divisor != 1:
+                loss = loss / divisor
+            loss.backward()  # of each micro-step
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def summed_by_hand(rank: int, world_size: int) -> None:
+    model = Net()
+
+    def add(step: int) -> None:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # and nobody divides
+
+    train(model, rank, before_step=add)
+
+
+def averaged_twice(rank: int, world_size: int) -> None:
+    model = DistributedDataParallel(Net())
+
+    def divide(step: int) -> None:
+        for parameter in model.parameters():
+            parameter.grad /= world_size
+
+    train(model, rank, before_step=divide)
+
+
+def never_zeroed(rank: int, world_size: int) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        cross_entropy(model(inputs), targets).backward()  # onto the old ones
+        optimizer.step()
+
+
+class Counting(Net):
+    """Keeps a moving average of what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(20))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen = 0.9 * self.seen + 0.1 * inputs.mean(0)
+        return super().forward(inputs)
+
+
+def own_buffers(rank: int, world_size: int, *, broadcast: bool = False) -> str:
+    return train(DistributedDataParallel(Counting(), broadcast_buffers=broadcast), rank)
+
+
+class Breaking(nn.Module):
+    """Fine until it is told to break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.where = ""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.where == "forward":
+            return (inputs - inputs).log() * 0 * self.scale
+        if self.where == "backward":
+            return inputs * self.scale + (inputs * 0).abs().sqrt()  # the slope of sqrt at 0 is infinite, times 0
+        return inputs * self.scale
+
+
+def first_nan(
+    rank: int, world_size: int, *, where: str = "forward", who: int = 1, at: int = 3, wrapped: bool = True
+) -> None:
+    inside = nn.Sequential(nn.Linear(20, 32), Breaking(), nn.Linear(32, 10))
+    model: nn.Module = DistributedDataParallel(inside) if wrapped else inside
+    batches, optimizer = Batches(rank), adam(model)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        here = rank == who and step == at
+        if here and where == "input":
+            inputs[2, 3] = float("nan")
+        inside[1].where = where if here else ""  # type: ignore[assignment]
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def clipped_while_scaled(rank: int, world_size: int) -> None:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # still scaled
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scaler_by_rank(rank: int, world_size: int) -> None:
+    """Unscaled, and so checked for overflows, before the ranks average: one of them skips alone."""
+    model, batches = Net(), Batches(rank)
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        if step == 3 and rank == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        for parameter in model.parameters():
+            parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        scaler.step(optimizer)
+        scaler.update()
+
+
+# --- healthy --------------------------------------------------------------------------------------------------------------
+
+
+def plain(rank: int, world_size: int, *, norm: bool = False, dropout: float = 0.0, **options: Any) -> str:
+    if dropout:
+        torch.manual_seed(0)
+    model = DistributedDataParallel(Net(norm=norm, dropout=dropout), **options)
+    torch.manual_seed(1 + rank)
+    return train(model, rank)
+
+
+def averaged_by_hand(rank: int, world_size: int) -> str:
+    model = Net()
+
+    def average(step: int) -> None:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+
+    return train(model, rank, before_step=average)
+
+
+def accumulated(rank: int, world_size: int, *, k: int = 3) -> str:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for i in range(k * STEPS):
+        inputs, targets = batches.next()
+        last = (i + 1) % k == 0
+        with nullcontext() if last else model.no_sync():
+            (cross_entropy(model(inputs), targets) / k).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return digest_of_training(model)
+
+
+def uneven_under_join(rank: int, world_size: int) -> str:
+    from torch.distributed.algorithms.join import Join
+
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    with Join([model]):
+        for _ in range(STEPS - rank):
+            inputs, targets = batches.next()
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    return digest_of_training(model)
+
+
+def adversaries(rank: int, world_size: int) -> str:
+    """Two models and two optimizers; the generator's loss goes through the discriminator."""
+    generator, judge = DistributedDataParallel(nn.Linear(4, 20)), DistributedDataParallel(nn.Linear(20, 1))
+    of_generator, of_judge = adam(generator), adam(judge)
+    noise = torch.Generator().manual_seed(rank)
+    for _ in range(STEPS):
+        fake = generator(torch.randn(8, 4, generator=noise))
+        real = torch.randn(8, 20, generator=noise)
+        of_judge.zero_grad()
+        judge(real).relu().mean().backward()
+        (-judge(fake.detach())).relu().mean().backward()
+        of_judge.step()
+        of_generator.zero_grad()
+        judge.requires_grad_(False)
+        judge.module(fake).mean().backward()
+        judge.requires_grad_(True)
+        of_generator.step()
+    return digest_of_training(generator) + digest_of_training(judge)
+
+
+def averaged_copy(rank: int, world_size: int) -> str:
+    from torch.optim.swa_utils import AveragedModel
+
+    model = DistributedDataParallel(Net(norm=True))
+    copy = AveragedModel(model.module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    return train(model, rank, after_step=lambda step: copy.update_parameters(model.module))
+
+
+def frozen_body(rank: int, world_size: int) -> str:
+    inside = Net()
+    inside.body.requires_grad_(False)
+    return train(DistributedDataParallel(inside), rank)
+
+
+def low_rank(rank: int, world_size: int) -> str:
+    """Only a small addition to a frozen layer is trained."""
+    inside = Net()
+    inside.requires_grad_(False)
+    inside.head = nn.Sequential(nn.Linear(32, 2, bias=False), nn.Linear(2, 10, bias=False))
+    return train(DistributedDataParallel(inside), rank)
+
+
+def unused_branch(rank: int, world_size: int) -> str:
+    class Branching(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(32, 10)
+            self.never = nn.Linear(3, 3)
+            self.turns = 0
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.turns += 1
+            hidden = self.body(inputs).relu()
+            chosen = self.other if (self.turns + rank) % 2 else self.head
+            scores: Tensor = chosen(hidden)
+            return scores
+
+    return train(DistributedDataParallel(Branching(), find_unused_parameters=True), rank)
+
+
+def closures(rank: int, world_size: int) -> str:
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    batches = Batches(rank)
+    for _ in range(3):
+        inputs, targets = batches.next()
+
+        def closure(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return digest_of_training(model)
+
+
+def split_optimizer(rank: int, world_size: int) -> str:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(Net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-2)
+    return train(model, rank, optimizer=optimizer)
+
+
+def scaled(rank: int, world_size: int, *, overflow_at: int = 3) -> str:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(model(inputs), targets)
+        if step == overflow_at:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    return digest_of_training(model)
+
+
+def sharded(rank: int, world_size: int, *, mixed: bool = True) -> str:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = Net()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if mixed else MixedPrecisionPolicy()
+    fully_shard(model.body, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return train(model, rank)
+
+
+def replicated_and_sharded(rank: int, world_size: int) -> str:
+    """Two by one: every rank holds everything, as fully_shard's hybrid mode does."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    fully_shard(model, mesh=init_device_mesh("cpu", (world_size, 1), mesh_dim_names=("replicate", "shard")))
+    return train(model, rank)
+
+
+def tensor_parallel(rank: int, world_size: int) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = Net()
+    mesh = init_device_mesh("cpu", (world_size,))
+    parallelize_module(model, mesh, {"body": ColwiseParallel(), "head": RowwiseParallel()})
+    groups = [[p for p in model.parameters() if hasattr(p, "device_mesh")]]
+    return train(model, 0, optimizer=torch.optim.AdamW(groups[0], lr=1e-2, foreach=False))
+
+
+def compiled(rank: int, world_size: int) -> str:
+    model = DistributedDataParallel(Net())
+    return train(torch.compile(model, backend="aot_eager"), rank)
+
+
+def own_optimizers(rank: int, world_size: int, *, kind: str = "fused") -> str:
+    model = DistributedDataParallel(Net())
+    return train(model, rank, optimizer=adam(model, **{kind: True}))
+
+
+def checkpointed(rank: int, world_size: int) -> str:
+    from torch.utils.checkpoint import checkpoint
+
+    class Frugal(Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = checkpoint(lambda x: self.norm(self.body(x)).relu(), inputs, use_reentrant=False)
+            scores: Tensor = self.head(self.drop(hidden))
+            return scores
+
+    torch.manual_seed(0)
+    return train(DistributedDataParallel(Frugal(dropout=0.1)), rank)
+
+
+def two_models_apart(rank: int, world_size: int) -> str:
+    """Every rank trains a model of its own, on purpose: nothing says that they should agree."""
+    torch.manual_seed(rank)
+    return train(Net(), rank)

@@ -1,0 +1,95 @@
+"""What the tests of the launcher share: a command line with everything that it starts, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LIMIT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path | None
+
+    @property
+    def document(self) -> Any:
+        """stdout as the one JSON document that it has to be."""
+        return json.loads(self.out)
+
+    @property
+    def job(self) -> Any:
+        assert self.folder is not None
+        return json.loads((self.folder / "job.json").read_text())
+
+    @property
+    def tapes(self) -> list[str]:
+        assert self.folder is not None
+        return sorted(path.name for path in self.folder.glob("*.tape"))
+
+
+class Command:
+    """One command line that runs, with everything that it starts."""
+
+    def __init__(self, words: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self.cwd = cwd
+        self.process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._children: set[psutil.Process] = set()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Come back when the condition holds; fail when the job is over or too late."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, "the job did not get there in time"
+            self._remember()
+            time.sleep(0.05)
+
+    def finish(self) -> Finished:
+        """The end of the command, which must come by itself."""
+        out, err = self.process.communicate(timeout=LIMIT_SECONDS)
+        latest = self.cwd / ".distdoctor" / "runs" / "latest"
+        return Finished(self.process.returncode, out, err, latest.resolve() if latest.exists() else None)
+
+    def end(self) -> None:
+        """Kill what is left, by pid."""
+        self._remember()
+        for process in self._children:
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def _remember(self) -> None:
+        try:
+            self._children |= set(psutil.Process(self.process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return
+
+
+FINISH = "dist.all_reduce(t)\ndist.destroy_process_group()"

@@ -1,0 +1,128 @@
+"""A job that hangs is noticed from outside, told at once, and ended only where that was asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import Command, Finished
+
+pytestmark = pytest.mark.job
+Run = Callable[..., Finished]
+Script = Callable[..., Path]
+HANG = "if rank == 1: time.sleep(1000)\ndist.all_reduce(t)"
+
+
+def test_a_hang_is_ended_without_a_terminal_and_exits_with_3(
+    distdoctor: Run, script: Script, toy_plugin: dict[str, str]
+) -> None:
+    script(HANG)
+
+    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py", env=toy_plugin)
+
+    assert done.code == 3, done.err
+    assert done.document["findings"][0]["code"] == "DD199"
+    assert done.document["findings"][0]["ranks"] == [1]
+    assert done.document["job"]["root_cause"]["rank"] == 1
+    assert done.document["findings"][0]["remedies"][0]["what"] == "Call it on every rank."
+    assert "the job hangs: ending its ranks" in done.err
+    assert all(end["ended_by_launcher"] for end in done.job["ends"].values())
+
+
+def test_a_hung_rank_that_ignores_sigterm_is_ended_all_the_same(
+    distdoctor: Run, script: Script, toy_plugin: dict[str, str]
+) -> None:
+    script("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG)
+
+    done = distdoctor("run", "--nproc", 2, "train.py", env=toy_plugin)
+
+    assert done.code == 3, done.err
+    assert [end["signal"] for end in done.job["ends"].values()] == [signal.SIGKILL, signal.SIGKILL]
+
+
+def test_a_hang_is_reported_and_left_alone_where_that_is_asked_for(
+    start: Callable[..., Command], script: Script, tmp_path: Path, toy_plugin: dict[str, str]
+) -> None:
+    script("open(f'pid-{rank}', 'w').write(str(os.getpid()))\n" + HANG)
+    command = start("run", "--nproc", 2, "--on-hang", "report", "train.py", env=toy_plugin)
+    said: list[str] = []
+
+    while not said or "the job hangs" not in said[-1]:
+        assert command.process.stderr is not None
+        said.append(command.process.stderr.readline())
+        assert said[-1], said
+
+    assert any(line.startswith("DD199 error  rank 1  train.py:") for line in said)
+    for rank in (0, 1):
+        os.kill(int((tmp_path / f"pid-{rank}").read_text()), 0)
+    command.process.send_signal(signal.SIGINT)
+    assert command.finish().code == 3
+
+
+def test_a_hang_under_another_launcher_is_ended_too(
+    distdoctor: Run, script: Script, toy_plugin: dict[str, str]
+) -> None:
+    script(HANG)
+
+    done = distdoctor("run", "--", "torchrun", "--nproc-per-node", 2, "train.py", env=toy_plugin)
+
+    assert done.code == 3, done.err
+    assert "DD199" in done.out
+
+
+def test_a_pause_is_no_hang(distdoctor: Run, script: Script, toy_plugin: dict[str, str]) -> None:
+    """The late rank comes after all: nobody may have ended the job, and nothing is wrong with it afterwards."""
+    script("if rank == 1: time.sleep(0.4)\ndist.all_reduce(t)\ndist.barrier()\ndist.destroy_process_group()")
+
+    done = distdoctor("run", "--nproc", 2, "--ignore", "DD198", "train.py", env=toy_plugin)
+
+    assert done.code == 0, done.err
+    assert "healthy" in done.err
+
+
+def test_a_comment_on_the_line_suppresses_the_finding(
+    distdoctor: Run, script: Script, toy_plugin: dict[str, str]
+) -> None:
+    path = script("dist.destroy_process_group()")
+    text = path.read_text()
+    path.write_text(
+        text.replace("dist.all_reduce(t)", "dist.all_reduce(t)  # distdoctor: ignore[DD198] -- it is the first")
+    )
+
+    done = distdoctor(
+        "run", "--nproc", 2, "--fail-on", "warning", "--output-format", "json", "train.py", env=toy_plugin
+    )
+    path.write_text(text)
+    again = distdoctor(
+        "run", "--nproc", 2, "--fail-on", "warning", "--output-format", "json", "train.py", env=toy_plugin
+    )
+
+    assert done.code == 0, done.err
+    assert done.document["findings"] == []
+    assert [finding["code"] for finding in done.document["suppressed"]] == ["DD198"]
+    assert again.code == 1
+    assert [finding["code"] for finding in again.document["findings"]] == ["DD198"]
+
+
+def test_a_finding_below_the_bar_exits_with_0(distdoctor: Run, script: Script, toy_plugin: dict[str, str]) -> None:
+    script("dist.destroy_process_group()")
+
+    done = distdoctor("run", "train.py", env=toy_plugin)
+
+    assert done.code == 0, done.err
+    assert done.out.startswith("DD198 warning  rank 0  train.py:6 <module>  the first collective (certain)")
+
+
+def test_a_rank_that_sleeps_is_named_with_its_line(distdoctor: Run, script: Script) -> None:
+    """Nothing on the tapes proves that a sleeping rank never comes: its stack does."""
+    script(HANG)
+
+    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
+
+    assert done.code == 3, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [1], 7)
+    assert done.document["job"]["root_cause"]["rank"] == 1

@@ -1,0 +1,172 @@
+"""Every launcher that people use: each rank is recorded, and the job ends as it would without distdoctor."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import FINISH, Finished
+
+from distdoctor.recording.run_folder import read_run
+
+pytestmark = pytest.mark.job
+Run = Callable[..., Finished]
+Script = Callable[..., Path]
+
+SPAWN = """
+import os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+    if "fail" in sys.argv and rank == 1:
+        sys.exit(3)
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port,), nprocs=2)
+"""
+LIGHTNING = """
+import torch, lightning
+from torch.utils.data import DataLoader
+
+class Small(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.layer(batch).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+if __name__ == "__main__":
+    lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="STRATEGY", max_steps=3, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(Small(), DataLoader(torch.ones(64, 4), batch_size=4))
+"""
+
+
+def calls_of(done: Finished) -> dict[int, int]:
+    """rank -> collectives recorded."""
+    assert done.folder is not None
+    return {rank: len(log.calls) for rank, log in read_run(done.folder).ranks.items()}
+
+
+def assert_recorded(done: Finished) -> None:
+    assert calls_of(done).keys() == {0, 1}, done.err
+    assert all(calls_of(done).values())
+
+
+IN_PROCESS = {
+    "script": ["train.py"],
+    "module": ["-m", "train"],
+    "no-python": ["--no-python", sys.executable, "train.py"],
+    "isolated": ["--no-python", sys.executable, "-I", "train.py"],
+}
+
+
+@pytest.mark.parametrize("way", IN_PROCESS)
+def test_every_rank_is_recorded_in_each_way_to_start_it(distdoctor: Run, script: Script, way: str) -> None:
+    script(FINISH)
+
+    done = distdoctor("run", "--nproc", 2, *IN_PROCESS[way])
+
+    assert done.code == 0, done.err
+    assert_recorded(done)
+
+
+def test_every_rank_is_recorded_with_run_path(distdoctor: Run, script: Script) -> None:
+    path = script(FINISH)
+
+    done = distdoctor("run", "--nproc", 2, "--run-path", path)
+
+    assert done.code == 0, done.err
+    assert_recorded(done)
+    assert {rank: end["exit_code"] for rank, end in done.job["ends"].items()} == {"0": 0, "1": 0}
+
+
+@pytest.mark.parametrize("ends_with", ["", "raise ValueError(1)", "sys.exit(3)"])
+def test_the_exit_code_is_torchruns_own(distdoctor: Run, script: Script, ends_with: str) -> None:
+    script(FINISH + f"\nif rank == 1: {ends_with or 'pass'}")
+    options = ["--nproc-per-node", "2", "train.py"]
+
+    bare = distdoctor(words=["torchrun", *options])
+    ours = distdoctor("run", *options)
+    around = distdoctor("run", "--", "torchrun", *options)
+
+    assert ours.code == around.code == bare.code == (1 if ends_with else 0), (ours.err, around.err)
+    assert ours.out.count("\n") >= bare.out.count("\n")
+    assert_recorded(ours)
+    assert_recorded(around)
+
+
+def test_the_error_file_of_a_recorded_function_is_handed_on_as_torchrun_does(distdoctor: Run, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main():\n    raise ValueError('who asked?')\nmain()\n"
+    )
+
+    distdoctor("run", "failing.py", env={"TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")})
+
+    assert "who asked?" in (tmp_path / "error.json").read_text()
+
+
+@pytest.mark.parametrize("arguments", [[], ["fail"]])
+def test_ranks_of_mp_spawn_are_recorded(distdoctor: Run, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "spawning.py").write_text(SPAWN)
+
+    bare = distdoctor(words=[sys.executable, "spawning.py", *arguments])
+    done = distdoctor("run", "--", sys.executable, "spawning.py", *arguments)
+
+    assert done.code == bare.code, done.err
+    assert_recorded(done)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
+def test_ranks_of_accelerate_are_recorded(distdoctor: Run, script: Script) -> None:
+    script(FINISH)
+
+    done = distdoctor("run", "--", "accelerate", "launch", "--multi_gpu", "--num_processes", 2, "--num_machines", 1,
+                      "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", 1,
+                      "train.py")  # fmt: skip
+
+    assert done.code == 0, done.err
+    assert_recorded(done)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("lightning"), reason="lightning is not installed")
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_ranks_of_lightning_are_recorded(distdoctor: Run, tmp_path: Path, strategy: str) -> None:
+    (tmp_path / "lit.py").write_text(LIGHTNING.replace("STRATEGY", strategy))
+
+    done = distdoctor("run", "--", sys.executable, "lit.py")
+
+    assert done.code == 0, done.err
+    assert_recorded(done)
+
+
+def test_a_launcher_that_is_not_there_is_wrong_use(distdoctor: Run) -> None:
+    done = distdoctor("run", "--", "no-such-launcher", "train.py")
+
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        "distdoctor: no-such-launcher cannot be started: No such file or directory",
+        "  What follows `--` is a whole command line, for example `distdoctor run -- torchrun train.py`.",
+    ]
+
+
+def test_a_program_without_torch_leaves_no_recording_and_that_is_said(distdoctor: Run) -> None:
+    done = distdoctor("run", "--", sys.executable, "-c", "print('no torch here')")
+
+    assert done.code == 0
+    assert done.out == "no torch here\n"
+    assert "no rank left a recording" in done.err

@@ -1,0 +1,152 @@
+"""Our own plugins and strangers' come in by the same door."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.errors import PluginTrouble
+
+TOY = Path(__file__).parent / "toy"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy plugin, built and installed as a stranger would, in a folder of its own."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(target), str(TOY)], check=True, timeout=120)
+    return target
+
+
+def doctor(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "distdoctor", *words]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_a_strangers_plugin_is_listed_with_its_distribution(installed: Path, tmp_path: Path) -> None:
+    done = doctor("plugins", site=installed, cwd=tmp_path)
+
+    assert done.returncode == 0
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("toylab"))
+    assert "toylab-distdoctor 1.2.3" in line
+
+
+@pytest.mark.job
+def test_a_strangers_strategy_is_run_by_its_check_and_cured_by_its_remedy(installed: Path, tmp_path: Path) -> None:
+    words = ["run", "--strategy", "patient", "--politeness", "4", "--nproc", "2", "--output-format", "json"]
+
+    done = doctor(*words, site=installed, cwd=tmp_path)
+
+    assert done.returncode == 1, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    assert [finding["code"] for finding in findings] == ["LAB001", "LAB001"]
+    assert findings[0]["remedies"][0]["what"] == "Leave the barriers out."
+
+
+@pytest.mark.job
+def test_a_blocked_plugin_takes_no_part(installed: Path, tmp_path: Path) -> None:
+    done = doctor("run", "--no-plugin", "toylab", "--strategy", "patient", site=installed, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "patient" in done.stderr
+
+
+def add_entry_point(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, source: str) -> None:
+    """Let one more plugin be installed, whose only module holds `source`."""
+    (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    usual = plugins.importlib.metadata.entry_points
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [*usual(group=group), EntryPoint(name, name, group)]
+
+    monkeypatch.setattr(plugins.importlib.metadata, "entry_points", entry_points)
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_and_the_rest_go_on(monkeypatch, tmp_path: Path) -> None:
+    add_entry_point(monkeypatch, tmp_path, "broken_plugin", "import a_module_that_is_not_there")
+
+    found = plugins.load()
+
+    assert "DD101" in found.checks
+    (broken,) = (plugin for plugin in found.loaded if plugin.name == "broken_plugin")
+    assert broken.trouble == "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"
+
+
+def test_a_misspelt_hook_is_named(monkeypatch, tmp_path: Path) -> None:
+    source = "from distdoctor.hooks import offers\n@offers\ndef distdoctor_cheks():\n    return []\n"
+    add_entry_point(monkeypatch, tmp_path, "misspelt_plugin", source)
+
+    found = plugins.load()
+
+    (misspelt,) = (plugin for plugin in found.loaded if plugin.name == "misspelt_plugin")
+    assert "distdoctor_cheks" in misspelt.trouble
+    assert found.checks
+
+
+def test_two_owners_of_one_code_are_both_named(monkeypatch, tmp_path: Path) -> None:
+    source = """
+from distdoctor.hooks import offers
+
+@offers
+def distdoctor_checks():
+    from distdoctor_checks.rank_died import examine
+    return [examine]
+"""
+    add_entry_point(monkeypatch, tmp_path, "second_plugin", source)
+
+    with pytest.raises(PluginTrouble, match="DD110 is offered by both checks and second_plugin") as error:
+        _ = plugins.load().checks
+
+    assert error.value.way_out == "Leave one out: --no-plugin second_plugin."
+
+
+def test_a_hook_that_raises_is_noted_and_the_others_are_heard(monkeypatch, tmp_path: Path) -> None:
+    source = "from distdoctor.hooks import offers\n@offers\ndef distdoctor_checks():\n    raise OSError('no')\n"
+    add_entry_point(monkeypatch, tmp_path, "raising_plugin", source)
+
+    found = plugins.load()
+
+    assert "DD101" in found.checks
+    (raising,) = (plugin for plugin in found.loaded if plugin.name == "raising_plugin")
+    assert raising.trouble == "distdoctor_checks failed: OSError: no"
+
+
+def test_a_broken_module_of_a_package_does_not_take_the_others_along(monkeypatch, tmp_path: Path) -> None:
+    package = tmp_path / "half_plugin"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from distdoctor.hooks import found_in, offers\nfrom distdoctor.offers import Drill\n"
+        "@offers\ndef distdoctor_drills():\n    return found_in(__name__, Drill)\n"
+    )
+    (package / "good.py").write_text("from distdoctor.offers import Drill\nD = Drill('good', 'X', '', '', 'a:b')\n")
+    (package / "bad.py").write_text("this is no python\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    usual = plugins.importlib.metadata.entry_points
+    monkeypatch.setattr(
+        plugins.importlib.metadata,
+        "entry_points",
+        lambda group: [*usual(group=group), EntryPoint("half", "half_plugin", group)],
+    )
+
+    found = plugins.load()
+
+    assert "good" in found.drills
+    (half,) = (plugin for plugin in found.loaded if plugin.name == "half")
+    assert half.trouble.startswith("bad left out: SyntaxError")
+
+
+def test_blocking_a_plugin_that_is_not_installed_is_an_error_with_the_names(monkeypatch) -> None:
+    with pytest.raises(PluginTrouble, match="no plugin is called nobody") as error:
+        plugins.load(["nobody"])
+
+    assert "checks" in error.value.way_out

@@ -1,0 +1,28 @@
+"""
+LAB001 many-barriers: more barriers than steps.
+
+What it means    The ranks meet in a barrier more often than they step.
+Why it hurts     Each barrier waits for the slowest rank.
+How we know      The recording holds more barriers than optimizer steps.
+What to do       Leave the barriers out.
+When it is fine  Before the first step.
+Source           Common sense.
+"""
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.recording.layout import Op
+from distdoctor.recording.recording import Recording
+
+LEAVE_OUT = Remedy("leave-barriers-out", "Leave the barriers out.")
+
+
+@check("LAB001", "many-barriers", severity=ERROR)
+def examine(seen: Recording) -> Iterator[Finding]:
+    for rank, log in seen.ranks.items():
+        barriers = int((log.calls["op"] == Op.BARRIER).sum())
+        if barriers > len(log.steps) > 0:
+            yield Finding(title=f"{barriers} barriers", ranks=(rank,), cures=(Cure(LEAVE_OUT.slug),))

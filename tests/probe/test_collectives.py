@@ -1,0 +1,297 @@
+"""Every operation counts: which, on which group, with whom, from which of the user's lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdoctor.recording.layout import CallFlag
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.run_folder import read_run
+
+SCRIPT = Path(__file__).parent / "all_operations.py"
+pytestmark = pytest.mark.job
+
+
+def launch(script: Path, folder: Path, *arguments: str, ranks: int, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script under plain torchrun with the probe recording into `folder`."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), str(script), *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "DISTDOCTOR_RUN": str(folder), "OMP_NUM_THREADS": "1", **env},
+    )
+
+
+@pytest.fixture(scope="module", params=["hooks", "dispatcher"])
+def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """All operations as seen in either way; the dispatcher is the only one before torch 2.14."""
+    folder = tmp_path_factory.mktemp("run")
+    done = launch(SCRIPT, folder, ranks=3, DISTDOCTOR_COLLECTIVES=request.param)
+    # The exit code says nothing: torch 2.13 and 2.15 sometimes abort in the threads of monitored_barrier, with or without us.
+    assert done.stdout.count("all done") == 3, done.stderr
+    return read_run(folder)
+
+
+def calls(recording: Recording, rank: int, function: str) -> list[Call]:
+    log = recording.ranks[rank]
+    return [call for row in log.calls if (call := log.call(row)).site.function == function]
+
+
+def words(call: Call) -> tuple[object, ...]:
+    return call.op.word, call.dtype, call.shape, call.reduce_op.name, call.root
+
+
+def test_each_operation_is_recorded_with_what_must_agree(recording: Recording) -> None:
+    for rank in range(3):
+        assert [words(call) for call in calls(recording, rank, "world")] == [
+            ("all_reduce", "float32", "[4]", "MAX", -1),
+            ("broadcast", "float32", "[4]", "NONE", 2),
+            ("reduce", "float32", "[4]", "PRODUCT", 1),
+            ("barrier", "", "", "NONE", -1),
+            ("all_gather", "float32", "[4]", "NONE", -1),
+            ("all_gather_into_tensor", "float32", "[4]", "NONE", -1),
+            ("reduce_scatter_tensor", "float32", "[4]", "SUM", -1),
+            ("gather", "float32", "[4]", "NONE", 0),
+            ("scatter", "float32", "[4]", "NONE", 0),
+            ("all_to_all_single", "float32", "[3]", "NONE", -1),
+            ("monitored_barrier", "", "", "NONE", -1),
+        ]
+
+
+def test_the_line_is_the_users_not_torchs(recording: Recording) -> None:
+    source = SCRIPT.read_text().splitlines()
+
+    for call in calls(recording, 1, "world"):
+        assert call.site.path == str(SCRIPT)
+        assert call.op.word.replace("_tensor", "") in source[call.site.line - 1].replace("_tensor", "")
+
+
+def test_members_agree_on_every_signature_and_every_prefix(recording: Recording) -> None:
+    def world_calls(rank: int) -> list[tuple[int, int, int, int]]:
+        log = recording.ranks[rank]
+        rows = [r for r in log.calls if log.text(r["group"]) == "0" and log.call(r).op.word not in ("send", "recv")]
+        return [(int(r["number"]), int(r["signature"]), int(r["prefix"]), int(r["site_prefix"])) for r in rows]
+
+    assert world_calls(0) == world_calls(1) == world_calls(2)
+    assert [number for number, *_ in world_calls(0)] == list(range(1, len(world_calls(0)) + 1))
+
+
+def test_point_to_point_names_its_peer_tag_and_batch(recording: Recording) -> None:
+    (send, *_), (receive, *_) = calls(recording, 0, "pairs"), calls(recording, 1, "pairs")
+    assert (send.op.word, send.root, send.tag, send.is_async) == ("send", 1, 7, False)
+    assert (receive.op.word, receive.root, receive.tag, receive.is_async) == ("recv", 0, 7, False)
+
+    batch = calls(recording, 2, "pairs")
+    assert [(call.op.word, call.root) for call in batch] == [("send", 0), ("recv", 1)]
+    assert all(call.flags & CallFlag.COALESCED for call in batch)
+
+
+def test_object_collectives_are_marked_because_their_sizes_are_data(recording: Recording) -> None:
+    assert calls(recording, 0, "objects")
+    assert all(call.flags & CallFlag.OBJECT for call in calls(recording, 0, "objects"))
+
+
+def test_a_subgroup_has_its_own_numbers_and_names_global_ranks(recording: Recording) -> None:
+    assert calls(recording, 0, "half") == []
+    broadcast, reduce = calls(recording, 2, "half")
+    assert (broadcast.number, broadcast.root, broadcast.dtype) == (1, 2, "int64")
+    assert (reduce.number, reduce.is_async) == (2, True)
+    (group,) = (g for g in recording.ranks[2].group_list() if g.name == broadcast.group)
+    assert group.ranks == (1, 2)
+    assert group.made_at.function == "half"
+
+
+def test_ddp_buckets_issued_by_cpp_carry_the_line_of_backward(recording: Recording) -> None:
+    issued = calls(recording, 0, "ddp")
+    assert all(call.flags & CallFlag.NATIVE for call in issued)
+    bucket = issued[-1]
+    assert (bucket.op.word, bucket.shape) == ("all_reduce", "[20]")
+    assert "backward()" in SCRIPT.read_text().splitlines()[bucket.site.line - 1]
+
+
+def test_a_synchronous_call_is_seen_to_come_back(recording: Recording) -> None:
+    for call in calls(recording, 0, "world"):
+        assert call.returned_ns > call.entered_ns > 0
+
+
+MANY_BUCKETS = """
+import torch, torch.distributed as dist
+
+def train():
+    layers = [torch.nn.Linear(64, 64) for _ in range(20)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.05)
+    for _ in range(40):
+        model(torch.randn(8, 64)).sum().backward()
+    dist.barrier()
+
+dist.init_process_group("gloo")
+train()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("way", ["hooks", "dispatcher"])
+def test_many_buckets_in_flight_do_not_stop_each_other(way: str, tmp_path: Path) -> None:
+    """gloo's thread takes the GIL to drop a bucket that Python has seen: whoever holds it while issuing would wait forever."""
+    script = tmp_path / "many_buckets.py"
+    script.write_text(MANY_BUCKETS)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    launch(script, folder, ranks=2, DISTDOCTOR_COLLECTIVES=way)
+
+    for log in read_run(folder).ranks.values():
+        assert log.call(log.calls[-1]).op.word == "barrier"
+        assert log.calls[-1]["returned_ns"] > 0
+
+
+LEAVING = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_rank_that_never_destroys_its_group_ends_cleanly(tmp_path: Path) -> None:
+    env = {**os.environ, "DISTDOCTOR_RUN": str(tmp_path), "RANK": "0"}
+
+    done = subprocess.run([sys.executable, "-c", LEAVING], env=env, timeout=60)
+
+    assert done.returncode == 0
+    assert len(read_run(tmp_path).ranks[0].calls) == 1
+
+
+RAISING = """
+import torch, torch.distributed as dist
+from distdoctor.probe import tape
+
+def broken(*args, **kwargs):
+    raise RuntimeError("planted")
+
+tape.Ring.write = tape.Ring.patch = tape.Ring.overwrite = tape.Texts.id = broken
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.ones(32, 4))
+sampler = torch.utils.data.DistributedSampler(data)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for (x,) in torch.utils.data.DataLoader(data, 8, sampler=sampler):
+        model(x).sum().backward()
+        optimizer.step()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == dist.get_world_size()
+dist.new_group([0])
+dist.barrier()
+dist.destroy_process_group()
+print("trained")
+"""
+
+
+def test_a_probe_that_fails_everywhere_falls_silent_and_training_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "raising.py"
+    script.write_text(RAISING)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    done = launch(script, folder, ranks=2)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trained") == 2
+
+
+FAMILY = """
+import os, subprocess, sys
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+class Spying(TensorDataset):
+    def __getitem__(self, i):
+        from distdoctor.probe import start
+        assert start._rank is None or start._rank.silent or start._rank.tape is None
+        return super().__getitem__(i)
+
+def main():
+    dist.init_process_group("gloo")
+    for context in ("fork", "spawn"):
+        for batch in DataLoader(Spying(torch.ones(4, 1)), 2, num_workers=1, multiprocessing_context=context):
+            pass
+    subprocess.run([sys.executable, "-c", "import torch; torch.ones(1)"], check=True)
+    pid = os.fork()
+    if pid == 0:
+        p = torch.ones(1, requires_grad=True)
+        torch.optim.SGD([p], 0.1).step()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_loader_workers_subprocesses_and_forks_of_a_rank_record_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "family.py"
+    script.write_text(FAMILY)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    done = launch(script, folder, ranks=1)
+
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("*.tape"))) == 1
+    log = read_run(folder).ranks[0]
+    assert len(log.calls) == 1
+    assert len(log.steps) == 0
+
+
+HALF_BLIND = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(20):
+    if step == 7 and dist.get_rank() == 1:
+        from distdoctor.probe import collectives
+        collectives.extend = None  # from here on every record fails
+    dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_whose_recorder_fell_silent_is_not_accused_of_having_left(tmp_path: Path) -> None:
+    from distdoctor import plugins
+    from distdoctor.diagnosis.examination import examine
+
+    script = tmp_path / "half_blind.py"
+    script.write_text(HALF_BLIND)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    done = launch(script, folder, ranks=2)
+    diagnosis = examine(read_run(folder), plugins.load().checks.values())
+
+    assert done.returncode == 0, done.stderr
+    assert diagnosis.findings == ()
+    reasons = {item.code: item.reason for item in diagnosis.not_examined}
+    assert "the recorder of rank 1 fell silent: collectives: TypeError" in reasons["DD101"]
+
+
+def test_the_probe_swallows_no_interrupt() -> None:
+    from distdoctor.probe.context import Rank
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    rank = Rank("", frozenset())
+
+    with pytest.raises(KeyboardInterrupt):
+        rank.guarded(interrupted)()
+    assert not rank.silent

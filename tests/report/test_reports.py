@@ -1,0 +1,214 @@
+"""What people and programs read: complete, short at any size, the root cause first."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.recording.recording import Job, RankEnd, Site
+from distdoctor.report import json_report, text
+from distdoctor.report.root_cause import brought_down, root_cause
+
+HERE = Site("/home/me/train.py", 57, "maybe_save")
+THERE = Site("/home/me/train.py", 41, "train_step")
+SKIPPED = Finding(
+    title="left the others: issued barrier, they are in all_reduce #128",
+    ranks=(3,),
+    place=HERE,
+    places=(Place(THERE, (0, 1, 2), "all_reduce #128 [25600] float32, waits 12 s"), Place(HERE, (3,), "barrier #1")),
+    why="inside `if loss < best:`, which depends on the loss of this rank alone",
+    evidence={"waiting_seconds": 12.0},
+    cures=(Cure("decide-once", change="broadcast the decision before line 56"),),
+    severity=ERROR,
+    code="DD101",
+    slug="skipped-collective",
+)
+REMEDIES = {"decide-once": Remedy("decide-once", "Decide once for all ranks.", effect="no wait")}
+
+
+def diagnosis_of(*findings: Finding, **job: Any) -> Diagnosis:
+    return Diagnosis(Job(world_size=4, **job), findings, examined=("DD101",), remedies=REMEDIES, world_size=4)
+
+
+def test_a_finding_reads_like_the_style_page() -> None:
+    assert text.render(diagnosis_of(SKIPPED), base="/home/me") == (
+        "DD101 error  rank 3  train.py:57 maybe_save  left the others: issued barrier, they are in all_reduce #128 (certain)\n"
+        "  ranks 0-2  train.py:41 train_step  all_reduce #128 [25600] float32, waits 12 s\n"
+        "  rank 3     train.py:57 maybe_save  barrier #1\n"
+        "  why   inside `if loss < best:`, which depends on the loss of this rank alone\n"
+        "  fix   broadcast the decision before line 56\n"
+        "  more  distdoctor explain DD101\n"
+    )
+
+
+def test_numbers_stand_in_where_nobody_wrote_a_why() -> None:
+    report = text.render(diagnosis_of(replace(SKIPPED, why="")), base="/home/me")
+
+    assert "  why   waiting_seconds 12.0\n" in report
+
+
+def test_a_diff_is_shown_line_by_line_under_what_it_does() -> None:
+    diff = "-  if rank == 0:\n-      dist.barrier()\n+  dist.barrier()"
+
+    report = text.render(diagnosis_of(replace(SKIPPED, cures=(Cure("decide-once", change=diff),))))
+
+    assert "  fix   Decide once for all ranks.\n        -  if rank == 0:\n        -      dist.barrier()\n" in report
+
+
+@pytest.mark.parametrize("world_size", [2, 1024])
+@pytest.mark.parametrize("findings", [1, 3, 50])
+def test_a_report_has_at_most_forty_lines(world_size: int, findings: int) -> None:
+    long = replace(
+        SKIPPED,
+        why="because " * 200,
+        places=tuple(Place(HERE, (rank,), "waits") for rank in range(world_size)),
+        cures=(Cure("decide-once", change="\n".join(["+ line"] * 60)),) * 5,
+    )
+    ends = {rank: RankEnd(None, 15, ended_by_launcher=rank != 3) for rank in range(world_size)}
+    others = [replace(long, code=f"DD2{number:02}", ranks=(number,)) for number in range(findings - 1)]
+    diagnosis = Diagnosis(Job(ends=ends, exit_code=1), (long, *others), world_size=world_size, suppressed=(SKIPPED,))
+
+    lines = text.render(diagnosis).splitlines()
+
+    assert len(lines) <= 40
+    assert lines[0].startswith("DD101 error")
+
+
+def test_findings_that_find_no_room_are_counted_by_code() -> None:
+    diagnosis = diagnosis_of(SKIPPED, *[replace(SKIPPED, code="DD303", ranks=(n,)) for n in range(60)])
+
+    report = text.render(diagnosis)
+
+    shown = len(re.findall(r"^DD303 ", report, re.MULTILINE))
+    assert f"and DD303 x {60 - shown} (all of them: distdoctor report --output-format json)" in report
+
+
+def test_what_followed_from_the_root_cause_is_one_line_below_it() -> None:
+    ends = {rank: RankEnd(None, 15, True) for rank in (0, 1, 2)} | {3: RankEnd(1)}
+
+    report = text.render(diagnosis_of(SKIPPED, exit_code=1, ends=ends))
+
+    assert report.splitlines()[-1] == "  then  3 ranks ended because of it (ranks 0-2)"
+
+
+def test_a_failed_job_without_a_finding_still_names_who_failed_first() -> None:
+    ends = {0: RankEnd(1, at_ns=20), 1: RankEnd(None, 9, at_ns=10)}
+
+    assert text.render(diagnosis_of(exit_code=1, ends=ends)) == (
+        "the job failed: rank 1 ended first, with SIGKILL; no check found out why\n"
+        "  then  1 rank ended because of it (rank 0)\n"
+    )
+
+
+def test_no_finding_is_health_only_where_something_was_examined() -> None:
+    examined = diagnosis_of(exit_code=0)
+
+    assert text.render(examined) == "healthy: 1 check on 4 ranks\n"
+    assert text.render(replace(examined, examined=())).startswith("nothing was examined")
+
+
+def test_the_finding_names_the_root_cause_even_where_an_innocent_rank_died_first() -> None:
+    ends = {0: RankEnd(None, 6, at_ns=10), 3: RankEnd(1, at_ns=20)}
+    diagnosis = diagnosis_of(SKIPPED, exit_code=1, ends=ends)
+
+    cause = root_cause(diagnosis)
+
+    assert cause is not None
+    assert (cause.rank, cause.exit_code, cause.signal) == (3, 1, 0)
+    assert brought_down(diagnosis) == (0,)
+
+
+def test_a_warning_blames_nobody_for_the_end_of_the_job() -> None:
+    ends = {0: RankEnd(7, at_ns=10)}
+    diagnosis = diagnosis_of(replace(SKIPPED, severity=WARNING), exit_code=1, ends=ends)
+
+    cause = root_cause(diagnosis)
+
+    assert cause is not None
+    assert (cause.rank, cause.words) == (0, "exit code 7")
+
+
+def test_a_healthy_job_has_no_root_cause() -> None:
+    assert root_cause(diagnosis_of(exit_code=0, ends={0: RankEnd(0)})) is None
+
+
+def test_the_json_report_holds_the_whole_finding() -> None:
+    diagnosis = replace(
+        diagnosis_of(SKIPPED, exit_code=1), not_examined=(NotExamined("DD301", "missing-set-epoch", "why"),)
+    )
+
+    document = json.loads(json_report.render(diagnosis))
+
+    assert document["schema_version"] == 1
+    assert document["job"]["root_cause"] == {"rank": 3, "exit_code": None, "signal": None}
+    assert document["not_examined"] == [{"code": "DD301", "slug": "missing-set-epoch", "reason": "why"}]
+    assert document["findings"] == [
+        {
+            "code": "DD101",
+            "slug": "skipped-collective",
+            "severity": "error",
+            "confidence": "certain",
+            "ranks": [3],
+            "title": "left the others: issued barrier, they are in all_reduce #128",
+            "why": "inside `if loss < best:`, which depends on the loss of this rank alone",
+            "place": {"path": "/home/me/train.py", "line": 57, "function": "maybe_save"},
+            "places": [
+                {
+                    "path": "/home/me/train.py",
+                    "line": 41,
+                    "function": "train_step",
+                    "ranks": [0, 1, 2],
+                    "role": "all_reduce #128 [25600] float32, waits 12 s",
+                },
+                {
+                    "path": "/home/me/train.py",
+                    "line": 57,
+                    "function": "maybe_save",
+                    "ranks": [3],
+                    "role": "barrier #1",
+                },
+            ],
+            "evidence": {"waiting_seconds": 12.0},
+            "remedies": [
+                {
+                    "slug": "decide-once",
+                    "what": "Decide once for all ranks.",
+                    "change": "broadcast the decision before line 56",
+                    "effect": "no wait",
+                    "safety": "changes no result",
+                    "verified": False,
+                }
+            ],
+        }
+    ]
+
+
+def test_evidence_of_any_kind_becomes_json() -> None:
+    import numpy as np
+
+    odd = {"counts": {0: np.int64(3)}, "ranks": (1, 2), "set": frozenset({1}), "site": HERE, "ratio": np.float32(0.5)}
+
+    document = json.loads(json_report.render(diagnosis_of(replace(SKIPPED, evidence=odd, confidence=LIKELY))))
+
+    evidence = document["findings"][0]["evidence"]
+    assert evidence["counts"] == {"0": 3}
+    assert evidence["ranks"] == [1, 2]
+    assert evidence["set"] == [1]
+    assert evidence["ratio"] == 0.5
+
+
+def test_every_report_fits_the_schema_that_is_printed() -> None:
+    schema = json.loads(json_report.schema())
+    document = json_report.render(diagnosis_of(SKIPPED, exit_code=1))
+
+    assert schema["$ref"] == "#/$defs/ReportJson"
+    assert set(schema["$defs"]["ReportJson"]["required"]) == set(json.loads(document))
+    assert msgspec.json.decode(document, type=json_report.ReportJson).findings[0].code == "DD101"

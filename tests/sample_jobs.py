@@ -1,0 +1,481 @@
+"""Small trainings in which the samples stream is watched: what each rank was really handed, beside what the probe wrote."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import run_ranks, values
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.run_folder import read_run
+
+Handed = list[list[int]]
+"""The samples of each training pass, as they came out of the loader."""
+
+
+def unwatched(target: Callable[..., Any], *, ranks: int = 2, timeout: float = 150, **about: Any) -> list[Any]:
+    """What each rank returns when there is no probe."""
+    with tempfile.TemporaryDirectory() as folder:
+        return values(run_ranks(_ordinary, ranks, target, folder, about, timeout=timeout, join=False))
+
+
+def killed(target: Callable[..., Any], *, ranks: int = 2, timeout: float = 150, **about: Any) -> Recording:
+    """The recording of a job whose ranks kill themselves."""
+    with tempfile.TemporaryDirectory() as folder:
+        ends = run_ranks(_watched, ranks, target, folder, about, timeout=timeout, join=False)
+        assert [(end.exit_code, end.timed_out) for end in ends] == [(-9, False)] * ranks
+        return read_run(Path(folder))
+
+
+def watched(
+    target: Callable[..., Any], *, ranks: int = 2, timeout: float = 150, **about: Any
+) -> tuple[Recording, list[Any]]:
+    """The recording of a job, and what each rank returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        returned = values(run_ranks(_watched, ranks, target, folder, about, timeout=timeout, join=False))
+        recording = read_run(Path(folder))
+        assert not recording.troubles, recording.troubles
+        source = Path(__file__).read_text("utf-8")
+        return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source}), returned
+
+
+def _ordinary(rank: int, world_size: int, target: Callable[..., Any], folder: str, about: dict[str, Any]) -> Any:
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    torch.manual_seed(0)
+    returned = target(rank, world_size, **about)
+    dist.destroy_process_group()
+    return returned
+
+
+def _watched(rank: int, world_size: int, target: Callable[..., Any], folder: str, about: dict[str, Any]) -> Any:
+    os.environ["DISTDOCTOR_RUN"] = folder
+    os.environ["DISTDOCTOR_STREAMS"] = "collectives,progress,samples"  # what the checks on data ask for
+    # Ranks of the tests are daemons, which must not have children; those of a launcher may have DataLoader workers.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    from distdoctor.probe.start import start
+
+    start()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    torch.manual_seed(0)
+    returned = target(rank, world_size, **about)
+    dist.destroy_process_group()
+    return returned
+
+
+def one_after_the_other(
+    rank: int, world_size: int, trainings: list[tuple[Callable[..., Handed], dict[str, Any]]]
+) -> Handed:
+    """Several trainings in one job, which start faster than as many jobs."""
+    return [handed for training, about in trainings for handed in training(rank, world_size, **about)]
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Sample i is the number i."""
+
+    def __init__(self, length: int) -> None:
+        self.numbers = range(length)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index)])
+
+
+class Trainer:
+    """A model behind DistributedDataParallel (or alone) and the one step that matters here."""
+
+    def __init__(self, *, replicas: bool = True) -> None:
+        model: nn.Module = nn.Linear(1, 1)
+        self.model = nn.parallel.DistributedDataParallel(model) if replicas else model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-9)
+
+    def step(self, batch: torch.Tensor) -> list[int]:
+        self.optimizer.zero_grad()
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+        return [int(number) for number in batch[:, 0]]
+
+    def epoch(self, loader: Iterable[torch.Tensor], limit: int | None = None) -> list[int]:
+        handed = []
+        for batch in itertools.islice(loader, limit):
+            handed += self.step(batch)
+        return handed
+
+    @torch.no_grad()
+    def test(self, loader: Iterable[torch.Tensor]) -> None:
+        for batch in loader:
+            self.model(batch)
+
+
+def numbers(length: int) -> TensorDataset | Numbers:
+    return Numbers(length)
+
+
+class Noisy(Numbers):
+    """Draws from the generators of its worker."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + torch.rand(1) + random.random()
+
+
+def everything_random(rank: int, world_size: int) -> list[str]:
+    """Losses, to the last bit, of a training that draws from every generator there is."""
+    torch.manual_seed(rank)
+    random.seed(rank)
+    model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-4)
+    data = Noisy(64)
+    loaders = [
+        DataLoader(data, batch_size=8, shuffle=True),
+        DataLoader(data, batch_size=8, sampler=DistributedSampler(data), num_workers=2, persistent_workers=True),
+        DataLoader(Copies(3), batch_size=8, num_workers=1),
+        DataLoader(Subset(data, range(0, 64, 2)), batch_sampler=BatchSampler(RandomSampler(range(32)), 4, True)),
+    ]
+    losses = []
+    for loader in loaders * 2:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = wrapped(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+    return [*losses, *(value.hex() for p in model.parameters() for value in p.detach().flatten().tolist())]
+
+
+def killed_at_its_thirteenth_batch(rank: int, world_size: int, *, workers: int = 0) -> None:
+    data, trainer = numbers(400), Trainer(replicas=False)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data), num_workers=workers)
+    for number, batch in enumerate(loader, 1):
+        if number == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.step(batch)
+
+
+# --- ill ------------------------------------------------------------------------------------------------------------------
+
+
+def never_told(rank: int, world_size: int, *, workers: int = 0, batches: int | None = None, epochs: int = 2) -> Handed:
+    data = numbers(101)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    trainer = Trainer()
+    handed = []
+    for _epoch in range(epochs):
+        handed.append(trainer.epoch(loader, batches))
+    return handed
+
+
+def told_the_total(rank: int, world_size: int) -> Handed:
+    data = numbers(101)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    trainer, epochs, handed = Trainer(), 2, []
+    for _epoch in range(epochs):
+        sampler.set_epoch(epochs)
+        handed.append([number for batch in loader for number in trainer.step(batch)])
+    return handed
+
+
+def seeded_by_rank(rank: int, world_size: int, *, length: int = 101) -> Handed:
+    data = numbers(length)
+    loader = DataLoader(data, batch_size=64, sampler=DistributedSampler(data, seed=rank))
+    return [Trainer().epoch(loader)]
+
+
+def overlapping_subsets(rank: int, world_size: int) -> Handed:
+    data = numbers(100)
+    half = Subset(data, list(range(40 * rank, 40 * rank + 60)))
+    return [Trainer().epoch(DataLoader(half, batch_size=4, shuffle=True))]
+
+
+def not_sharded(rank: int, world_size: int, *, same_seed: bool = True) -> Handed:
+    if not same_seed:
+        torch.manual_seed(rank)
+    loader = DataLoader(numbers(100), batch_size=8, shuffle=True)
+    trainer = Trainer()
+    return [trainer.epoch(loader) for _epoch in range(2)]
+
+
+def split_by_rank(rank: int, world_size: int, *, seed_alike: bool = False) -> Handed:
+    data, trainer = numbers(200), Trainer()
+    generator = torch.Generator().manual_seed(0 if seed_alike else rank)
+    train, test = torch.utils.data.random_split(data, [120, 80], generator=generator)
+    mine, others = DistributedSampler(train), DistributedSampler(test, shuffle=False)
+    handed = trainer.epoch(DataLoader(train, batch_size=4, sampler=mine))
+    trainer.test(DataLoader(test, batch_size=4, sampler=others))
+    return [handed]
+
+
+def rank_of_another_world(rank: int, world_size: int) -> Handed:
+    data = numbers(100)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=4, rank=rank)
+    return [Trainer().epoch(DataLoader(data, batch_size=4, sampler=sampler))]
+
+
+def uneven(rank: int, world_size: int) -> Handed:
+    data, trainer = numbers(100), Trainer()
+    mine = Subset(data, list(range(60)) if rank == 0 else list(range(60, 100)))
+    with trainer.model.join():  # type: ignore[union-attr, operator]
+        return [trainer.epoch(DataLoader(mine, batch_size=4))]
+
+
+def padded_test(rank: int, world_size: int) -> Handed:
+    data, test, trainer = numbers(64), numbers(31), Trainer()
+    handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    trainer.test(DataLoader(test, batch_size=4, sampler=DistributedSampler(test, shuffle=False)))
+    return [handed]
+
+
+def averaged_by_hand(rank: int, world_size: int) -> Handed:
+    torch.manual_seed(1)
+    loader = DataLoader(numbers(64), batch_size=8, shuffle=True)
+    model, handed = nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        handed += [int(number) for number in batch[:, 0]]
+    return [handed]
+
+
+def trials(rank: int, world_size: int) -> Handed:
+    """Three models trained for one epoch each, all on the same order: a comparison, not a forgotten epoch."""
+    data, handed = numbers(101), []
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    for _trial in range(3):
+        sampler.set_epoch(0)
+        handed.append(Trainer().epoch(loader))
+    return handed
+
+
+# --- healthy --------------------------------------------------------------------------------------------------------------
+
+
+def ordinary(rank: int, world_size: int, *, length: int = 101, workers: int = 0, drop_last: bool = False,
+             sampler_drops: bool = False, batch_size: int = 8) -> Handed:  # fmt: skip
+    data, test = numbers(length), numbers(40)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, drop_last=sampler_drops)
+    loader = DataLoader(data, batch_size=batch_size, sampler=sampler, num_workers=workers, drop_last=drop_last)
+    sampler_of_test: DistributedSampler[Any] = DistributedSampler(test, shuffle=False)
+    testing = DataLoader(test, batch_size=16, sampler=sampler_of_test)
+    trainer, handed = Trainer(), []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+        trainer.test(testing)
+    return handed
+
+
+def made_anew(rank: int, world_size: int, *, workers: int = 0) -> Handed:
+    data, trainer, handed = numbers(101), Trainer(), []
+    for epoch in range(3):
+        sampler: DistributedSampler[Any] = DistributedSampler(data)
+        sampler.set_epoch(epoch)
+        loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
+def seeded_by_hand(rank: int, world_size: int) -> Handed:
+    data, trainer, handed = numbers(101), Trainer(), []
+    for epoch in range(3):
+        loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, seed=100 + epoch))
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
+def weighted(rank: int, world_size: int) -> Handed:
+    torch.manual_seed(rank)
+    sampler = WeightedRandomSampler([1.0] * 100, num_samples=60, replacement=True)
+    loader = DataLoader(numbers(100), batch_size=8, sampler=sampler)
+    trainer = Trainer()
+    return [trainer.epoch(loader) for _epoch in range(2)]
+
+
+class ShardedBatches(Sampler[list[int]]):
+    """Batches for one rank, as detection frameworks make them: an endless stream, dealt out in turns."""
+
+    def __init__(self, length: int, rank: int, world_size: int, *, endless: bool) -> None:
+        self.length, self.rank, self.world_size, self.endless = length, rank, world_size, endless
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(0)
+        for _round in itertools.count() if self.endless else range(1):
+            order = torch.randperm(self.length, generator=generator).tolist()[self.rank :: self.world_size]
+            yield from (order[at : at + 4] for at in range(0, len(order), 4))
+
+
+def own_batches(rank: int, world_size: int, *, endless: bool = False) -> Handed:
+    sampler = ShardedBatches(100, rank, world_size, endless=endless)
+    return [Trainer().epoch(DataLoader(numbers(100), batch_sampler=sampler), 60)]
+
+
+def disjoint_subsets(rank: int, world_size: int) -> Handed:
+    data = numbers(100)
+    mine = Subset(data, list(range(rank, 100, world_size)))
+    trainer, loader = Trainer(), DataLoader(mine, batch_size=4, shuffle=True)
+    return [trainer.epoch(loader) for _epoch in range(2)]
+
+
+def own_data(rank: int, world_size: int) -> Handed:
+    """Each rank has cut its files to its own share: equal indices mean different samples."""
+    data = TensorDataset(torch.arange(100.0)[rank::world_size].reshape(-1, 1))
+    trainer, handed = Trainer(), []
+    for _epoch in range(2):
+        handed.append(
+            [number for (batch,) in DataLoader(data, batch_size=5, shuffle=True) for number in trainer.step(batch)]
+        )
+    return handed
+
+
+def zipped(rank: int, world_size: int) -> Handed:
+    data = numbers(64)
+    samplers: list[DistributedSampler[Any]] = [DistributedSampler(data, seed=seed) for seed in (0, 0)]
+    loaders = [DataLoader(data, batch_size=4, sampler=sampler) for sampler in samplers]
+    trainer, handed = Trainer(), []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        for one, other in zip(*loaders, strict=True):
+            handed += [*trainer.step(one), *trainer.step(other)]
+    return [handed]
+
+
+def tensor_parallel(rank: int, world_size: int) -> Handed:
+    """Both ranks hold a part of one model: they have to read the same samples."""
+    model, loader, handed = nn.Linear(1, 4), DataLoader(numbers(64), batch_size=8, shuffle=True), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for batch in loader:
+        optimizer.zero_grad()
+        part = model(batch)
+        whole = part.detach().clone()
+        dist.all_reduce(whole)
+        (part.sum() + whole.sum()).backward()
+        optimizer.step()
+        handed += [int(number) for number in batch[:, 0]]
+    return [handed]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        numbers = range(self.rank + worker * self.world_size, 48, self.world_size * workers)
+        return (torch.tensor([float(number)]) for number in numbers)
+
+
+class Copies(IterableDataset[torch.Tensor]):
+    """Looks at neither rank nor worker, or at the rank only."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.tensor([float(self.first + number)]) for number in range(60))
+
+
+def copied_by_workers(rank: int, world_size: int) -> Handed:
+    return [Trainer().epoch(DataLoader(Copies(1000 * rank), batch_size=5, num_workers=2))]
+
+
+def copied_by_ranks(rank: int, world_size: int, *, workers: int = 0) -> Handed:
+    return [Trainer().epoch(DataLoader(Copies(0), batch_size=5, num_workers=workers, persistent_workers=workers > 0))]
+
+
+def streaming(rank: int, world_size: int, *, workers: int = 0) -> Handed:
+    trainer, loader = Trainer(), DataLoader(Stream(rank, world_size), batch_size=4, num_workers=workers)
+    return [trainer.epoch(loader) for _epoch in range(2)]
+
+
+def restarted_search(rank: int, world_size: int) -> Handed:
+    """A learning-rate finder that leaves after ten steps, then the training begins in the same order."""
+    data = numbers(400)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+    trainer = Trainer()
+    return [trainer.epoch(loader, 10), trainer.epoch(loader)]
+
+
+def peeking(rank: int, world_size: int) -> Handed:
+    """Rank 0 looks at a batch first: its passes and those of rank 1 do not have the same numbers."""
+    data = numbers(128)
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=64, sampler=sampler)
+    if rank == 0:
+        next(iter(loader))
+    trainer, handed = Trainer(), []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
+def odd_indices(rank: int, world_size: int) -> Handed:
+    """Keys instead of numbers, and batches that are tensors."""
+
+    class ByName(Dataset[torch.Tensor]):
+        def __getitem__(self, name: Any) -> torch.Tensor:
+            return torch.tensor([float(name[1:])])
+
+        def __len__(self) -> int:
+            return 40
+
+    names = [f"n{number}" for number in range(rank, 40, world_size)]
+    trainer = Trainer()
+    keyed = trainer.epoch(DataLoader(ByName(), sampler=names, batch_size=4))
+    batches = torch.arange(rank, 40, world_size).reshape(-1, 4)
+    tensors = trainer.epoch(DataLoader(Numbers(40), batch_sampler=list(batches)))
+    return [keyed, tensors]
+
+
+def unbatched(rank: int, world_size: int) -> Handed:
+    data = numbers(32)
+    sampler = BatchSampler(RandomSampler(data), batch_size=4, drop_last=False)
+    loader = DataLoader(Gathering(data), sampler=sampler, batch_size=None)
+    return [Trainer(replicas=False).epoch(loader)]
+
+
+class Gathering(Dataset[torch.Tensor]):
+    """Given a batch of indices, gives a batch."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __getitem__(self, indices: Any) -> torch.Tensor:
+        return torch.stack([self.data[index] for index in indices])
+
+    def __len__(self) -> int:
+        return len(self.data)

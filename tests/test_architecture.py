@@ -1,0 +1,63 @@
+"""The rooms keep their doors: who imports whom, and what a rank and a quick command never load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def loaded_after(code: str, *, env: dict[str, str] | None = None) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after running `code`."""
+    import os
+
+    script = f"{code}\nimport sys\nprint('LOADED', *sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})}
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+def test_imports_go_downwards_only() -> None:
+    done = subprocess.run([str(Path(sys.executable).parent / "lint-imports")], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_rank_with_the_probe_gets_the_standard_library_and_torch_and_nothing_else(tmp_path: Path) -> None:
+    env = {"DISTDOCTOR_RUN": str(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
+
+    loaded = loaded_after("import torch", env=env)
+
+    assert list(tmp_path.glob("*.tape"))
+    assert "distdoctor" in loaded
+    assert not loaded & {"click", "rich_click", "pluggy", "rich", "psutil", "msgspec"}
+
+
+def test_importing_torch_without_a_run_loads_only_the_door() -> None:
+    loaded = loaded_after("import torch, sys\nassert 'distdoctor.probe.start' not in sys.modules")
+
+    assert "torch" in loaded
+
+
+@pytest.mark.parametrize("command", ["--help", "rules", "explain DD101", "--version"])
+def test_a_command_that_trains_nothing_does_not_import_torch(command: str) -> None:
+    words = ["distdoctor", *command.split()]
+    code = f"""
+import sys
+sys.argv = {words!r}
+from distdoctor.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+    loaded = loaded_after(code)
+
+    assert "click" in loaded
+    assert "torch" not in loaded
