@@ -96,8 +96,18 @@ def test_children_of_mp_spawn_are_ranks_although_nothing_in_their_environment_sa
     assert "ranks 0-1 of 2" in look.text
 
 
-def test_ranks_in_different_collectives_are_told_apart(jobs: Start) -> None:
+def test_a_barrier_in_a_function_that_one_rank_calls_is_named_with_the_condition_of_that_call(jobs: Start) -> None:
     job = jobs("apart")
+    stand_still()
+
+    found = hang_dump("--pid", str(job.pids[0]), "--json").document["findings"]
+
+    assert [(f["code"], f["ranks"], f["place"]["line"]) for f in found] == [("DD112", [1], line_of("dist.barrier()"))]
+    assert f"`step == 3 and rank == ODD` (line {line_of('rank == ODD:')})" in found[0]["why"]
+
+
+def test_ranks_in_different_collectives_are_told_apart(jobs: Start) -> None:
+    job = jobs("apart_by_value")
     stand_still()
 
     found = hang_dump("--pid", str(job.pids[0]), "--json").document["findings"]

@@ -78,6 +78,8 @@ def train(rank: int) -> None:
             misbehave(x)
         elif step == 3:
             say("ready")
+        if MODE == "apart_by_value" and step == 3 and torch.initial_seed() == ODD:  # each rank has a seed of its own
+            dist.barrier()
         if MODE == "cycle" and step == 3:
             if rank == ODD:
                 say("ready")
@@ -101,6 +103,7 @@ def main(rank: int, world: int = 2) -> None:
         time.sleep(600)
     if MODE == "init":
         say("ready")
+    torch.manual_seed(rank)
     dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(minutes=10))
     if MODE == "undumpable":
         undumpable()
