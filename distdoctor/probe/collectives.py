@@ -20,6 +20,7 @@ import torch.distributed
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.handles import Handles, follow_handles
 from distdoctor.probe.tape import Tape
 from distdoctor.recording.layout import (
     CALL,
@@ -108,7 +109,8 @@ REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PROD
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 _TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
-_FRONT, _USER, _OTHER = 1, 2, 3
+_THROUGH = ("c10d_logger.py", f"distdoctor{os.sep}probe{os.sep}handles.py")  # what only hands on between the two
+_FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
 
 
 class Group:
@@ -153,11 +155,12 @@ class Group:
 class Caller:
     """What torch's own frames between the operation and the user's line tell."""
 
-    __slots__ = ("blocking_pair", "flags", "front", "site")
-    kinds: ClassVar[dict[str, int]] = {}  # source file -> _FRONT, _USER, _OTHER
+    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site")
+    kinds: ClassVar[dict[str, int]] = {}  # source file -> _FRONT, _USER, _OTHER, _HANDS_ON
 
     def __init__(self, frame: FrameType | None) -> None:
         self.front: FrameType | None = None  # torch's function that the user called
+        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
         self.blocking_pair = False  # dist.send and dist.recv ask c10d for a handle and wait for it themselves
         flags = NATIVE
         kinds = self.kinds
@@ -180,6 +183,8 @@ class Caller:
                     flags |= OBJECT
                 elif name == "batch_isend_irecv" or name == "_coalescing_manager":
                     flags |= COALESCED
+            elif kind == _OTHER:
+                self.by_user = False
             frame = frame.f_back
         self.site = frame
         self.flags = flags
@@ -187,7 +192,10 @@ class Caller:
     @classmethod
     def _kind_of(cls, frame: FrameType) -> int:
         path = frame.f_code.co_filename
-        kind = _USER if sites.is_users(frame) else _FRONT if path.endswith(_TORCH_FRONT) else _OTHER
+        if sites.is_users(frame):
+            kind = _USER
+        else:
+            kind = _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
         if len(cls.kinds) < 10_000:
             cls.kinds[path] = kind
         return kind
@@ -227,6 +235,7 @@ class CollectivesStream:
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._sites: dict[tuple[str, int, str], tuple[int, int]] = {}
+        self.handles = Handles(rank, tape)
 
     def note(
         self,
@@ -255,6 +264,8 @@ class CollectivesStream:
         site, word = self._site(caller.site)
         number = group.next_number(op, root)
         now = time.monotonic_ns()
+        if flags & NATIVE:
+            self.rank.native_ns = now
         tag = 0
         if op in PAIRWISE:
             tag = caller.tag()
@@ -269,6 +280,8 @@ class CollectivesStream:
             self.rank.step, group.key, shape, site, root, tag, op, flags, reduce_op, dtype, here.thread,
         )  # fmt: skip
         here.open = 0 if returned else seq
+        if is_async and caller.by_user and caller.site is not None:
+            here.handed = seq
         return seq
 
     def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
@@ -338,12 +351,14 @@ class CollectivesStream:
                 pg.unregister_pre_hook(HOOK_ID)
 
     def wrap_wait(self, original: Any) -> Any:
-        """`Work.wait` that notes when a synchronous call has come back. Async handles pass through untouched."""
+        """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
         here, came_back = self.rank.here, self.rank.guarded(self.came_back)
+        asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call = here.open
             if not call:
+                asked(work)
                 return original(work, *args, **kwargs)
             here.open = 0
             try:
@@ -430,6 +445,8 @@ def install(rank: Rank, tape: Tape) -> None:
     wrappers.lay(c10d, "_register_pg_in_world", registering)
     wrappers.lay(dist.Work, "wait", stream.wrap_wait)
     wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
+    follow_handles(stream.handles)
+    atexit.register(rank.guarded(stream.handles.end))
     if HAS_HOOKS:
         atexit.register(rank.guarded(stream.detach_all))
     else:

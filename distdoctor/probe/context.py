@@ -15,12 +15,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Here(threading.local):
-    """What belongs to one thread of the rank. `open` is the number of the synchronous call that it sits in.
+    """What belongs to one thread of the rank. `open` is the number of the synchronous call that it sits in, `handed` that of the
+    asynchronous one whose handle the user's own line is about to get.
 
     A thread that C++ has made gets no object of Python's `threading` from us: `current_thread()` would leave one behind.
     """
 
     open: int = 0  # 0: in none
+    handed: int = 0  # 0: none
 
     def __init__(self, numbers: Iterator[int]) -> None:
         main = threading.get_ident() == threading.main_thread().ident
@@ -38,6 +40,7 @@ class Rank:
         self.step = 0
         self.epoch = -1
         self.silent = False
+        self.native_ns = 0  # when C++ issued its last call, monotonic
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
         self.here = Here(itertools.count(1))
 

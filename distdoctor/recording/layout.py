@@ -131,6 +131,25 @@ STEP = Record(
     ],
 )
 
+# Where the time of one optimizer step went, on this rank. Step `step` lasts from the `at_ns` of the record before it to its own.
+TIME = Record(
+    "times",
+    [
+        ("seq", "Q"),
+        ("at_ns", "q"),  # the optimizer has stepped
+        ("step", "Q"),  # as in STEP
+        ("data_ns", "q"),  # in the `next` of DataLoaders, while gradients were on
+        ("backward_ns", "q"),  # in `backward`, all passes together; on a device only the time that Python spent there
+        ("optimizer_ns", "q"),  # in the step itself, without what distdoctor does around it
+        ("forward_ended_ns", "q"),  # when the last backward pass began
+        ("backward_ended_ns", "q"),  # and when it was over
+        ("earlier_tails_ns", "q"),  # passes before the last: from the last call that C++ issued in them to their end, summed
+        ("batches", "I"),  # that those DataLoaders gave
+        ("backwards", "I"),  # passes
+        ("end", "Q"),
+    ],
+)
+
 EVENT = Record(
     "events",
     [
@@ -407,6 +426,7 @@ class CallFlag(IntFlag):
     COALESCED = 8  # inside a coalescing manager or batch_isend_irecv
     OBJECT = 16  # part of an object collective: sizes may differ by design
     BY_LIBRARY = 32  # no frame of the user's own source on the stack
+    DROPPED = 64  # the handle that the user's line got back was let go without anybody asking it
 
 
 class EventKind(IntEnum):
@@ -435,6 +455,12 @@ class EventKind(IntEnum):
     ADDED = 23  # a parameter was registered inside a wrapped module; text: name, a: step
     CLIPPED = 24  # the first clipping on a line; text: `norm` or `value`, a: 1 while gradients are scaled, b: step
     NON_FINITE = 25  # text: `loss`, `gradient`, `output`, `input`; more: name, a: step, b: backward
+    ORPHANED = 30  # text: names of parameters with gradients in no optimizer, `;` between them; more: see `orphans`
+    CLIP_NORM = 31  # a clipping by norm; text: `whole` (of a DTensor) or `own`, a: step, b: bits of the norm as a double
+    NOISE = 32  # backward begins; text: digest of the random state, more: the first active dropout, a: backward
+    UNKEPT_NOISE = 33  # a checkpointed function drew random numbers that are not restored; text: its name, a: step
+    DETACHED_GATHER = 34  # gathered without gradient and trained on; text: operation, more: see `gathers`, a: step, b: bytes
+    DEPRECATED = 35  # text: the name that was used
 
 
 class PassFlag(IntFlag):
@@ -491,6 +517,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
     (EVENT, 1024),
     (PASS, 256),
     (BLOCK, 256),
+    (TIME, 2048),
 )
 # Sections that a tape has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {

@@ -18,6 +18,7 @@ from distdoctor.recording.layout import (
     PASS,
     POINT_TO_POINT,
     STEP,
+    TIME,
     CallFlag,
     EventKind,
     Op,
@@ -38,6 +39,7 @@ SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND  # a machine that has been up for a while: no time is 0
 MASK = (1 << 64) - 1
 WALL_NS = 1_700_000_000 * SECOND
+ALWAYS = (CALL, GROUP, STEP, EVENT, PASS, BLOCK)
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -71,7 +73,7 @@ class LogBuilder:
         self.lost: dict[str, int] = {}
         self.environment: dict[str, Any] = {}
         self._texts: dict[str, int] = {"": 0}
-        self._rows: dict[str, list[dict[str, Any]]] = {r.name: [] for r in (CALL, GROUP, STEP, EVENT, PASS, BLOCK)}
+        self._rows: dict[str, list[dict[str, Any]]] = {r.name: [] for r in (*ALWAYS, TIME)}
         self._groups: dict[str, dict[str, Any]] = {}
         self._pairs: dict[tuple[str, int, bool], int] = {}
         self._step = 0
@@ -132,6 +134,7 @@ class LogBuilder:
         thread: int = 0,
         at_ns: int | None = None,
         returned_ns: int | None = None,
+        waited_ns: int = 0,
     ) -> dict[str, Any]:
         """One operation. `returned_ns` None: it returned at once; 0: it has not returned."""
         op = Op[op.upper()] if isinstance(op, str) else op
@@ -154,6 +157,7 @@ class LogBuilder:
             CALL,
             entered_ns=entered,
             returned_ns=self.at(None) if returned_ns is None else returned_ns,
+            waited_ns=waited_ns,
             number=number,
             nbytes=nbytes or 4 * elements(text),
             signature=signature,
@@ -190,6 +194,11 @@ class LogBuilder:
         return self._append(
             STEP, at_ns=self.at(at_ns), step=self._step, epoch=epoch, micro_steps=micro_steps, site=words
         )
+
+    def times(self, **nanoseconds: int) -> dict[str, Any]:
+        """Where the time of the step just made went; fields as in `layout.TIME`, the rest is 0."""
+        fields = {"at_ns": self.now, "step": self._step, "backwards": 1, "batches": 1, **nanoseconds}
+        return self._append(TIME, **fields)
 
     def event(
         self,
@@ -251,7 +260,7 @@ class LogBuilder:
         """The log. `keep` limits a section to its newest rows, as a ring that has come round does (`{"calls": 100}`)."""
         kept: dict[str, Any] = {}
         lost = dict(self.lost)
-        for record in (CALL, GROUP, STEP, EVENT, PASS, BLOCK):
+        for record in ALWAYS:
             rows = _rows_of(record, self._rows[record.name])
             limit = (keep or {}).get(record.name, len(rows))
             kept[record.name] = rows[max(0, len(rows) - limit) :]
@@ -265,6 +274,7 @@ class LogBuilder:
             attempt=self.attempt,
             monotonic_to_wall_ns=self.monotonic_to_wall_ns,
             environment=self.environment,
+            more={TIME.name: _rows_of(TIME, self._rows[TIME.name])},
             **kept,
         )
 

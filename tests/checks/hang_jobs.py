@@ -231,6 +231,15 @@ def other_shape(rank: int) -> None:
     time.sleep(60)
 
 
+def drops_handles(rank: int) -> None:
+    """Reads what is not there yet."""
+    for _ in range(3):
+        loss = torch.ones(4)
+        dist.all_reduce(loss, async_op=True)  # nobody waits
+        loss.div_(2)
+    dist.barrier()
+
+
 def healthy(rank: int) -> None:
     """Much of what looks sick and is not."""
     trainer = Trainer(rank)
@@ -261,6 +270,16 @@ def _splits_and_handles(rank: int) -> None:
     dist.barrier()
     for handle in reversed(handles):
         handle.wait()
+    dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()
+    looked_at = dist.all_reduce(torch.ones(2), async_op=True)
+    while not looked_at.is_completed():
+        time.sleep(0.001)
+    ahead = None
+    for _ in range(4):  # the last one is left over
+        following = dist.broadcast(torch.ones(2), src=0, async_op=True)
+        if ahead is not None:
+            ahead.wait()
+        ahead = following
 
 
 def _pipeline(rank: int) -> None:

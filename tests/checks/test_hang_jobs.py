@@ -69,11 +69,19 @@ def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
 
 
 def test_sizes_that_differ_are_told_although_nobody_waits_for_the_handles() -> None:
-    (finding,) = diagnosed(watched(hang_jobs.other_shape)).findings
+    finding = diagnosed(watched(hang_jobs.other_shape)).findings[0]
 
     assert finding.code == "DD103"
     assert 1 in finding.ranks
     assert finding.evidence["shape"] == {"[10]": [0], "[11]": [1]}
+
+
+def test_handles_that_nobody_waits_for_are_reported_after_a_job_that_ended_in_order() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.drops_handles, seconds=60)).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD120", (0, 1), "likely")
+    assert finding.place.line == line("dist.all_reduce(loss, async_op=True)  # nobody waits")
+    assert finding.evidence["dropped"] == {0: 3, 1: 3}
 
 
 def test_a_healthy_job_that_looks_sick_is_left_in_peace() -> None:

@@ -1,0 +1,118 @@
+"""
+DD120 handle-not-waited: an asynchronous collective's handle is dropped, and its result used as if it were there.
+
+What it means    dist.all_reduce(x, async_op=True) comes back before x is reduced. Only handle.wait() says when it is. Here nobody
+                 waited: the handle was let go as it came.
+Why it hurts     No error, no hang: what reads x sees it half reduced, or not at all, and differently in each run. A tensor that
+                 is changed too early changes what the others receive.
+How we know      The probe follows each handle that the user's own line gets back. It saw it die, and nobody had called wait,
+                 is_completed, get_future or synchronize on it. A line is reported when none of its handles was ever asked, or
+                 more than one was dropped.
+What to do       Keep the handle and call wait() before the tensor is read or written again; or leave async_op out.
+When it is fine  Handles that libraries keep to themselves; sends; barriers; the last prefetch of a loop that is left over; a rank
+                 that an exception ended. With NCCL a torch.cuda.synchronize() does as well, so there it is only possible.
+Source           torch.distributed, "Synchronous and asynchronous collective operations".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.collectives import Collectives
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Cure, Finding, Place
+from distdoctor.diagnosis.words import at
+from distdoctor.recording.layout import CallFlag, EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Call, RankLog, Recording, Site
+from distdoctor.testing import recording
+
+
+@dataclass
+class Line:
+    """What became of the handles that one line got, over all ranks. `dropped`: how many on each rank."""
+
+    dropped: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    asked: int = 0
+    first: Call | None = None
+    synchronised_elsewhere: bool = False  # a device's stream can be waited for without the handle
+
+    @property
+    def is_habit(self) -> bool:
+        """Whether this line drops its handles, rather than leaving over its last one."""
+        return bool(self.dropped) and (not self.asked or max(self.dropped.values()) > 1)
+
+
+@check("DD120", "handle-not-waited", severity=ERROR)
+def examine(calls: Collectives) -> Iterator[Finding]:
+    lines: dict[Site, Line] = defaultdict(Line)
+    backends = {group.name: group.backend for group in calls.groups}
+    for log in calls.recording.ranks.values():
+        if not _failed(log, calls.recording):
+            _collect(log, lines, backends)
+    for site, line in lines.items():
+        if site and line.is_habit and line.first is not None:
+            yield _finding(site, line, line.first)
+
+
+def _failed(log: RankLog, recording: Recording) -> bool:
+    """An exception on its way out drops what the frames held: that is no habit of the line."""
+    end = recording.job.ends.get(log.rank)
+    raised = bool((log.events["kind"] == EventKind.EXCEPTION).any())
+    return raised or (end is not None and bool(end.exit_code or end.signal))
+
+
+def _collect(log: RankLog, lines: dict[Site, Line], backends: dict[str, str]) -> None:
+    rows = log.calls[(log.calls["flags"] & CallFlag.ASYNC) != 0]
+    asked = (rows["waited_ns"] != 0).tolist()
+    dropped = ((rows["flags"] & CallFlag.DROPPED) != 0).tolist()
+    for row, was_asked, was_dropped in zip(rows, asked, dropped, strict=True):
+        if not (was_asked or was_dropped):
+            continue
+        line = lines[log.site(row["site"])]
+        line.asked += was_asked
+        if was_dropped:
+            line.dropped[log.rank] += 1
+            if line.first is None:
+                line.first = log.call(row)
+                line.synchronised_elsewhere = "nccl" in backends.get(line.first.group, "")
+
+
+def _finding(site: Site, line: Line, first: Call) -> Finding:
+    ranks, count = tuple(sorted(line.dropped)), sum(line.dropped.values())
+    waited = f"; {line.asked} others of this line were waited for" if line.asked else ""
+    return Finding(
+        title=f"{named(ranks)} let the handle of {first.op.word} go without waiting for it: {count} times",
+        ranks=ranks,
+        confidence=POSSIBLE if line.synchronised_elsewhere else LIKELY,
+        place=site,
+        places=(Place(site, ranks, f"{first.op.word} {first.shape}, async_op=True"),),
+        evidence={"dropped": dict(sorted(line.dropped.items())), "waited_for": line.asked, "first": first.words},
+        why=f"the handle was dropped {count} times and nobody called wait() on it{waited}: the tensor is read before it is there",
+        cures=(
+            Cure(
+                "wait-for-the-handle",
+                change=f"keep what {first.op.word} at {at(site)} returns, and call .wait() on it before the tensor is used",
+            ),
+        ),
+    )
+
+
+def sick() -> Recording:
+    script = recording(ranks=2)
+    for _ in range(4):
+        script.collective(
+            "all_reduce", [8], asynchronous=True, flags=CallFlag.DROPPED, site="train.py:41 average"
+        ).step()
+    return script.finished()
+
+
+def healthy() -> Recording:
+    """The last prefetch of a loop is left over; all others were waited for."""
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.collective("broadcast", [8], asynchronous=True, waited_ns=1, site="train.py:41 prefetch").step()
+    script.collective("broadcast", [8], asynchronous=True, flags=CallFlag.DROPPED, site="train.py:41 prefetch")
+    return script.finished()
