@@ -14,24 +14,33 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.step_times import StepTimes
 from distdoctor.recording.layout import EventKind, site_text
 
 
-def install(rank: Rank) -> None:
-    """Count optimizer steps from now on, whichever optimizer makes them."""
+def install(rank: Rank) -> StepTimes | None:
+    """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+    if rank.tape is None:
+        return None
     steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+    times = StepTimes(rank, rank.tape.rings["times"])
+    times.install()
 
     @rank.guarded
     def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        times.stepped()
         # Several optimizers (GAN) step in turn: the one that steps most often counts the steps.
         steps[optimizer] = count = steps.get(optimizer, 0) + 1
         if count > rank.step and rank.tape is not None:
             rank.step = count
-            rank.tape.steps.write(time.monotonic_ns(), count, rank.epoch, 0, rank.tape.texts.id(sites.user_site()))
+            now = time.monotonic_ns()
+            rank.tape.steps.write(now, count, rank.epoch, times.backwards, rank.tape.texts.id(sites.user_site()))
+            times.write(now, count)
 
     register_optimizer_step_post_hook(stepped)
+    return times
 
 
 def watch_groups(rank: Rank) -> None:

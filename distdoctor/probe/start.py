@@ -74,13 +74,16 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, tape)
     if "progress" in rank.streams:
-        rank.guarded(progress.install)(rank)
+    times = None
+        times = rank.guarded(progress.install)(rank)
         rank.guarded(progress.watch_groups)(rank)
     if "samples" in rank.streams:
         rank.guarded(samples.install)(rank)
     if "gradients" in rank.streams:
         rank.guarded(gradients.install)(rank)
     rank.guarded(progress.watch_end)(rank)
+    if times is not None:
+        rank.guarded(times.watch_optimizers)()
 
 
 def _await_group(rank: Rank) -> None:

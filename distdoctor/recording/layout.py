@@ -325,6 +325,111 @@ class TensorFlag(IntFlag):
     OUTSIDE = 2  # inside a DistributedDataParallel that does not reduce its gradient
     BUFFER = 4
     NORMALISATION = 8  # running statistics of a batch normalisation
+# The stream of memory. Bytes throughout; 0 where nothing was measured.
+MEMORY = Record(
+    "memory",
+    [
+        ("seq", "Q"),
+        ("at_ns", "q"),
+        ("step", "Q"),  # of the optimizer that steps most often; 0: before the first
+        ("rss", "Q"),  # resident memory of the process when the optimizer had stepped
+        ("rss_backward", "Q"),  # when the last backward before it began: what the forward keeps is there
+        ("shared", "Q"),  # the part of `rss` that lies in files and shared memory
+        ("allocated", "Q"),  # by PyTorch's allocator on the device
+        ("reserved", "Q"),  # by it from the device
+        ("peak", "Q"),  # highest `allocated` since the start
+        ("inactive", "Q"),  # in blocks that were split and cannot be given back
+        ("capacity", "Q"),  # of the device
+        ("parameters", "Q"),  # each storage once; of a DTensor what this rank holds
+        ("gradients", "Q"),
+        ("state", "Q"),  # of the optimizers
+        ("buffers", "Q"),
+        ("available", "Q"),  # host memory that can still be had: MemAvailable, or what the container's limit leaves
+        ("limit", "Q"),  # host memory in all: MemTotal or the container's limit
+        ("shm_free", "Q"),  # of /dev/shm
+        ("shm_size", "Q"),
+        ("workers_rss", "Q"),  # of the children of this process together
+        ("workers", "I"),
+        ("retries", "I"),  # times that the device's allocator had to give back its cache to satisfy a request
+        ("site", "I"),  # text id: the optimizer's step
+        ("device", "i"),  # index; -1: none
+        ("end", "Q"),
+    ],
+)
+
+# Something that the user's program holds: a variable, or an attribute of an object, with all tensors that lie in it.
+HOLDER = Record(
+    "holders",
+    [
+        ("seq", "Q"),
+        ("at_ns", "q"),
+        ("step", "Q"),
+        ("bytes", "Q"),  # of the tensors in it, each storage once; parameters, gradients and optimizer state left out
+        ("saved", "Q"),  # kept for a backward pass by the graph behind them
+        ("nodes", "I"),  # of that graph
+        ("old_nodes", "I"),  # of those, the ones that were there at the look before this one
+        ("tensors", "I"),
+        ("length", "I"),  # of the container
+        ("label", "I"),  # text id: `losses`, `self.history`
+        ("kind", "I"),  # text id: `list`, `Tensor`
+        ("site", "I"),  # text id: where the function that holds it was at that moment; line 0: a global of that file
+        ("flags", "I"),
+        ("end", "Q"),
+    ],
+)
+
+# One module in one forward pass (deep mode): what it keeps for backward.
+SAVED = Record(
+    "saved",
+    [
+        ("seq", "Q"),
+        ("step", "Q"),
+        ("bytes", "Q"),
+        ("nodes", "I"),
+        ("path", "I"),  # text id: `layers.0.attention`
+        ("owner", "I"),  # text id: class
+        ("site", "I"),  # text id: the user's line that called it
+        ("end", "Q"),
+    ],
+)
+
+# One phase of one step (deep mode).
+PEAK = Record(
+    "peaks",
+    [
+        ("seq", "Q"),
+        ("step", "Q"),
+        ("peak", "Q"),  # highest resident memory of the process during the phase; 0: the kernel does not tell
+        ("rss", "Q"),  # at its end
+        ("allocated", "Q"),  # on the device, at its end
+        ("buckets", "Q"),  # of DistributedDataParallel's reducers
+        ("phase", "I"),
+        ("spare", "I"),
+        ("end", "Q"),
+    ],
+)
+
+
+class Phase(IntEnum):
+    """What a rank does between two optimizer steps."""
+
+    START = 0
+    DATA = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+
+    @property
+    def word(self) -> str:
+        return ("setting up", "loading data", "forward", "backward", "optimizer step")[self]
+
+
+class HolderFlag(IntFlag):
+    BOUNDED = 1  # a deque with maxlen
+    CAPPED = 2  # the look ended before everything in it was counted
+    GRAPH = 4  # some tensor in it has a graph behind it
+
+
     SHARDED = 16  # a DTensor of which this rank holds a part
     LATER = 32  # buffers: not broadcast before each forward
 

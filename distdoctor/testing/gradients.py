@@ -116,13 +116,15 @@ class TrainedJob:
         names: Sequence[str] | None = None,
         skip: int = 0,
         non_finite: Mapping[int, Sequence[str]] | None = None,
+        none: Mapping[int, Sequence[str]] | None = None,
         only: Sequence[int] | None = None,
         **fields: Any,
     ) -> Self:
         """One optimizer step that was looked at, after `skip` that were not.
 
         `grads={1: 5}`: rank 1 holds other bits than most, variant 5, of the tensors in `names` (all). `sums` are added to the
-        sums of words. Any field of `layout.UPDATE` can be given, for all ranks or as a dict by rank; sites and roots as words.
+        sums of words; `none={1: ["head.weight"]}`: rank 1 has no such gradient.
+        Any field of `layout.UPDATE` can be given, for all ranks or as a dict by rank; sites and roots as words.
         """
         self.steps += 1 + skip
         odd = {
@@ -133,7 +135,7 @@ class TrainedJob:
             "sum": sums or {},
             "buffer": buffers or {},
         }
-        return self._look(self.steps, odd, names, fields, non_finite or {}, only)
+        return self._look(self.steps, odd, names, fields, non_finite or {}, only, none or {})
 
     def _look(
         self,
@@ -143,6 +145,7 @@ class TrainedJob:
         fields: Mapping[str, Any],
         non_finite: Mapping[int, Sequence[str]] | None = None,
         only: Sequence[int] | None = None,
+        none: Mapping[int, Sequence[str]] | None = None,
     ) -> Self:
         for rank in range(self.world_size) if only is None else only:
             own = {key: value.get(rank) if isinstance(value, dict) else value for key, value in fields.items()}
@@ -159,6 +162,8 @@ class TrainedJob:
                     row |= {"grad": 0, "before": 0, "state": 0}
                 elif not (chosen and rank in odd.get("before", {})):
                     row["before"] = self._left.get((rank, name), digest_of(name))
+                if name in (none or {}).get(rank, ()):
+                    row["grad"] = 0
                 self._left[rank, name] = row["param"]
                 plus = odd.get("sum", {}).get(rank, 0) if chosen else 0
                 sums = dict.fromkeys(("grad_sum", "param_sum"), (1000 + number + plus) % (1 << 64))
@@ -222,14 +227,15 @@ class TrainedJob:
         )
 
     def _log(self, log: LogBuilder) -> RankLog:
-        more = {}
+        built = log.build()
+        more = dict(built.more)
         for name, rows in self.rows[log.rank].items():
             made = np.zeros(len(rows), dtype_of(RECORDS[name]))
             for at, row in enumerate(rows):
                 for field, value in row.items():
                     made[field][at] = value
             more[name] = made
-        return replace(log.build(), more=more)
+        return replace(built, more=more)
 
 
 def trained_job(ranks: int = 2, **about: Any) -> TrainedJob:

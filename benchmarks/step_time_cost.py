@@ -1,0 +1,68 @@
+"""What it costs to write down where the time of a step goes: the added work alone, without torch's own.
+
+    python benchmarks/step_time_cost.py [--rounds 7]
+
+Each of the three wrappers is laid around a function that does nothing, and compared with that function; the record is written
+into a tape on disk as in a rank. The sum is what one step with one batch and one backward pass pays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+COUNT = 20_000
+
+
+def microseconds(function: Callable[[], object], rounds: int) -> float:
+    """The least mean of so many rounds: what others take from us is not the function's."""
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        for _ in range(COUNT):
+            function()
+        took.append((time.process_time() - began) / COUNT * 1e6)
+    return min(took)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+
+    from distdoctor.probe.context import Rank
+    from distdoctor.probe.step_times import StepTimes
+    from distdoctor.probe.tape import Tape
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    with tempfile.TemporaryDirectory() as folder:
+        rank = Rank(folder, frozenset({"progress"}))
+        rank.tape = Tape(folder, 0, 1, 0, 0)
+        times = StepTimes(rank, rank.tape.rings["times"])
+        following, backward = times._around_next(nothing), times._around_backward(nothing)
+        bare = microseconds(lambda: nothing(0), rounds)
+        step = iter(range(1, 1 << 40))
+
+        def optimizer() -> None:
+            times.stepping = time.monotonic_ns()
+            times.stepped()
+
+        parts = {
+            "next of a DataLoader": microseconds(lambda: following(0), rounds) - bare,
+            "backward": microseconds(lambda: backward(0), rounds) - bare,
+            "around the optimizer": microseconds(optimizer, rounds),
+            "the record": microseconds(lambda: times.write(time.monotonic_ns(), next(step)), rounds),
+        }
+    for name, cost in parts.items():
+        print(f"{name:24} {cost:5.2f} us")
+    print(f"{'a step':24} {statistics.fsum(parts.values()):5.2f} us")
+
+
+if __name__ == "__main__":
+    main()

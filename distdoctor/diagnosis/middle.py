@@ -1,0 +1,32 @@
+"""The middle of many measurements, and how far they scatter around it, by medians: one odd step moves neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Middle:
+    """Median and median absolute deviation, in the unit of what was measured; `count` 0: nothing was."""
+
+    value: float = 0.0
+    spread: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def of(cls, measured: Any) -> Self:
+        """Of any numbers; those that are not finite are left out."""
+        numbers = np.asarray(measured, float).reshape(-1)
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return cls()
+        value = float(np.median(numbers))
+        return cls(value, float(np.median(np.abs(numbers - value))), len(numbers))
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is more than scatter: at least three deviations above zero."""
+        return self.count > 0 and self.value > 0 and self.value >= 3 * self.spread
