@@ -18,7 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
-STREAMS = frozenset({"collectives", "progress", "samples", "environment", "gradients"})  # what a probe can record
+STREAMS = frozenset(
+    {"collectives", "progress", "samples", "environment", "gradients", "memory"}
+)  # what a probe can record
 MAGIC = b"DDOCTOR\x00"
 VERSION = 1  # readers refuse a higher number; a changed meaning of any field raises it
 HEADER_BYTES = 4096
@@ -143,7 +145,10 @@ TIME = Record(
         ("optimizer_ns", "q"),  # in the step itself, without what distdoctor does around it
         ("forward_ended_ns", "q"),  # when the last backward pass began
         ("backward_ended_ns", "q"),  # and when it was over
-        ("earlier_tails_ns", "q"),  # passes before the last: from the last call that C++ issued in them to their end, summed
+        (
+            "earlier_tails_ns",
+            "q",
+        ),  # passes before the last: from the last call that C++ issued in them to their end, summed
         ("batches", "I"),  # that those DataLoaders gave
         ("backwards", "I"),  # passes
         ("end", "Q"),
@@ -320,11 +325,6 @@ SPOT = Record(
 )
 
 
-class TensorFlag(IntFlag):
-    FROZEN = 1  # requires_grad is off
-    OUTSIDE = 2  # inside a DistributedDataParallel that does not reduce its gradient
-    BUFFER = 4
-    NORMALISATION = 8  # running statistics of a batch normalisation
 # The stream of memory. Bytes throughout; 0 where nothing was measured.
 MEMORY = Record(
     "memory",
@@ -430,6 +430,11 @@ class HolderFlag(IntFlag):
     GRAPH = 4  # some tensor in it has a graph behind it
 
 
+class TensorFlag(IntFlag):
+    FROZEN = 1  # requires_grad is off
+    OUTSIDE = 2  # inside a DistributedDataParallel that does not reduce its gradient
+    BUFFER = 4
+    NORMALISATION = 8  # running statistics of a batch normalisation
     SHARDED = 16  # a DTensor of which this rank holds a part
     LATER = 32  # buffers: not broadcast before each forward
 
@@ -561,11 +566,20 @@ class EventKind(IntEnum):
     CLIPPED = 24  # the first clipping on a line; text: `norm` or `value`, a: 1 while gradients are scaled, b: step
     NON_FINITE = 25  # text: `loss`, `gradient`, `output`, `input`; more: name, a: step, b: backward
     ORPHANED = 30  # text: names of parameters with gradients in no optimizer, `;` between them; more: see `orphans`
-    CLIP_NORM = 31  # a clipping by norm; text: `whole` (of a DTensor) or `own`, a: step, b: bits of the norm as a double
+    CLIP_NORM = (
+        31  # a clipping by norm; text: `whole` (of a DTensor) or `own`, a: step, b: bits of the norm as a double
+    )
     NOISE = 32  # backward begins; text: digest of the random state, more: the first active dropout, a: backward
     UNKEPT_NOISE = 33  # a checkpointed function drew random numbers that are not restored; text: its name, a: step
-    DETACHED_GATHER = 34  # gathered without gradient and trained on; text: operation, more: see `gathers`, a: step, b: bytes
+    DETACHED_GATHER = (
+        34  # gathered without gradient and trained on; text: operation, more: see `gathers`, a: step, b: bytes
+    )
     DEPRECATED = 35  # text: the name that was used
+
+    EVALUATED = 40  # batches went through a model in eval mode with a graph; see `probe.evaluations`
+    OUT_OF_MEMORY = (
+        41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit
+    )
 
 
 class PassFlag(IntFlag):
@@ -627,6 +641,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
 # Sections that a tape has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {
     "gradients": ((TENSOR, 3072), (UPDATE, 1536), (DIGEST, 8192), (SPOT, 256)),
+    "memory": ((MEMORY, 512), (HOLDER, 256), (SAVED, 192), (PEAK, 128)),
 }
 RECORDS = {record.name: record for rings in (RINGS, *MORE_RINGS.values()) for record, _ in rings}
 TEXT_BYTES = 384 * 1024
