@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,12 @@ class _Table:
         """The columns of one dump."""
         entries = dump.entries
         stacks = self._stacks_of([entry.get("frames") for entry in entries])
-        words = zip(*([entry.get(name) for entry in entries] for name in _KIND_FIELDS), strict=True)
         codes, known = np.zeros(len(entries), np.int64), self._codes
-        for at, (stack, kind) in enumerate(zip(stacks, words, strict=True)):
-            key = (stack, _bytes_of(kind))
+        for at, key in enumerate(zip(stacks, map(_bytes_of, _picked(entries, _KIND_FIELDS)), strict=True)):
             code = known.get(key)
             codes[at] = self._learn(key, entries[at]) if code is None else code
-        created = _ints([entry.get("time_created_ns") for entry in entries])
+        numbers = dict(zip(_NUMBER_FIELDS, zip(*_picked(entries, _NUMBER_FIELDS), strict=True), strict=False))
+        created = _ints(numbers.get("time_created_ns", ()))
         return _Columns(
             rank=dump.rank,
             source=dump.source,
@@ -129,10 +129,10 @@ class _Table:
             forgotten=whole(entries[0].get("record_id")) if entries else 0,
             has_stacks=any(stacks),
             codes=codes,
-            sequence=_ints([entry.get("collective_seq_id") for entry in entries]),
+            sequence=_ints(numbers.get("collective_seq_id", ())),
             created=created,
-            returned=_returned(entries, created),
-            threads=_threads([entry.get("thread_id") for entry in entries]),
+            returned=_returned(numbers, created),
+            threads=_threads(numbers.get("thread_id", ())),
         )
 
     def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:
@@ -255,13 +255,14 @@ def _log(read: _Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> R
     )
 
 
-def _returned(entries: Sequence[Mapping[str, Any]], entered: Array) -> Array:
+def _returned(numbers: Mapping[str, Sequence[Any]], entered: Array) -> Array:
     """When each entry was known to be complete; a moment after it began where that was not noted; 0 while it is not.
 
     gloo leaves `state` at `scheduled` for ever (torch 2.15): only `retired` tells. NCCL retires what its watchdog has seen done.
     """
-    done = np.array([bool(e.get("retired")) or e.get("state") == "completed" for e in entries], bool)
-    noted = _ints([entry.get("time_discovered_completed_ns") or 0 for entry in entries])
+    states = zip(numbers.get("retired", ()), numbers.get("state", ()), strict=True)
+    done = np.array([bool(retired) or state == "completed" for retired, state in states], bool)
+    noted = _ints([time or 0 for time in numbers.get("time_discovered_completed_ns", ())])
     return np.where(done, np.where(noted > 0, noted, entered + 1), 0)
 
 
@@ -298,6 +299,14 @@ def _global_rank(members: tuple[int, ...], peer: int) -> int:
 
 def _by_number(name: str) -> tuple[bool, int, str]:
     return not name.isdigit(), int(name) if name.isdigit() else 0, name
+
+
+def _picked(entries: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    """These fields of every entry; None where an entry lacks one."""
+    try:
+        return list(map(itemgetter(*names), entries))
+    except KeyError:
+        return [tuple(entry.get(name) for name in names) for entry in entries]
 
 
 def _bytes_of(value: Any) -> bytes:
