@@ -33,12 +33,18 @@ def recording_of(job: FoundJob, stacks: Stacks, host: Host) -> Recording:
         ends=_ends(job),
         running=True,
         read_at_ns=time.monotonic_ns(),
+        read_wall_ns=time.time_ns(),
         launcher=job.launcher.command if job.launcher else "",
     )
     if recording is not None:
         ends = {**about.ends, **recording.job.ends}
         about = replace(
-            recording.job, running=True, read_at_ns=about.read_at_ns, ends=ends, world_size=recording.world_size
+            recording.job,
+            running=True,
+            read_at_ns=about.read_at_ns,
+            read_wall_ns=about.read_wall_ns,
+            ends=ends,
+            world_size=recording.world_size,
         )
     else:
         recording = Recording(about, {}, frozenset())

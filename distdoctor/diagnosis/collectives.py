@@ -132,6 +132,18 @@ class Collectives:
         """Whether all recorded ranks ran on one machine, so that their clocks are one clock."""
         return len({timeline.log.host for timeline in self.timelines.values()}) <= 1
 
+    def now_ns(self, timeline: Timeline) -> int:
+        """When the recording was read, on the monotonic clock of this rank's host; 0 when it was not read live.
+
+        The rank's own clock on one host; the wall clock, as good as the hosts keep it, on several.
+        """
+        job = self.recording.job
+        if not job.running or not job.read_at_ns:
+            return 0
+        if self.one_host:
+            return job.read_at_ns
+        return job.read_wall_ns - timeline.log.monotonic_to_wall_ns if job.read_wall_ns else 0
+
     @cached_property
     def last_wall_ns(self) -> int:
         """The latest sign of life of any rank, on the wall clock."""

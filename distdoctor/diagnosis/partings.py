@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.diagnosis.gradients import BY_HAND, Gradients, Peers, TensorInfo, Update
-from distdoctor.recording.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag
+from distdoctor.diagnosis.gradients import PLACEMENT, WRAPPER, Gradients, Peers, TensorInfo, Update
+from distdoctor.recording.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 
@@ -273,18 +273,54 @@ def _cause_of_gradients(parting: Parting, gradients: Gradients) -> str:
     outside = [d for d in parting.differences if d.tensor.flags & TensorFlag.OUTSIDE]
     if parting.differences and len(outside) == len(parting.differences):
         return "DD219"
-    if parting.peers.by == BY_HAND:
-        return "DD214" if single_bit(parting) is not None else "DD202"
+    if parting.peers.by != WRAPPER:
+        return _cause_without_wrapper(parting, gradients)
     synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
     if not any(synced.values()) and not any(unsynced.values()) and any(parting.counts("backwards").values()):
         return "DD206"
     if any(unsynced.values()):
         return "DD207"
+    if uses_differ(parting):
+        return "DD210"
     if single_bit(parting) is not None:
         return "DD214"
     if was_converted(parting, gradients):
         return "DD219"
     return "DD202"
+
+
+def _cause_without_wrapper(parting: Parting, gradients: Gradients) -> str:
+    """Of gradients that are averaged by hand, or that a mesh says are equal."""
+    if uses_differ(parting):
+        return "DD210"
+    if noise_differs(parting, gradients):
+        return "DD216"
+    return "DD214" if single_bit(parting) is not None else "DD202"
+
+
+def uses_differ(parting: Parting) -> bool:
+    """Whether a gradient is there on some of the ranks only."""
+    return any(difference.none_on for difference in parting.differences)
+
+
+def noise_differs(parting: Parting, gradients: Gradients) -> bool:
+    """Whether ranks that share the layers of one model (tensor parallel) drew dropout from different random states."""
+    reading_apart = (
+        set(ranks_of(own.log.text(int(event["text"]))))
+        for own in gradients.ranks.values()
+        for event in own.events(EventKind.REPLICAS)
+    )
+    if parting.peers.by != PLACEMENT or any(set(parting.peers.ranks) <= ranks for ranks in reading_apart):
+        return False
+    by_rank = {rank: noise_of(gradients, rank) for rank in parting.updates}
+    passes = set.intersection(*(set(noise) for noise in by_rank.values()))
+    return any(len({noise[number] for noise in by_rank.values()}) > 1 for number in passes)
+
+
+def noise_of(gradients: Gradients, rank: int) -> dict[int, str]:
+    """backward pass -> digest of the random state of this rank when it began, where a dropout was active."""
+    own = gradients.ranks[rank]
+    return {int(event["a"]): own.log.text(int(event["text"])) for event in own.events(EventKind.NOISE)}
 
 
 def single_bit(parting: Parting) -> int | None:

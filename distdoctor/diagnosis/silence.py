@@ -19,6 +19,9 @@ STEPS_OF_PATIENCE = 5
 # Before a job has a rhythm (first step, compilation, warm caches) it gets a minute; so it does in a phase known to be long.
 WITHOUT_RHYTHM_NS = 60 * SECOND
 AT_START_NS = 30 * SECOND
+# What other hosts write into a shared folder is seen late: Linux writes dirty pages of a mapped file back after 30 s
+# (vm.dirty_expire_centisecs), and an NFS client keeps attributes for up to 60 s (acregmax).
+LATE_NS = 90 * SECOND
 FEWEST_STEPS, FEWEST_CALLS = 3, 16  # that make a rhythm
 
 Judgement = tuple[str, tuple[int, ...], Confidence]
@@ -44,9 +47,10 @@ def silence(facts: Collectives, ended: dict[int, Ending]) -> Silence | None:
     if not facts.timelines:
         return None
     if job.running:
-        if not job.read_at_ns or not facts.one_host:
+        moments = [now - t.last_ns for t in facts.timelines.values() if (now := facts.now_ns(t))]
+        if not moments:
             return None
-        quiet = job.read_at_ns - max(timeline.last_ns for timeline in facts.timelines.values())
+        quiet = min(moments)
     else:
         quiet = _silence_before_the_end(facts, ended)
     usual = rhythm_ns(facts)
@@ -54,6 +58,8 @@ def silence(facts: Collectives, ended: dict[int, Ending]) -> Silence | None:
     patience = WITHOUT_RHYTHM_NS if not usual or phase else max(SHORTEST_NS, STEPS_OF_PATIENCE * usual)
     if _is_starting(facts):
         patience = AT_START_NS
+    if job.running and not facts.one_host:
+        patience += LATE_NS
     gave_up = not job.running and any(ending.timed_out for ending in ended.values())
     if quiet < patience and not gave_up:
         return None

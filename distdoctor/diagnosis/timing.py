@@ -26,6 +26,9 @@ SECOND = 1e9
 WARM_UP = 3  # steps at the start that say nothing: first allocations, compilation, bucket order
 FEWEST = 16  # regular steps that make a rhythm; shorter jobs are left alone
 MOST_LIVE = 64  # ranks of a running job; beyond that looking again and again would cost too much
+DATA_SHARE = 0.15  # of a step in a DataLoader: more is data-bound
+LATE_SHARE = 0.10  # of a step that the others wait for one rank
+ALWAYS = 0.8  # of all steps: the same rank comes last "again and again"
 WORTH_SECONDS = 0.5  # lost in all: below that nobody wants to hear of it
 WORTH_STEP_NS = 3 * MILLISECOND  # and in each step
 # Nobody leaves these before everybody has come. (The root of a broadcast may be far ahead, and nobody minds.)
@@ -128,9 +131,9 @@ class RankTimes:
         return found
 
     def parts(self) -> dict[str, Floats]:
-        """What a rank did by itself in each step: [steps] nanoseconds under the words that say what; NaN where it is not known.
+        """What a rank did in each step: [steps] nanoseconds under the words that say what; NaN where it is not known.
 
-        Of backward only what was over before the last bucket left: the rest is waiting for others.
+        Backward is cut where its last bucket leaves: what comes then is waiting for others, but for a rank that comes last.
         """
         data, single = self.of("data_ns"), (self.of("backwards") == 1) & ~self.forgotten
         last_bucket = np.array([self.native.get(int(step), (0.0, 0.0))[1] for step in self.steps])
@@ -140,6 +143,7 @@ class RankTimes:
             "waits for its data": data,
             "computes before backward": np.where(single, before, np.nan),
             "computes in backward": np.where(single, self.of("backward_ns") - tail, np.nan),
+            "is in backward after its last bucket": np.where(single, tail, np.nan),
             "is in optimizer.step": self.of("optimizer_ns"),
         }
 
@@ -250,6 +254,14 @@ class Timing:
             and per_step.value >= max(WORTH_STEP_NS, share * self.step_ns)
             and per_step.value * per_step.count >= WORTH_SECONDS * SECOND
         )
+
+    def is_data_bound(self, rank: int) -> bool:
+        """Whether a rank waits for its DataLoader in a good part of every step."""
+        return self.is_worth(self.ranks[rank].data, DATA_SHARE)
+
+    def is_late(self, late: Late) -> bool:
+        """Whether the others wait for this rank again and again."""
+        return late.share >= ALWAYS and self.is_worth(late.step, LATE_SHARE)
 
     @cached_property
     def late(self) -> tuple[Late, ...]:

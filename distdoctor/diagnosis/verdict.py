@@ -128,10 +128,8 @@ class Verdict:
 
     def waiting_seconds(self, call: Call) -> float:
         """For how long a call has been open; 0 when it is not, or when nobody was there to see."""
-        job = self.recording.job
-        if call.returned_ns or not job.running or not job.read_at_ns or not self.facts.one_host:
-            return 0.0
-        return max(0.0, (job.read_at_ns - call.entered_ns) / 1e9)
+        now = 0 if call.returned_ns else self.facts.now_ns(self.timeline(call.rank))
+        return max(0.0, (now - call.entered_ns) / 1e9) if now else 0.0
 
 
 class _Judge:

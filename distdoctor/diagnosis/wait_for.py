@@ -214,7 +214,7 @@ def _is_bound(facts: Collectives, rank: int, group: str, held: dict[int, Wait], 
 def stillness_ns(facts: Collectives, timeline: Timeline) -> int:
     """For how long a rank has been still, at least. After the end of the job: for ever.
 
-    The reader's clock can be held against a rank's only on one host; on several, the latest sign of life of any rank is used.
+    On several hosts the latest sign of life of any rank is used: what they have written arrives here late, and not together.
     """
     job = facts.recording.job
     if not job.running:

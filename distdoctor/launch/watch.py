@@ -106,7 +106,7 @@ class Watcher:
                 recording = read_run(self._folder)
             except DoctorError:
                 return None
-            job = replace(job, running=True, read_at_ns=time.monotonic_ns())
+            job = replace(job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
             self._sources = {**self._sources, **(seen.sources if seen else {})}
             recording = with_sources(replace(recording, job=job, sources=self._sources))
             self._sources, self._recorded = recording.sources, set(recording.ranks)

@@ -181,7 +181,7 @@ class Job:
     """What is known about the job as a whole. `world_size` 0: unknown. `ends` holds the ranks whose end was seen.
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
-    that read it (0: not read live).
+    that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted).
     """
 
     argv: tuple[str, ...] = ()
@@ -189,6 +189,7 @@ class Job:
     ends: Mapping[int, RankEnd] = field(default_factory=dict)
     running: bool = False
     read_at_ns: int = 0
+    read_wall_ns: int = 0
     exit_code: int | None = None
     launcher: str = ""
     strategy: str = ""

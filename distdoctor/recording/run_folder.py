@@ -22,6 +22,7 @@ from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Tro
 from distdoctor.recording.tape_reader import Tape, read_tape
 
 JOB_FILE = "job.json"
+_END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
 _TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.tape(?:\.memory-(\d+)-(\d+))?$")
 
 
@@ -74,8 +75,9 @@ def assemble(ranks: Mapping[int, RankLog], job: Job, troubles: Iterable[Trouble]
 
 
 def _fell_silent(rank: int, what: str) -> Trouble:
-    """The probe's own note. Only the stream of gradients ends alone; any other trouble ends the whole recording of the rank."""
-    ended = frozenset({"gradients"}) if what.startswith("gradients:") else STREAMS
+    """The probe's own note. Some streams end alone; any other trouble ends the whole recording of the rank."""
+    alone = what.partition(":")[0]
+    ended = frozenset({alone}) if alone in _END_ALONE else STREAMS
     return Trouble(f"the recorder of rank {rank} fell silent: {what}", rank, ended)
 
 

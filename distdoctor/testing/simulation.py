@@ -12,7 +12,7 @@ import numpy as np
 
 from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording
-from distdoctor.testing.rank_log import MILLISECOND, SECOND, START_NS, LogBuilder
+from distdoctor.testing.rank_log import MILLISECOND, SECOND, START_NS, WALL_NS, LogBuilder
 from distdoctor.testing.script import Action, Script, Survivors
 
 _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
@@ -80,6 +80,7 @@ class Film:
             ends=ends,
             running=running,
             read_at_ns=max(moments.values()) if running else 0,
+            read_wall_ns=max(moments.values()) + WALL_NS - START_NS if running else 0,
             exit_code=None
             if running
             else max((end.exit_code or int(end.signal > 0) for end in ends.values()), default=0),

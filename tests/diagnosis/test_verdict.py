@@ -218,6 +218,16 @@ def test_several_hosts_have_several_clocks_and_one_verdict() -> None:
     assert codes(script.live()) == [("DD101", (3,))]
 
 
+def test_silence_on_several_hosts_is_judged_by_the_wall_clock_and_with_patience_for_files_that_arrive_late() -> None:
+    script = recording(4).host("far", [2, 3])
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:41 step").step()
+    script.stays(3).collective("barrier", site="train.py:57 save")
+
+    assert codes(script.live(silent_for=60)) == []
+    assert codes(script.live(silent_for=130)) == [("DD123", (3,))]
+
+
 # --- which code ----------------------------------------------------------------------------------------------------------------
 
 
