@@ -167,7 +167,8 @@ class Arrivals:
     @cached_property
     def last(self) -> NDArray[np.intp]:
         """[meetings] who came last, as a position in `ranks`."""
-        return np.argmax(self.at, axis=0)
+        found: NDArray[np.intp] = np.argmax(self.at, axis=0)
+        return found
 
     @cached_property
     def late(self) -> Floats:

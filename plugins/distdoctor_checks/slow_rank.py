@@ -1,14 +1,17 @@
 """
-DD123 slow-rank: not a hang, but the others wait for this rank.
+DD123 slow-rank: not a hang, but the others wait for this rank, once for long or a little in every step.
 
 What it means    Everybody else is in a collective, and this rank is not in any: it computes, loads, saves, or
                  evaluates.
 Why it hurts     All other ranks are idle for as long as it takes; beyond the timeout of the group they fail.
-How we know      Nobody has moved for five times the job's 99th percentile step, at least ten seconds, and the group
-                 counts say who is missing. Whether it is stuck or slow is not in a recording: `distdoctor hang-dump`
-                 looks at its stack.
+How we know      Once for long: nobody has moved for five times the job's 99th percentile step, at least ten seconds,
+                 and the group counts say who is missing. Whether it is stuck or slow is not in a recording:
+                 `distdoctor hang-dump` looks at its stack. In every step: wall times say nothing, because all_reduce
+                 has made them equal; who enters the collectives last says all. Here one rank is last in four steps
+                 of five, by 10 % of a step or more, by a median that is three deviations above zero.
 What to do       Move what only this rank does off the path of the others.
-When it is fine  A checkpoint of rank 0 once in a while: this is a note, never an error, while the job runs.
+When it is fine  A checkpoint of rank 0 once in a while: this is a note, never an error, while the job runs. Ranks of
+                 several hosts have several clocks: their arrivals are not compared.
 Source           the job's own rhythm.
 """
 
@@ -17,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.timing import MILLISECOND, Late, Timing
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, seconds
 from distdoctor.recording.rank_set import named
@@ -26,9 +30,45 @@ from distdoctor.testing import recording
 
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
     for event in verdict.told("DD123"):
         yield _finding(verdict, event)
+    if timing is None or verdict.events:
+        return
+    for late in timing.late[:1]:
+        if timing.is_late(late) and not timing.is_data_bound(late.rank):  # else DD504 names rank and line
+            yield _in_every_step(timing, late)
+
+
+def _in_every_step(timing: Timing, late: Late) -> Finding:
+    lost, step = late.step.value / MILLISECOND, timing.step_ns / MILLISECOND
+    others = timing.ranks.keys() - {late.rank}
+    times = timing.ranks[late.rank]
+    words, more = timing.excess(late.rank)
+    known = times.on_cpu and more >= 0.5 * late.step.value
+    doing = f": it {words}, {more / MILLISECOND:.1f} ms longer than the others" if known else ""
+    waits = "waits" if len(others) == 1 else "wait"
+    site = timing.loop_site(late.rank) if words == "waits for its data" else late.site
+    return Finding(
+        title=f"{named(others)} {waits} {lost:.1f} of {step:.1f} ms for it in each step{doing}",
+        ranks=(late.rank,),
+        confidence=LIKELY if times.on_cpu else POSSIBLE,
+        severity=WARNING,
+        place=site or timing.step_site(late.rank),
+        places=(Place(late.site, (late.rank,), "comes here last"),),
+        evidence={
+            "lost_seconds_per_step": round(lost / 1e3, 6),
+            "lost_seconds": round(late.total_ns / 1e9, 2),
+            "share_of_step": round(lost / step, 3),
+            "deviation_ms": round(late.step.spread / MILLISECOND, 2),
+            "last_in_share_of_steps": round(late.share, 3),
+            "steps": late.step.count,
+            "meanwhile": words if known else "",
+        },
+        why=f"it enters the collectives last in {late.share:.0%} of {late.step.count} steps, "
+        f"{lost:.1f} ms after the others (median, deviation {late.step.spread / MILLISECOND:.1f} ms)",
+        cures=(Cure("balance-ranks", effect=f"up to {lost:.1f} ms a step, {lost / step:.0%}"),),
+    )
 
 
 def _finding(verdict: Verdict, event: Event) -> Finding:

@@ -1,0 +1,86 @@
+"""
+DD504 data-bound: ranks wait for their DataLoader, step after step.
+
+What it means    A good part of every step passes inside `next` of the DataLoader, before anything is computed. Where it is so on
+                 one rank alone, all others wait for that rank in their next collective.
+Why it hurts     The machine is paid for and idle. More or faster devices change nothing.
+How we know      The time inside `next` of loaders that feed training, for each step, by the clock of the rank: its median is at
+                 least 15 % of the step and at least three deviations above zero. Evaluation does not count.
+What to do       Give the loader worker processes that read ahead, keep them between epochs, do the expensive part once and
+                 beforehand. Where it is one rank: look at its disk, its share of the files, its neighbours on the CPU.
+When it is fine  Short jobs, and waits below 3 ms a step or half a second in all, are not reported. The first steps do not count.
+Source           torch.utils.data.DataLoader: num_workers, prefetch_factor, persistent_workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.timing import MILLISECOND, RankTimes, Timing
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.timing import timed_job
+
+MORE = 3.0  # times what the others wait: then it is these ranks, not the loader as such
+
+
+@check("DD504", "data-bound", severity=WARNING, live=False)
+def examine(timing: Timing) -> Iterator[Finding]:
+    bound = {rank: times for rank, times in timing.ranks.items() if timing.is_data_bound(rank)}
+    if not bound:
+        return
+    others = [times.data.value for rank, times in timing.ranks.items() if rank not in bound]
+    odd = bool(others) and min(times.data.value for times in bound.values()) >= MORE * max(others)
+    ranks = tuple(sorted(bound, key=lambda rank: -bound[rank].data.value))
+    if not odd:
+        ranks = tuple(sorted(timing.ranks)) if len(bound) > len(timing.ranks) / 2 else tuple(sorted(bound))
+    worst = bound[max(bound, key=lambda rank: bound[rank].data.value)]
+    share = worst.data.value / timing.step_ns
+    milliseconds = worst.data.value / MILLISECOND
+    waiting = f", and {named(timing.ranks.keys() - set(ranks))} for it" if odd else ""
+    site = timing.loop_site(worst.rank)
+    queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
+    yield Finding(
+        title=f"{share:.0%} of each step is waiting for the next batch: {milliseconds:.1f} of "
+        f"{timing.step_ns / MILLISECOND:.1f} ms{waiting}",
+        ranks=ranks,
+        confidence=POSSIBLE if queued else LIKELY,
+        place=site,
+        places=(Place(site, ranks, "waits for a batch"),),
+        evidence={
+            "share": round(share, 3),
+            "step_ms": round(timing.step_ns / MILLISECOND, 2),
+            "waiting_ms": {rank: round(times.data.value / MILLISECOND, 2) for rank, times in timing.ranks.items()},
+            "deviation_ms": round(worst.data.spread / MILLISECOND, 2),
+            "workers": worst.workers,
+            "steps": worst.data.count,
+        },
+        why=f"{_loader(worst)}; median over {worst.data.count} steps, deviation {worst.data.spread / MILLISECOND:.1f} ms",
+        cures=(Cure("load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"),),
+    )
+
+
+def _loader(times: RankTimes) -> str:
+    if times.workers:
+        return f"its {times.workers} workers do not keep up"
+    return "the loader has no workers: every batch is made while the model waits"
+
+
+def _change(times: RankTimes) -> str:
+    if times.workers:
+        return f"DataLoader(..., num_workers={2 * times.workers}, persistent_workers=True, prefetch_factor=4)"
+    return "DataLoader(..., num_workers=2, persistent_workers=True)"
+
+
+def sick() -> Recording:
+    return timed_job(2).steps(40, data={1: 30}).recording()
+
+
+def healthy() -> Recording:
+    """The same waits, in an evaluation or at the start of an epoch: now and then, not in each step."""
+    job = timed_job(2)
+    for _ in range(4):
+        job.steps(1, data=900).steps(10)
+    return job.recording()

@@ -1,0 +1,93 @@
+"""
+DD508 many-small-collectives: one line reduces many small tensors one after the other in every step.
+
+What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size.
+Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.
+How we know      Eight calls or more of one line in each step, each of 256 KiB at most, with next to nothing between one call and
+                 the next; the time in them, counted from when the last rank has come, is 5 % of a step or more.
+What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets while backward is at work.
+When it is fine  Calls with computing between them (tensor parallelism): the next one needs what the one before gave.
+Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.middle import Middle
+from distdoctor.diagnosis.timing import FEWEST, MILLISECOND, Arrivals, Timing
+from distdoctor.recording.layout import CallFlag, Op
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.timing import Meeting, timed_job
+
+MANY, SMALL = 8, 256 * 1024  # calls per step; bytes each
+SHARE = 0.05  # of a step
+BETWEEN = 0.5  # of the time of a call: more between two of them is work that needs the first one's result
+
+
+@check("DD508", "many-small-collectives", severity=NOTE, live=False)
+def examine(timing: Timing) -> Iterator[Finding]:
+    for arrivals in timing.arrivals:
+        rows = arrivals.rows[0]
+        plain = arrivals.blocking & (rows["op"] == Op.ALL_REDUCE) & ((rows["flags"] & CallFlag.OBJECT) == 0)
+        plain &= (arrivals.left > 0).all(axis=0) & (rows["nbytes"] <= SMALL)
+        regular = timing.ranks[arrivals.ranks[0]].steps
+        plain &= np.isin(arrivals.steps, regular)
+        for site in np.unique(rows["site"][plain]):
+            finding = _finding(timing, arrivals, np.flatnonzero(plain & (rows["site"] == site))) if site else None
+            if finding is not None:
+                yield finding
+
+
+def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
+    steps, counts = np.unique(arrivals.steps[mine], return_counts=True)
+    if len(steps) < FEWEST or np.median(counts) < MANY:
+        return None
+    came, left = arrivals.at[:, mine], arrivals.left[:, mine]
+    took = np.maximum(0.0, left.max(axis=0) - came.max(axis=0))
+    between = came[:, 1:].min(axis=0) - left[:, :-1].max(axis=0)
+    together = np.diff(arrivals.steps[mine]) == 0
+    if np.median(between[together]) > BETWEEN * np.median(took):
+        return None
+    each = Middle.of([float(took[arrivals.steps[mine] == step].sum()) for step in steps])
+    if each.value < SHARE * timing.step_ns or not each.stands_out:
+        return None
+    site = arrivals.site(arrivals.ranks[0], int(mine[0]))
+    if not site:
+        return None
+    count = int(np.median(counts))
+    nbytes = int(
+        np.median([int(arrivals.rows[0]["nbytes"][mine][arrivals.steps[mine] == step].sum()) for step in steps])
+    )
+    milliseconds = each.value / MILLISECOND
+    return Finding(
+        title=f"{count} all_reduce calls in each step, {nbytes / count / 1024:.1f} KiB on average, one after the other",
+        ranks=arrivals.ranks,
+        confidence=LIKELY,
+        place=site,
+        places=(Place(site, arrivals.ranks, f"all_reduce, {count} times a step"),),
+        evidence={
+            "calls_per_step": count,
+            "bytes_per_step": nbytes,
+            "seconds_per_step": round(milliseconds / 1e3, 6),
+            "share_of_step": round(each.value / timing.step_ns, 3),
+            "steps": len(steps),
+        },
+        why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms for each call; "
+        f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
+        cures=(Cure("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step"),),
+    )
+
+
+def sick() -> Recording:
+    return timed_job(2).steps(30, meetings=[Meeting("all_reduce", (32,), takes=0.3)] * 20).recording()
+
+
+def healthy() -> Recording:
+    """Tensor parallelism reduces as often, and computes between one call and the next."""
+    return timed_job(2).steps(30, meetings=[Meeting("all_reduce", (32,), takes=0.3, after=1.0)] * 20).recording()

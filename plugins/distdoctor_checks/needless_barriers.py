@@ -1,0 +1,103 @@
+"""
+DD511 needless-barriers: every step calls barrier, and its other collectives keep the ranks together anyway.
+
+What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a
+                 metric: no rank can be a step ahead of another without the barrier either.
+Why it hurts     Each barrier costs a round trip, and takes away the room in which a rank that is late once catches up.
+How we know      A barrier of the user's line in nine steps of ten, beside another collective of the same group that nobody leaves
+                 before everybody has come. The cost is the time in the barrier after the last rank came; what the ranks wait for
+                 each other there they would mostly wait in the next collective.
+What to do       Take it out of the step. A barrier is for what collectives do not see: rank 0 writes a file that others read.
+When it is fine  Barriers around checkpoints, downloads and evaluations, and in jobs of fewer than 20 steps.
+Source           torch.distributed.barrier; collectives of one group run in the order in which they were issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.middle import Middle
+from distdoctor.diagnosis.timing import FEWEST, MILLISECOND, Arrivals, Timing
+from distdoctor.recording.layout import Op
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.timing import Meeting, timed_job
+
+EACH = 0.9  # of the steps
+
+
+@check("DD511", "needless-barriers", severity=NOTE, live=False)
+def examine(timing: Timing) -> Iterator[Finding]:
+    for arrivals in timing.arrivals:
+        rows = arrivals.rows[0]
+        is_barrier = np.isin(rows["op"], (Op.BARRIER, Op.MONITORED_BARRIER))
+        steps = _regular(timing, arrivals, ~is_barrier)
+        if len(steps) < FEWEST:
+            continue
+        for site in np.unique(rows["site"][is_barrier]):
+            mine = is_barrier & (rows["site"] == site)
+            finding = _finding(timing, arrivals, mine, steps) if site else None
+            if finding is not None:
+                yield finding
+
+
+def _regular(timing: Timing, arrivals: Arrivals, others: Any) -> set[int]:
+    """The steps in which this group meets otherwise as well."""
+    known = set(timing.ranks[arrivals.ranks[0]].steps.tolist())
+    return known & set(arrivals.steps[others].tolist())
+
+
+def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> Finding | None:
+    inside = mine & np.isin(arrivals.steps, list(steps))
+    hit = set(arrivals.steps[inside].tolist())
+    if len(hit) < EACH * len(steps):
+        return None
+    each = round(float(inside.sum()) / len(hit))
+    came, left = arrivals.at[:, inside], arrivals.left[:, inside]
+    over = np.where((left > 0).all(axis=0), left.max(axis=0) - came.max(axis=0), np.nan)
+    cost = Middle.of(_per_step(arrivals.steps[inside], over))
+    waited = Middle.of(_per_step(arrivals.steps[inside], came.max(axis=0) - came.min(axis=0)))
+    site = arrivals.site(arrivals.ranks[0], int(np.flatnonzero(inside)[0]))
+    if not site:
+        return None
+    milliseconds = cost.value / MILLISECOND
+    return Finding(
+        title=f"{_times(each)} in each step, beside collectives that keep the same ranks together anyway",
+        ranks=arrivals.ranks,
+        confidence=LIKELY,
+        place=site,
+        places=(Place(site, arrivals.ranks, "barrier"),),
+        evidence={
+            "barriers_per_step": each,
+            "seconds_per_step": round(milliseconds / 1e3, 6),
+            "waited_for_the_last_seconds_per_step": round(waited.value / 1e9, 6),
+            "steps": len(hit),
+        },
+        why=f"in {len(hit)} of {len(steps)} steps; {milliseconds:.2f} ms a step in the barrier once everybody is there, and "
+        f"{waited.value / MILLISECOND:.2f} ms of waiting for the last, which mostly moves to the next collective",
+        cures=(Cure("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
+    )
+
+
+def _per_step(steps: Any, nanoseconds: Any) -> list[float]:
+    return [float(nanoseconds[steps == step].sum()) for step in np.unique(steps)]
+
+
+def _times(count: int) -> str:
+    return "a barrier" if count <= 1 else f"{count} barriers"
+
+
+def sick() -> Recording:
+    return timed_job(2).steps(30, meetings=[Meeting("barrier")]).recording()
+
+
+def healthy() -> Recording:
+    """A barrier after each tenth step."""
+    job = timed_job(2)
+    for _ in range(4):
+        job.steps(9).steps(1, meetings=[Meeting("barrier")])
+    return job.recording()

@@ -1,0 +1,63 @@
+"""The checks on speed, each on a real job that loses time and on the healthy ones that look most like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timing_jobs as jobs
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import ERROR, Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+
+
+def found(recording: Recording) -> list[Finding]:
+    """What the installed checks say about speed."""
+    diagnosis = examine(recording, [c for c in load().checks.values() if c.code.startswith("DD5") or c.code == "DD123"])
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    assert all(one.severity is not None and one.severity < ERROR for one in diagnosis.findings)
+    return list(diagnosis.findings)
+
+
+ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] = [
+    (jobs.slow_data, {}, "DD504", (1,), "# the loop"),
+    (jobs.slow_data_everywhere, {}, "DD504", (0, 1), "# the loop"),
+    (jobs.slow_forward, {}, "DD123", (1,), "# every micro-step"),
+    (jobs.slow_backward, {}, "DD123", (1,), "# every micro-step"),
+    (jobs.synchronised_every_micro_step, {}, "DD501", (0, 1), "# every micro-step"),
+    (jobs.averaged_one_by_one, {}, "DD508", (0, 1), "# one by one"),
+    (jobs.with_barriers, {}, "DD511", (0, 1), "# protects nothing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "about", "code", "ranks", "words"), ILL, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(ILL)]
+)
+def test_lost_time_is_found_with_its_rank_and_line(
+    job: Callable[..., Any], about: dict[str, Any], code: str, ranks: tuple[int, ...], words: str
+) -> None:
+    recording = jobs.watched(job, **about)
+
+    findings = found(recording)
+
+    assert [(one.code, one.ranks) for one in findings] == [(code, ranks)], [one.title for one in findings]
+    assert words in recording.sources[findings[0].place.path].splitlines()[findings[0].place.line - 1]
+
+
+HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (jobs.ordinary, {}),
+    (jobs.read_ahead, {}),
+    (jobs.synchronised_every_micro_step, {"no_sync": True}),
+    (jobs.averaged_at_once, {}),
+    (jobs.barriers_now_and_then, {}),
+]
+
+
+@pytest.mark.parametrize(("job", "about"), HEALTHY, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(HEALTHY)])
+def test_a_job_that_loses_nothing_to_speak_of_is_silent(job: Callable[..., Any], about: dict[str, Any]) -> None:
+    assert [(one.code, one.title, one.why) for one in found(jobs.watched(job, **about))] == []

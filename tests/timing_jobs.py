@@ -1,0 +1,207 @@
+"""Small trainings that lose time in one way each, and the healthy ones that look most like them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import run_ranks, values
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.run_folder import read_run
+
+STEPS = 26
+
+
+def watched(target: Callable[..., Any], *, ranks: int = 2, timeout: float = 120, **about: Any) -> Recording:
+    """The recording of a job that trains one small model behind DistributedDataParallel."""
+    with tempfile.TemporaryDirectory() as folder:
+        values(run_ranks(_watched, ranks, target, about, folder=folder, timeout=timeout))
+        recording = read_run(Path(folder))
+        assert not recording.troubles, recording.troubles
+        source = Path(__file__).read_text("utf-8")
+        return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source})
+
+
+def _watched(rank: int, world_size: int, target: Callable[..., Any], about: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    target(rank, **about)
+
+
+def line(words: str) -> int:
+    """The number of the one line of this file that holds these words."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (found,) = [number for number, text in enumerate(lines, 1) if words in text and "line(" not in text]
+    return found
+
+
+class Slow(Dataset[tuple[Tensor, int]]):
+    """Samples that take a while to make."""
+
+    def __init__(self, seconds: float, size: int = 4096) -> None:
+        self.seconds, self.size = seconds, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return torch.full((64,), float(index % 7)), index % 10
+
+
+class Net(nn.Module):
+    """Two layers, with work between them in both directions: the gradients of the first one come last."""
+
+    def __init__(self, width: int, forward: float, backward: float) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, width), nn.Linear(width, 10)
+        self.seconds = (forward, backward)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.head(Working.apply(self.body(inputs).relu(), *self.seconds))
+        return scores
+
+
+def batches(rank: int, *, data: float = 0.0, workers: int = 0) -> Any:
+    return DataLoader(Slow(data), batch_size=4, num_workers=workers)
+
+
+def work(seconds: float) -> None:
+    """Computing, of which a machine with few cores does not notice anything."""
+    if seconds:
+        time.sleep(seconds)
+
+
+class Working(torch.autograd.Function):
+    """The identity, that takes its time forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, forward: float, backward: float) -> Tensor:
+        ctx.seconds = backward
+        work(forward)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        work(ctx.seconds)
+        return grads[0], None, None
+
+
+def training(
+    rank: int,
+    *,
+    data: float = 0.0,
+    forward: float = 0.010,
+    backward: float = 0.010,
+    odd: dict[str, float] | None = None,
+    odd_rank: int = 1,
+    steps: int = STEPS,
+    accumulate: int = 1,
+    no_sync: bool = False,
+    workers: int = 0,
+    width: int = 64,
+    each_step: Callable[[nn.Module], object] = lambda model: None,
+    **wrapper: Any,
+) -> None:
+    """An ordinary loop; `odd` are seconds that one rank takes instead."""
+    if odd and rank == odd_rank:
+        data, forward, backward = (odd.get(name, given) for name, given in
+                                   (("data", data), ("forward", forward), ("backward", backward)))  # fmt: skip
+    model = DistributedDataParallel(Net(width, forward, backward), **wrapper)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = batches(rank, data=data / 4, workers=workers)
+    for made, (inputs, targets) in enumerate(loader, 1):  # the loop
+        is_last = made % accumulate == 0
+        with model.no_sync() if no_sync and not is_last else nullcontext():
+            loss = cross_entropy(model(inputs), targets) / accumulate
+            loss.backward()  # every micro-step
+        if is_last:
+            each_step(model)
+            optimizer.step()
+            optimizer.zero_grad()
+        if made == steps * accumulate:
+            break
+
+
+def slow_data(rank: int, **about: Any) -> None:
+    training(rank, odd={"data": 0.030}, **about)
+
+
+def slow_data_everywhere(rank: int) -> None:
+    training(rank, data=0.030)
+
+
+def read_ahead(rank: int) -> None:
+    """The same slow samples, made by workers while the model is at work."""
+    training(rank, data=0.012, workers=2, forward=0.02, backward=0.02)
+
+
+def slow_forward(rank: int, **about: Any) -> None:
+    training(rank, odd={"forward": 0.035}, **about)
+
+
+def slow_backward(rank: int, **about: Any) -> None:
+    training(rank, odd={"backward": 0.035}, **about)
+
+
+def ordinary(rank: int, **about: Any) -> None:
+    training(rank, **about)
+
+
+def synchronised_every_micro_step(rank: int, **about: Any) -> None:
+    training(rank, accumulate=4, forward=0.004, backward=0.004, **about)
+
+
+def with_barriers(rank: int) -> None:
+    def meet(model: nn.Module) -> None:
+        dist.barrier()  # protects nothing
+
+    training(rank, forward=0.005, backward=0.005, each_step=meet)
+
+
+def barriers_now_and_then(rank: int) -> None:
+    made = 0
+
+    def meet(model: nn.Module) -> None:
+        nonlocal made
+        made += 1
+        if made % 5 == 0:
+            dist.barrier()
+
+    training(rank, forward=0.005, backward=0.005, each_step=meet)
+
+
+def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 40) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # one by one
+            parameter.grad /= 2
+        optimizer.step()
+
+
+def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 40) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).mean().backward()
+        flat = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
+        dist.all_reduce(flat)
+        optimizer.step()
