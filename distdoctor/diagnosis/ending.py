@@ -139,7 +139,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
 def _left_at(timeline: Timeline, exiting_ns: int) -> int:
     """When a rank that went down in order had said goodbye to its groups, on the wall clock."""
     last = timeline.last_call.entered_ns if timeline.last_call else 0
-    farewells = [at for at, *_ in timeline.events(EventKind.GROUP_DESTROYED) if at > last]
+    farewells = [at for at, group, *_ in timeline.events(EventKind.GROUP_DESTROYED) if at > last and not group]
     return timeline.wall(min([exiting_ns, *farewells]))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from distdoctor.diagnosis.collectives import Collectives
 from distdoctor.diagnosis.ending import ENDED, Ending
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
+from distdoctor.diagnosis.group_making import stalled
 from distdoctor.diagnosis.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.wait_for import Wait
 from distdoctor.recording.layout import EventKind, Op
@@ -109,7 +110,7 @@ def judge(facts: Collectives, quiet: Silence, found: list[Wait], ended: dict[int
     living = {
         r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not facts.recording.job.running
     }
-    starting = _at_start(facts, living) or _in_new_group(living)
+    starting = _at_start(facts, living) or _in_new_group(facts, living)
     if starting is not None or not found:
         return starting
     inside = tuple(sorted({rank for wait in found for rank in wait.ranks}))
@@ -158,23 +159,7 @@ def _has(timeline: Timeline, kind: EventKind) -> bool:
     return bool((timeline.log.events["kind"] == kind).any())
 
 
-def _in_new_group(living: dict[int, Timeline]) -> Judgement | None:
+def _in_new_group(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
     """Ranks inside new_group, and others that have called it less often, or for other ranks."""
-    asked = {rank: [text for _, text, _, _, _ in t.events(EventKind.NEW_GROUP_BEGUN)] for rank, t in living.items()}
-    inside = [rank for rank, timeline in living.items() if asked[rank] and _sits_in_new_group(timeline)]
-    if not inside:
-        return None
-    deepest = max(inside, key=lambda rank: (len(asked[rank]), -rank))
-    number = len(asked[deepest])
-    others = tuple(
-        rank for rank in sorted(living) if len(asked[rank]) < number or asked[rank][:number] != asked[deepest]
-    )
-    return ("DD119", others, LIKELY) if others else None
-
-
-def _sits_in_new_group(timeline: Timeline) -> bool:
-    events = timeline.log.events
-    last = events[-1] if len(events) else None
-    return (
-        last is not None and int(last["kind"]) == EventKind.NEW_GROUP_BEGUN and int(last["at_ns"]) >= timeline.last_ns
-    )
+    found = stalled(facts, living)
+    return ("DD119", found.odd, LIKELY) if found else None

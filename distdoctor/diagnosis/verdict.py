@@ -16,6 +16,7 @@ from distdoctor.diagnosis.alignment import Divergence, Variant, divergences
 from distdoctor.diagnosis.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.ending import LEFT, Ending, endings, failures
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
+from distdoctor.diagnosis.group_making import stalled
 from distdoctor.diagnosis.point_to_point import Pairs
 from distdoctor.diagnosis.program import (
     ADDED,
@@ -175,6 +176,7 @@ class _Judge:
             yield self._failed(first)
         yield from self._left()
         yield from self._closed_ring(self.known.deadlock, CERTAIN)
+        yield from self._passed_by_new_group()
 
     # --- a group parts -----------------------------------------------------------------------------------------------------
 
@@ -499,6 +501,15 @@ class _Judge:
         sent, got = pair
         at_ns = self.known.timeline(got.rank).wall(max(got.entered_ns, 1))
         return Event("DD113", (got.rank, sent.rank), at_ns, usual=got, pair=pair)
+
+    def _passed_by_new_group(self) -> Iterator[Event]:
+        """Some ranks make a group, and others wait for them elsewhere."""
+        living = {rank: timeline for rank, timeline in self.facts.timelines.items() if rank not in self.known.endings}
+        found = stalled(self.facts, living)
+        if found is not None and found.is_proven:
+            begun = [self.known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
+            waits = [self.known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
+            yield Event("DD119", found.odd, max(min(begun), min(waits)), waiting=self._held_by(set(found.odd)))
 
     # --- nobody hangs, or nothing is proven --------------------------------------------------------------------------------
 

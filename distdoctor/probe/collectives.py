@@ -126,7 +126,7 @@ class Group:
         self.prefix = 0
         self.site_prefix = 0
         self.pairs: dict[tuple[int, bool], int] = {}
-        self.seq = tape.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, 0, self.site, 0)
+        self.seq = tape.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, self.site)
 
     def store(self, tape: Tape, now: int) -> None:
         """Bring the counters on the tape up to date."""
@@ -140,7 +140,7 @@ class Group:
             if name == self.name:
                 self.ranks = tuple(c10d._world.pg_group_ranks.get(pg, ())) or tuple(range(pg.size()))
         self.members = tape.texts.id(ranks_text(self.ranks))
-        tape.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, 0, self.site, 0)
+        tape.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, self.site)
 
     def next_number(self, op: int, peer: int) -> int:
         """The sequence number of this call: per group, for point to point per (peer, direction)."""

@@ -15,7 +15,8 @@ from typing import Any
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.step_times import StepTimes
-from distdoctor.recording.layout import EventKind, site_text
+from distdoctor.probe.tape import Tape
+from distdoctor.recording.layout import EVENT, EventKind, ranks_text, site_text
 
 
 def install(rank: Rank) -> StepTimes | None:
@@ -48,25 +49,48 @@ def watch_groups(rank: Rank) -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    def noting(begun: EventKind, name: str) -> None:
-        @rank.guarded
-        def note(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if rank.tape is not None:
-                words = kwargs.get("ranks", args[0] if args else None)
-                text = ",".join(map(str, words)) if isinstance(words, (list, tuple, range)) else ""
-                rank.tape.event(begun, text, site=rank.tape.texts.id(sites.user_site()))
+    @rank.guarded
+    def begun(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tape, int] | None:
+        if rank.tape is None:
+            return None
+        words = kwargs.get("ranks", args[0] if args else None)
+        text = ranks_text(list(words)) if isinstance(words, (list, tuple, range)) else ""
+        local = int(bool(kwargs.get("use_local_synchronization")))
+        site = rank.tape.texts.id(sites.user_site())
+        return rank.tape, rank.tape.event(EventKind.NEW_GROUP_BEGUN, text, site=site, a=local)
 
-        def make(original: Any) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                note(args, kwargs)
+    @rank.guarded
+    def done(noted: tuple[Tape, int]) -> None:
+        noted[0].events.patch(noted[1], EVENT.offsets["b"], time.monotonic_ns())
+
+    def making(original: Any) -> Any:
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            noted = begun(args, kwargs)
+            try:
                 return original(*args, **kwargs)
+            finally:
+                if noted is not None:
+                    done(noted)
 
-            return call
+        return new_group
 
-        wrappers.lay_everywhere((c10d, dist), name, make)
+    @rank.guarded
+    def destroyed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if rank.tape is not None:
+            group = kwargs.get("group", args[0] if args else None)
+            everything = group is None or group is c10d.GroupMember.WORLD
+            name = "" if everything else c10d._world.pg_names.get(group, "")
+            rank.tape.event(EventKind.GROUP_DESTROYED, name, site=rank.tape.texts.id(sites.user_site()))
 
-    noting(EventKind.NEW_GROUP_BEGUN, "new_group")
-    noting(EventKind.GROUP_DESTROYED, "destroy_process_group")
+    def destroying(original: Any) -> Any:
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            destroyed(args, kwargs)
+            return original(*args, **kwargs)
+
+        return destroy_process_group
+
+    wrappers.lay_everywhere((c10d, dist), "new_group", making)
+    wrappers.lay_everywhere((c10d, dist), "destroy_process_group", destroying)
 
 
 def watch_end(rank: Rank) -> None:
@@ -86,6 +110,8 @@ def watch_end(rank: Rank) -> None:
         words = f"{type(error).__name__}: {error}"[:2000]
         tape = rank.tape
         tape.event(EventKind.EXCEPTION, words, site=tape.texts.id(first), more=os.path.basename(path))
+        for listener in rank.on_exception:
+            listener(error)
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         note(error)

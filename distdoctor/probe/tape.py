@@ -235,6 +235,6 @@ class Tape:
         """The world as init_process_group found it (a script that sets RANK itself may differ from the launcher)."""
         struct.pack_into("<i", self._map, HEADER.offsets["world_size"], world_size)
 
-    def event(self, kind: EventKind, text: str = "", *, site: int = 0, more: str = "", a: int = 0, b: int = 0) -> None:
-        """Write one of the rare things: an exception, a set_epoch, a new group."""
-        self.events.write(time.monotonic_ns(), kind, 0, site, self.texts.id(text), self.texts.id(more), a, b, 0)
+    def event(self, kind: EventKind, text: str = "", *, site: int = 0, more: str = "", a: int = 0, b: int = 0) -> int:
+        """Write one of the rare things: an exception, a set_epoch, a new group. Returns the number of the record."""
+        return self.events.write(time.monotonic_ns(), kind, 0, site, self.texts.id(text), self.texts.id(more), a, b, 0)

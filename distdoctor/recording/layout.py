@@ -113,9 +113,7 @@ GROUP = Record(
         ("key", "I"),  # text id
         ("members", "I"),  # text id of `0,1,2` (global ranks; see `ranks_text`)
         ("backend", "I"),  # text id
-        ("spare", "I"),
         ("made_at", "I"),  # text id of the site
-        ("gone", "I"),  # 1 after destroy_process_group
         ("end", "Q"),
     ],
 )
@@ -543,7 +541,7 @@ class EventKind(IntEnum):
     NOTE = 0
     INIT_BEGUN = 1  # init_process_group entered; text: backend, a: world size
     INIT_DONE = 2
-    NEW_GROUP_BEGUN = 3  # text: ranks
+    NEW_GROUP_BEGUN = 3  # text: ranks, a: 1 where only the members take part, b: when it came back; 0: not yet
     NEW_GROUP_DONE = 4  # text: ranks, more: key
     GROUP_DESTROYED = 5  # text: key ("" for all)
     SET_EPOCH = 6  # a: value, b: calls on this sampler so far, text: class of the sampler

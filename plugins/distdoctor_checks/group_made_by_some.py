@@ -2,13 +2,13 @@
 DD119 group-made-by-some: new_group was not called by every rank, or in another order.
 
 What it means    new_group (and init_device_mesh, which calls it) is entered by all ranks of the job, also by those that
-                 will not be members. Here some are inside it and others have passed by, or make another group first.
-Why it hurts     Those inside wait for the others until the timeout; groups that got mixed up carry the wrong names
-                 afterwards.
-How we know      The recordings show who entered new_group, how often and for which ranks; who is inside has been silent
-                 for long.
+                 will not be members. Here some are inside it and members have passed by, or made other groups before.
+Why it hurts     Members connect to one another inside the call, so those inside wait for the others until the timeout. Ranks
+                 that have made fewer groups look for the others under another name: groups are named by their number.
+How we know      The recordings show who entered new_group, how often and for which ranks, and who came back. Certain when the
+                 absent ones wait elsewhere for those inside; likely when everybody has been silent for long.
 What to do       Call new_group on every rank, for all groups, in one order.
-When it is fine  new_group(..., use_local_synchronization=True), which only the members call: nobody waits there.
+When it is fine  Ranks that are no members and have come back; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.group_making import Making
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, seconds, wait
 from distdoctor.recording.layout import EventKind
@@ -37,13 +38,18 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         rank: [(text, site) for _, text, _, site, _ in timeline.events(EventKind.NEW_GROUP_BEGUN)]
         for rank, timeline in verdict.facts.timelines.items()
     }
-    inside = {rank: asked[rank][-1] for rank in asked if rank not in event.ranks and asked[rank]}
+    inside = {
+        rank: asked[rank][-1]
+        for rank, timeline in verdict.facts.timelines.items()
+        if rank not in event.ranks and Making(timeline).inside
+    }
     site = inside[min(inside)][1] if inside else Site()
     members = inside[min(inside)][0] if inside else ""
     silent = event.silence.seconds if event.silence else 0.0
     instead = [call for wait in event.waiting for call in wait.calls if call.rank in event.ranks]
+    since = f" since {seconds(silent)}" if silent else ""
     return Finding(
-        title=f"did not make the group of ranks {members}, for which {wait(inside)} since {seconds(silent)}",
+        title=f"did not make the group of ranks {members or 'all ranks'}, for which {wait(inside)}{since}",
         ranks=event.ranks,
         confidence=event.confidence,
         place=site,
@@ -68,14 +74,15 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
 
 
 def sick() -> Recording:
+    """Rank 3 has gone past the group that it is a member of."""
     script = recording(ranks=4)
-    script.event([0, 1], kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main")
-    return script.stays([0, 1]).collective("barrier", site="train.py:20 main").live(silent_for=70)
+    script.event([0, 1, 2], kind=EventKind.NEW_GROUP_BEGUN, text="1,2,3", site="train.py:15 main")
+    return script.stays([0, 1, 2]).collective("barrier", site="train.py:20 main").live(silent_for=3)
 
 
 def healthy() -> Recording:
     """Every rank makes the groups, and ranks 2 and 3, which are no members, are through at once."""
     script = recording(ranks=4).group("1", [0, 1])
-    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main")
+    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main", b=1)
     script.event([0, 1], kind=EventKind.NEW_GROUP_DONE, text="0,1", more="1")
     return script.collective("barrier", site="train.py:20 main").live(silent_for=70)

@@ -231,6 +231,14 @@ def other_shape(rank: int) -> None:
     time.sleep(60)
 
 
+def makes_a_group_alone(rank: int) -> None:
+    """Only rank 0 makes the group of both."""
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        dist.new_group([0, 1])  # by one of two
+    dist.barrier()
+
+
 def drops_handles(rank: int) -> None:
     """Reads what is not there yet."""
     for _ in range(3):
@@ -270,6 +278,8 @@ def _splits_and_handles(rank: int) -> None:
     dist.barrier()
     for handle in reversed(handles):
         handle.wait()
+    if rank == 1:
+        dist.new_group([1], use_local_synchronization=True)
     dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()
     looked_at = dist.all_reduce(torch.ones(2), async_op=True)
     while not looked_at.is_completed():

@@ -39,6 +39,7 @@ CASES = [
     (hang_jobs.collects_garbage, "DD101", (0,), "dist.barrier()  # in __del__"),
     (hang_jobs.receives_first, "DD114", (0, 1), "dist.recv(x, src=1 - rank)  # both"),
     (hang_jobs.wrong_tag, "DD113", (1, 0), "dist.recv(x, src=0, tag=8)  # never sent"),
+    (hang_jobs.makes_a_group_alone, "DD119", (1,), "dist.new_group([0, 1])  # by one of two"),
     (hang_jobs.two_groups, "DD108", (0, 1), "dist.all_reduce(x, group=group)  # in two orders"),
 ]
 

@@ -146,7 +146,7 @@ def receive_from_anybody() -> Script:
 
 def groups_made_by_all() -> Script:
     script = recording(4).group("1", [0, 1])
-    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="a.py:1 f")
+    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="a.py:1 f", b=1)
     script.event([0, 1], kind=EventKind.NEW_GROUP_DONE, text="0,1", more="1")
     return script.collective("barrier", site="a.py:2 f").step()
 

@@ -228,6 +228,38 @@ def test_silence_on_several_hosts_is_judged_by_the_wall_clock_and_with_patience_
     assert codes(script.live(silent_for=130)) == [("DD123", (3,))]
 
 
+def in_new_group(log: LogBuilder, *, earlier: int = 0, members: str = "0,1,2") -> None:
+    for _ in range(earlier):
+        log.event(EventKind.NEW_GROUP_BEGUN, "0,1", site="train.py:8 main", b=1)
+    log.event(EventKind.NEW_GROUP_BEGUN, members, site="train.py:9 main")
+
+
+def test_a_rank_that_has_made_fewer_groups_than_the_others_looks_for_them_under_another_name() -> None:
+    logs = {}
+    for rank in range(3):
+        log = LogBuilder(rank, world_size=3)
+        log.group("0", [0, 1, 2])
+        in_new_group(log, earlier=0 if rank == 2 else 1)
+        logs[rank] = log.build()
+    later = START_NS + 90 * SECOND
+    (finding,) = findings(Recording(Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later), logs))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (2,), LIKELY)
+
+
+def test_ranks_that_are_no_members_of_a_group_under_construction_are_not_accused() -> None:
+    logs = {}
+    for rank in range(3):
+        log = LogBuilder(rank, world_size=3)
+        log.group("0", [0, 1, 2])
+        if rank < 2:
+            in_new_group(log, members="0,1")
+        log.call("barrier", returned_ns=0) if rank == 2 else None
+        logs[rank] = log.build()
+
+    assert codes(Recording(Job(world_size=3, running=True, read_at_ns=START_NS + 3 * SECOND), logs)) == []
+
+
 # --- which code ----------------------------------------------------------------------------------------------------------------
 
 
