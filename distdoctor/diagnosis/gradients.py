@@ -16,7 +16,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.recording.layout import DTYPES, EventKind, TensorFlag, UpdateFlag
+from distdoctor.recording.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
 from distdoctor.recording.recording import RankLog, Recording, Site
 
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
@@ -84,8 +84,8 @@ class RankGradients:
             numel=int(row["numel"]),
             optimizer=int(row["optimizer"]),
             index=int(row["index"]),
-            agree=_ranks(text(int(row["agree"]))),
-            grad_agree=_ranks(text(int(row["grad_agree"]))),
+            agree=ranks_of(text(int(row["agree"]))),
+            grad_agree=ranks_of(text(int(row["grad_agree"]))),
             flags=TensorFlag(int(row["flags"])),
         )
 
@@ -95,7 +95,7 @@ class RankGradients:
             rank=self.rank,
             step=int(row["step"]),
             optimizer=int(row["optimizer"]),
-            agree=_ranks(log.text(int(row["agree"]))),
+            agree=ranks_of(log.text(int(row["agree"]))),
             at_ns=int(row["at_ns"]) + log.monotonic_to_wall_ns,
             site=log.site(row["site"]),
             loss_site=log.site(row["loss_site"]),
@@ -134,10 +134,6 @@ class RankGradients:
     def events(self, kind: EventKind) -> Iterator[Any]:
         """Rows of one kind of event."""
         yield from self.log.events[self.log.events["kind"] == kind]
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(",") if word.isdigit())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op
+from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op, ranks_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankLog, Recording
 
@@ -65,9 +65,7 @@ def _events(logs: Mapping[int, RankLog]) -> dict[str, set[frozenset[int]]]:
     found: dict[str, set[frozenset[int]]] = defaultdict(set)
     for log in logs.values():
         for event in log.events[log.events["kind"] == EventKind.REPLICAS]:
-            words = log.text(int(event["text"])).split(",")
-            ranks = frozenset(int(word) for word in words if word.isdigit())
-            found[log.text(int(event["more"]))].add(ranks)
+            found[log.text(int(event["more"]))].add(frozenset(ranks_of(log.text(int(event["text"])))))
     return found
 
 
@@ -112,7 +110,7 @@ def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
 def _members(log: RankLog, group: int) -> tuple[int, ...]:
     for row in log.groups:
         if int(row["key"]) == group:
-            return tuple(int(word) for word in log.text(int(row["members"])).split(",") if word.isdigit())
+            return ranks_of(log.text(int(row["members"])))
     return ()
 
 

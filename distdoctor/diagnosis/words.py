@@ -17,7 +17,7 @@ def full(call: Call) -> str:
     parts = [call.words, call.shape, call.dtype]
     if call.reduce_op not in (ReduceOp.NONE, ReduceOp.UNSEEN):
         parts.append(call.reduce_op.name.lower())
-    if call.op in ROOTED:
+    if call.op in ROOTED and call.root >= 0:
         parts.append(f"root {call.root}")
     if call.op in POINT_TO_POINT:
         parts[0] = pairwise(call)
