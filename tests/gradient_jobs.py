@@ -37,8 +37,9 @@ def watched(
         returned = values(run_ranks(_watched, ranks, target, folder, deep, streams, about, timeout=timeout, join=False))
         recording = read_run(Path(folder))
         assert not recording.troubles, recording.troubles
-        source = Path(__file__).read_text("utf-8")
-        return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source}), returned
+        files = {__file__, target.__code__.co_filename}
+        sources = {file: Path(file).read_text("utf-8") for file in files}
+        return Recording(Job(world_size=ranks), recording.ranks, sources=sources), returned
 
 
 def _watched(
@@ -60,9 +61,9 @@ def _watched(
     return returned
 
 
-def line(words: str) -> int:
-    """The number of the one line of this file that holds these words."""
-    lines = Path(__file__).read_text("utf-8").splitlines()
+def line(words: str, file: str = __file__) -> int:
+    """The number of the one line of a file that holds these words."""
+    lines = Path(file).read_text("utf-8").splitlines()
     (found,) = [number for number, text in enumerate(lines, 1) if words in text and "line(" not in text]
     return found
 

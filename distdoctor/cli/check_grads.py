@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
-from distdoctor.errors import NothingToInspect, WrongUse
+from distdoctor.errors import DoctorError, WrongUse
 
 DEFAULTS = ("--strategy", "ddp", "--nproc", "2", "--steps", "20", "--no-evaluate")
 """What is trained where the command line names neither a script nor a strategy."""
@@ -72,56 +74,64 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
 
         show_drills(*ctx.meta[LIST_DRILLS])
         return
+    if against and not values["strategy"]:
+        raise WrongUse(
+            "--against single needs a reference training, whose batches one process can read as well",
+            way_out="Add --strategy NAME, with your own model as --model package.module:factory.",
+        )
     from distdoctor.cli.run_job import execute
 
     os.environ["DISTDOCTOR_DEEP"] = "gradients"
     os.environ["DISTDOCTOR_EVERY"] = str(every)
-    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND])
+    seen = Seen()
+    compare = partial(_compare, seen=seen, blocked=values["no_plugin"]) if against else seen.over
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare)
     stream = sys.stdout if values["output_format"] in (None, "text") or values["output"] is not None else sys.stderr
-    folder = _folder(values["run_dir"])
-    if folder is not None:
-        _show_table(folder, stream)
-        if against and not _same_as_single(folder, values["no_plugin"], stream):
-            code = code or 1
+    if seen.folder is not None:
+        _show_table(seen.folder, stream)
+    if seen.trouble is not None:
+        raise seen.trouble
     ctx.exit(code)
 
 
-def _folder(asked: Path | None) -> Path | None:
-    from distdoctor.launch.post_mortem import find_run
+@dataclass
+class Seen:
+    """What is known once the job is over: where its recording is, and why there is no comparison."""
 
-    try:
-        return find_run(asked)
-    except NothingToInspect:
-        return None
+    folder: Path | None = None
+    trouble: DoctorError | None = None
 
-
-def _show_table(folder: Path, stream: TextIO) -> None:
-    """The verdict by layer."""
-    from distdoctor.cli import deliver
-    from distdoctor.recording.run_folder import read_run
-    from distdoctor.report import replica_table
-
-    deliver.show("\n" + replica_table.render(read_run(folder)), stream)
+    def over(self, folder: Path) -> None:
+        """Every rank has ended."""
+        self.folder = folder
 
 
-def _same_as_single(folder: Path, blocked: tuple[str, ...], stream: TextIO) -> bool:
-    """Whether one step gives the gradients that one process computes; shows the comparison.
-
-    WrongUse: the job was no reference training.
-    """
+def _compare(folder: Path, seen: Seen, blocked: tuple[str, ...]) -> None:
+    """Train one step both ways and leave the comparison in the run folder, for the check and the table."""
     from distdoctor import plugins
     from distdoctor.cli import deliver
     from distdoctor.recording.run_folder import read_job
     from distdoctor.workloads import comparison
     from distdoctor.workloads.request import TrainingRequest
 
-    path, job = folder / "request.json", read_job(folder)
-    if job is None or not path.exists():
-        raise WrongUse(
-            "--against single needs a reference training, whose batches one process can read as well",
-            way_out="Add --strategy NAME, with your own model as --model package.module:factory.",
-        )
+    seen.over(folder)
+    job = read_job(folder)
     single = plugins.load(blocked).strategies["single"].train
-    found = comparison.compare_with_single(TrainingRequest.read(path), job.world_size, single)
-    deliver.show("\n" + comparison.table(found), stream)
-    return found.agrees
+    deliver.notice("training one step both ways, to compare the gradients with those of one process")
+    try:
+        request = TrainingRequest.read(folder / "request.json")
+        comparison.compare_with_single(request, job.world_size if job else 1, single).write(folder)
+    except DoctorError as trouble:
+        seen.trouble = trouble
+
+
+def _show_table(folder: Path, stream: TextIO) -> None:
+    """The verdict by layer."""
+    from distdoctor.cli import deliver
+    from distdoctor.recording.run_folder import read_run
+    from distdoctor.report import comparison_table, replica_table
+
+    recording = read_run(folder)
+    deliver.show("\n" + replica_table.render(recording), stream)
+    if recording.comparison is not None:
+        deliver.show("\n" + comparison_table.render(recording.comparison), stream)

@@ -120,6 +120,12 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     "[default: report on a terminal, abort under CI or without a terminal]",
 )
 @click.option(
+    "--stop-on",
+    multiple=True,
+    metavar="nan|CODE",
+    help="End the job as soon as this finding is certain: nan (the first NaN or infinity, DD801), or any code or slug.",
+)
+@click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
 @click.option(

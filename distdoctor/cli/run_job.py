@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
 
 STREAMS = Recording(Job(), {}).streams  # everything that the probe can record
+NAN = "DD801"  # what `--stop-on nan` stands for
 
 
-def execute(argv: Sequence[str], values: Mapping[str, Any], command: Sequence[str] | None) -> int:
-    """Launch, watch, report; the exit code."""
+def execute(
+    argv: Sequence[str],
+    values: Mapping[str, Any],
+    command: Sequence[str] | None,
+    afterwards: Callable[[Path], None] = lambda folder: None,
+) -> int:
+    """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended."""
     settings = load({name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang")})
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
+    stop_on = _stop_on(values["stop_on"], plugins)
     wants = _Wanted.of(argv, values, command, plugins)
     if values["off"] or os.environ.get("DISTDOCTOR") == "0":
         _plain_launcher(wants)
@@ -49,6 +56,8 @@ def execute(argv: Sequence[str], values: Mapping[str, Any], command: Sequence[st
         tell=_tell,
         notice=notice,
         closer=lambda: _with_stacks(folder),
+        stop_on=stop_on,
+        afterwards=lambda: afterwards(folder),
     )
     with stdout as report_to:
         outcome = RunningJob(launch, orders, plugins).run()
@@ -195,6 +204,29 @@ def _usual_on_hang() -> str:
     """Leave a hang to whoever sits at the terminal; end it where nobody would."""
     watched = sys.stderr.isatty() and sys.stdin.isatty() and not os.environ.get("CI")
     return "report" if watched else "abort"
+
+
+def _stop_on(asked: Sequence[str], plugins: Plugins) -> frozenset[str]:
+    """The codes that end the job, from codes, slugs and `nan`.
+
+    WrongUse: there is no such check, or none that is asked while the job runs.
+    """
+    slugs = {check.slug: check for check in plugins.checks.values()}
+    found = set()
+    for word in asked:
+        check = plugins.checks.get(NAN if word.lower() == "nan" else word.upper()) or slugs.get(word.lower())
+        if check is None:
+            raise WrongUse(
+                f"--stop-on {word}: there is no such check",
+                way_out="Take nan, or a code or slug that `distdoctor rules` lists.",
+            )
+        if not check.live:
+            raise WrongUse(
+                f"--stop-on {word}: {check.code} is certain only when the job is over",
+                way_out="Leave it out; the report at the end has it.",
+            )
+        found.add(check.code)
+    return frozenset(found)
 
 
 def _streams(asked: str | None) -> frozenset[str] | None:

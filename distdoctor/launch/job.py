@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends
 from distdoctor.launch.new_run_folder import write_whole
@@ -54,6 +54,8 @@ class Orders:
     tell: Callable[[Finding, Diagnosis], None] = lambda finding, diagnosis: None
     notice: Callable[[str], None] = lambda words: None
     closer: Callable[[], Recording | None] | None = None  # a recording with the stacks of all ranks, while they run
+    stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
+    afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class RunningJob:
             ends = self._ends_for_good(end)
             job = replace(self.job(), ends=ends, exit_code=end.exit_code)
             self._write(job)
+        self.orders.afterwards()
         return self._examined(job, end)
 
     # What the agent tells (Observer).
@@ -167,17 +170,24 @@ class RunningJob:
     def _tell(self, finding: Finding, diagnosis: Diagnosis) -> None:
         if self.orders.on_hang != "wait":
             self.orders.tell(finding, diagnosis)
+        if finding.code in self.orders.stop_on and finding.confidence == CERTAIN and not self.state.aborting:
+            self.orders.notice(f"{finding.code} is certain: ending the ranks (--stop-on)")
+            self._start_abort()
 
     def _hung(self, diagnosis: Diagnosis) -> None:
         if self.orders.on_hang == "abort":
             self.orders.notice("the job hangs: ending its ranks (--on-hang abort)")
-            threading.Thread(target=self._abort, name="distdoctor-abort", daemon=True).start()
+            self._start_abort()
         elif self.orders.on_hang == "report":
             self.orders.notice("the job hangs; it is left alone (--on-hang report), Ctrl-C ends it and examines it")
 
+    def _start_abort(self) -> None:
+        """End the job from a thread of its own: the watcher goes on looking."""
+        self.state.aborting = True
+        threading.Thread(target=self._abort, name="distdoctor-abort", daemon=True).start()
+
     def _abort(self) -> None:
         """End the job as Ctrl-C would, then whoever does not listen. Torch's agent would restart ranks that only died."""
-        self.state.aborting = True
         self.ends.closing()
         if self.launcher_pid or callable(signal.getsignal(signal.SIGTERM)):  # else --signals-to-handle left SIGTERM out
             os.kill(self.launcher_pid or os.getpid(), signal.SIGTERM)

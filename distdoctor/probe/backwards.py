@@ -74,12 +74,12 @@ class Backwards:
         if self.stream.inside_a_step:
             return  # a closure (LBFGS): the step itself asks for gradients again and again
         self.count += 1
-        self.stream.backward_begins(self.count)
+        root = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
+        self.stream.backward_begins(self.count, root)
         frame = sites.user_frame(sys._getframe(1))
         line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         if line != self._line:
             self._line, self._line_since = line, self.count
-        root = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
         if not isinstance(root, Tensor):
             return
         if root.device.type == "cpu" and root.numel() == 1:

@@ -27,10 +27,13 @@ from distdoctor.probe.backwards import Backwards
 from distdoctor.probe.buffers import Buffers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.digests import Digests, Reading, norms_of
+from distdoctor.probe.gathers import Gathers
 from distdoctor.probe.inventory import Inventory, take_inventory
 from distdoctor.probe.looks import Lane, Look, finished_all, kinds_of
 from distdoctor.probe.module_trees import ModuleTrees
+from distdoctor.probe.noise import Noise
 from distdoctor.probe.non_finite import Origins
+from distdoctor.probe.orphans import Orphans
 from distdoctor.probe.scalers import Scalers
 from distdoctor.probe.spots import Spots
 from distdoctor.probe.tape import Tape
@@ -111,6 +114,9 @@ class GradientsStream:
         self.scalers = Scalers(self)
         self.origins = Origins(self)
         self.zeroing = Zeroing(self)
+        self.orphans = Orphans(self)
+        self.noise = Noise(self)
+        self.gathers = Gathers(self)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
         self._stepping: list[weakref.ref[Optimizer]] = []
         self._waiting: deque[Callable[[], bool]] = deque()
@@ -124,6 +130,9 @@ class GradientsStream:
         self.backwards.install()
         self.scalers.install()
         self.zeroing.install()
+        self.orphans.install()
+        self.noise.install()
+        self.gathers.install()
         if self.deep:
             self.origins.install()
         register_optimizer_step_pre_hook(self.guarded(self.before))
@@ -198,8 +207,10 @@ class GradientsStream:
         tracked = self._tracked.get(optimizer)
         return tracked.step if tracked is not None else 0
 
-    def backward_begins(self, count: int) -> None:
-        """Backward pass number `count` begins: for some optimizers it is the first after a step."""
+    def backward_begins(self, count: int, root: Any) -> None:
+        """Backward pass number `count` begins, at `root`: for some optimizers it is the first after a step."""
+        self.noise.backward_begins(count)
+        self.gathers.backward_begins(root)
         for optimizer, tracked in self._tracked.items():
             if tracked.step and tracked.counted[0] == count - 1:
                 self.zeroing.look(optimizer, tracked)
@@ -241,7 +252,8 @@ class GradientsStream:
                 self.origins.watch(parameters)
             if tracked.step == 1:
                 first = tracked.digests["params"].start(parameters)
-                self._later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
+                self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
+        self.orphans.look(optimizer, tracked.number)
         grads: list[Tensor | None] = [p.grad for p in parameters]
         tracked.held = [grad is not None for grad in grads]
         tracked.grads = tracked.digests["grads"].start(grads)
@@ -270,9 +282,9 @@ class GradientsStream:
         tracked.grads = tracked.norms = tracked.params = None
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
-            self._later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
+            self.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
         readings = (grads[0], params[0], norms, state, look.before)
-        self._later(lambda: self._write(tracked, look), *(reading for reading in readings if reading is not None))
+        self.later(lambda: self._write(tracked, look), *(reading for reading in readings if reading is not None))
 
     def _state(
         self, optimizer: Optimizer, tracked: Tracked, parameters: Sequence[Tensor]
@@ -290,7 +302,7 @@ class GradientsStream:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _later(self, write: Callable[[], None], *readings: Reading) -> None:
+    def later(self, write: Callable[[], None], *readings: Reading) -> None:
         """Write when the device has computed everything; at once where it has already."""
 
         def attempt() -> bool:

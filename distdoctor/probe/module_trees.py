@@ -67,7 +67,8 @@ class ModuleTrees:
         found = self._search(self.roots(), ids)
         if len(found) < len(ids):  # a copied or unpickled module never registered: look through everything, once
             for thing in gc.get_objects():
-                if type(thing) is not type and isinstance(thing, nn.Module):
+                # By its type: `isinstance` asks some objects for their `__class__`, and torch's deprecated ones warn then.
+                if issubclass(type(thing), nn.Module):
                     self._modules.setdefault(id(thing), thing)
             found = self._search(self.roots(), ids)
         return found

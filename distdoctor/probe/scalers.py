@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
+from distdoctor.probe.digests import local, norms_of
 from distdoctor.recording.layout import EventKind, UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream
+
+NORMS = 12  # clippings whose norms are noted
 
 
 class Scalers:
@@ -24,6 +29,7 @@ class Scalers:
         self._scaled: weakref.WeakSet[Any] = weakref.WeakSet()  # whose gradients are scaled at present
         self._clipped = False
         self._sites: set[tuple[str, bool]] = set()
+        self._norms = 0
 
     def install(self) -> None:
         from torch.amp.grad_scaler import GradScaler
@@ -45,6 +51,18 @@ class Scalers:
         flags = UpdateFlag.CLIPPED if self._clipped else 0
         self._clipped = False
         return int(flags)
+
+    def _note_norm(self, norm: Tensor) -> None:
+        """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
+        tape, step = self.stream.tape, self.stream.step + 1
+        site, whole = tape.texts.id(sites.user_site()), local(norm) is not norm
+        reading = norms_of([norm])
+
+        def write() -> None:
+            (bits,) = struct.unpack("<q", struct.pack("<d", float(reading.values()[0])))
+            tape.event(EventKind.CLIP_NORM, "whole" if whole else "own", site=site, a=step, b=bits)
+
+        self.stream.later(write, reading)
 
     def _around_scale(self, original: Any) -> Any:
         @self.stream.guarded
@@ -114,10 +132,18 @@ class Scalers:
                 tape = self.stream.tape
                 tape.event(EventKind.CLIPPED, word, site=tape.texts.id(text), a=int(scaled), b=self.stream.step + 1)
 
+        @self.stream.guarded
+        def clipped(norm: Any) -> None:
+            if word == "norm" and isinstance(norm, Tensor) and self._norms < NORMS:
+                self._norms += 1
+                self._note_norm(norm)
+
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
                 clipping()
-                return original(*args, **kwargs)
+                norm = original(*args, **kwargs)
+                clipped(norm)
+                return norm
 
             return clip
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.probe import collectives, environment, gradients, progress, samples, wrappers
+from distdoctor.probe import collectives, deprecated, environment, gradients, progress, samples, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape, file_name
 from distdoctor.recording.layout import STREAMS, EventKind
@@ -71,19 +71,20 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
         )
     if "environment" in rank.streams:
         rank.guarded(environment.write)(os.path.join(rank.folder, file_name(number, attempt)[:-5] + ".json"))
+        rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, tape)
-    if "progress" in rank.streams:
     times = None
+    if "progress" in rank.streams:
         times = rank.guarded(progress.install)(rank)
         rank.guarded(progress.watch_groups)(rank)
     if "samples" in rank.streams:
         rank.guarded(samples.install)(rank)
     if "gradients" in rank.streams:
         rank.guarded(gradients.install)(rank)
-    rank.guarded(progress.watch_end)(rank)
     if times is not None:
         rank.guarded(times.watch_optimizers)()
+    rank.guarded(progress.watch_end)(rank)
 
 
 def _await_group(rank: Rank) -> None:

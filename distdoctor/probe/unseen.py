@@ -45,3 +45,8 @@ def not_traced(function: Function) -> Function:
         return function(*args)
 
     return hook  # type: ignore[return-value]
+
+
+def watched() -> bool:
+    """Whether somebody watches every operation (fake tensors, FLOP counters, a compiler): ours must not be among them."""
+    return bool(torch._C._len_torch_dispatch_stack()) or torch.compiler.is_compiling()

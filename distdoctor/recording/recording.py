@@ -15,6 +15,7 @@ from distdoctor.recording.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS
 from distdoctor.recording.tape_reader import Rows, dtype_of
 
 if TYPE_CHECKING:
+    from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.job_log import Clue
     from distdoctor.recording.stacks import Stacks
 
@@ -212,7 +213,8 @@ class Trouble:
 class Recording:
     """What was seen of a job. `streams` are the names that were recorded; a stream that is not in it is not *healthy*, it is
     *not examined*. `sources` holds lines of user files around the sites, when they could be read: path -> text. `stacks` are
-    what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away."""
+    what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away.
+    `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them."""
 
     job: Job
     ranks: Mapping[int, RankLog]
@@ -221,6 +223,7 @@ class Recording:
     sources: Mapping[str, str] = field(default_factory=dict)
     stacks: Stacks | None = None
     clues: tuple[Clue, ...] = ()
+    comparison: Comparison | None = None
 
     @property
     def world_size(self) -> int:

@@ -5,6 +5,7 @@ rank-00003.a0.tape       what rank 3 did, first start (a1: after one restart)
 rank-00003.a0.tape.memory-PID-FD   there was no room: the tape is in the memory of process PID
 rank-00003.a0.json       its environment
 no-probe-PID.txt         why a process that should have been recorded is not
+comparison.json          gradients against a baseline, where they were compared
 rank-00003.a0.traceback.txt   its uncaught exception, if that is how it ended
 """
 
@@ -13,10 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording.comparison import read_comparison
 from distdoctor.recording.layout import STREAMS
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Trouble
 from distdoctor.recording.tape_reader import Tape, read_tape
@@ -59,7 +62,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
     for note in sorted(folder.glob("no-probe-*.txt")):
         troubles.append(Trouble(f"process {note.stem[9:]} is not recorded: {note.read_text('utf-8', 'replace')[:500]}"))
-    return assemble(ranks, job or Job(), troubles)
+    return replace(assemble(ranks, job or Job(), troubles), comparison=read_comparison(folder))
 
 
 def assemble(ranks: Mapping[int, RankLog], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:

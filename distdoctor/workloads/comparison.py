@@ -10,16 +10,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.errors import CouldNotLook
+from distdoctor.recording.comparison import Comparison, Layer
 from distdoctor.workloads.request import TrainingRequest
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from distdoctor.workloads.baseline import Seen
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-11}
 SAFETY = 8.0
@@ -29,104 +29,77 @@ SMALL = 0.01  # a layer whose gradient is far smaller than the others' inherits 
 SECONDS = 300
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One parameter: the norms, how far apart relative to the baseline, what rounding allows, and the factor between them."""
-
-    name: str
-    norm: float
-    baseline_norm: float
-    error: float
-    allowed: float
-    factor: float
-
-    @property
-    def agrees(self) -> bool:
-        return self.error <= self.allowed
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All layers, and what is held by one side only."""
-
-    layers: tuple[Layer, ...]
-    missing: tuple[str, ...]
-    terms: int
-    precision: str
-    ranks: int
-    accumulate: int
-
-    @property
-    def agrees(self) -> bool:
-        return not self.missing and all(layer.agrees for layer in self.layers)
-
-    @property
-    def factor(self) -> float | None:
-        """The one factor that explains every layer that differs; None when there is none."""
-        wrong = [layer.factor for layer in self.layers if not layer.agrees]
-        if not wrong or max(wrong) - min(wrong) > 0.02 * abs(max(wrong)):
-            return None
-        return sum(wrong) / len(wrong)
-
-    @property
-    def likely(self) -> str:
-        """What a factor stands for: `2 = the number of ranks`."""
-        factor = self.factor
-        if factor is None:
-            return ""
-        known = {
-            float(self.ranks): f"{self.ranks}, the number of ranks: gradients are summed, not averaged",
-            1 / self.ranks: f"1/{self.ranks}: gradients are divided by the number of ranks twice",
-            float(self.accumulate): f"{self.accumulate}, the micro-steps: their losses are summed, not averaged",
-            1 / self.accumulate: f"1/{self.accumulate}: the loss is divided by the micro-steps twice",
-            -1.0: "-1: the sign is wrong",
-        }
-        near = [words for value, words in known.items() if value != 1 and math.isclose(factor, value, rel_tol=0.02)]
-        return near[0] if near else f"{factor:.4g}"
+ROUNDINGS = 4
+"""In 16 bits every layer rounds what goes in and what comes out, forward and backward; sums are kept in 32 bits."""
+_OWN_ARITHMETIC = ("fsdp", "hybrid")
+"""Strategies whose 16 bits are not autocast's: parameters themselves are cast, and so are sums over the rows of a batch."""
 
 
 def compare_with_single(request: TrainingRequest, ranks: int, single: str) -> Comparison:
-    """Train one step both ways. `single` is the `train` of the strategy of one process.
+    """Train one step both ways, in the same precision. `single` is the `train` of the strategy of one process.
 
     CouldNotLook: one of the two trainings failed.
     """
     one_step = replace(request, steps=1, epochs=1, evaluate=False, save=None, resume=None, result=None)
-    alone = replace(one_step, strategy="single", train=single, options={}, drills=(), precision=None, accumulate=1)
-    alone = replace(alone, offload=False, checkpoint_activations=False)
-    found = _train(one_step, ranks)
-    return compared(found, _train(alone, 1), one_step, ranks)
+    return compared(_train(one_step, ranks), _train(baseline_of(one_step, single), 1), one_step, ranks)
 
 
-def compared(
-    found: Mapping[str, Tensor], baseline: Mapping[str, Tensor], request: TrainingRequest, ranks: int
-) -> Comparison:
+def baseline_of(request: TrainingRequest, single: str) -> TrainingRequest:
+    """What one process trains to compare with: `single`, or the strategy itself where its 16 bits are its own."""
+    plain = replace(request, drills=(), accumulate=1, offload=False, checkpoint_activations=False)
+    if precision_of(request) != "fp32" and request.strategy in _OWN_ARITHMETIC:
+        options = {key: None if key == "mesh" else value for key, value in request.options.items()}
+        return replace(plain, options=options)
+    precision = precision_of(request)
+    return replace(plain, strategy="single", train=single, options={}, precision=precision)
+
+
+def precision_of(request: TrainingRequest) -> str:
+    return request.precision or ("fp16" if request.strategy == "amp" else "fp32")
+
+
+def compared(found: Seen, baseline: Seen, request: TrainingRequest, ranks: int) -> Comparison:
     """The comparison of two sets of gradients by name."""
-    precision = request.precision or ("fp16" if request.strategy == "amp" else "fp32")
-    # The longest chain of additions: samples of the batch, and the inner dimension of every layer on the way.
-    terms = request.batch_size + sum(gradient.shape[-1] for gradient in baseline.values() if gradient.dim() > 1)
-    bound = SAFETY * math.sqrt(terms) * UNIT_ROUNDOFF[precision]
-    whole = math.sqrt(sum(float(gradient.norm()) ** 2 for gradient in baseline.values()))
+    precision, other = precision_of(request), baseline_of(request, "").strategy
+    matrices = [gradient for gradient in baseline.gradients.values() if gradient.dim() > 1]
+    # The longest chain of additions: the rows of the batch, and the inner dimension of every layer on the way.
+    terms = baseline.rows + sum(gradient.shape[-1] for gradient in matrices)
+    bound = SAFETY * math.sqrt(terms) * UNIT_ROUNDOFF["fp32"]
+    own_sums = bound
+    if precision != "fp32":
+        bound += SAFETY * math.sqrt(ROUNDINGS * max(1, len(matrices))) * UNIT_ROUNDOFF[precision]
+        own_sums = bound
+        if request.strategy in _OWN_ARITHMETIC:
+            own_sums += SAFETY * math.sqrt(baseline.rows) * UNIT_ROUNDOFF[precision]
+    whole = math.sqrt(sum(float(gradient.norm()) ** 2 for gradient in baseline.gradients.values()))
     layers = []
-    for name, expected in baseline.items():
-        gradient = found.get(name)
+    for name, expected in baseline.gradients.items():
+        gradient = found.gradients.get(name)
         if gradient is None or gradient.shape != expected.shape:
             continue
         size = float(expected.norm())
         scale = max(size, SMALL * whole) or 1.0
         factor = float((gradient * expected).sum()) / (size * size) if size else math.nan
-        layers.append(
-            Layer(name, float(gradient.norm()), size, float((gradient - expected).norm()) / scale, bound, factor)
-        )
-    missing = tuple(
-        sorted(
-            (found.keys() ^ baseline.keys())
-            | {n for n in found.keys() & baseline.keys() if found[n].shape != baseline[n].shape}
-        )
+        error, norm = float((gradient - expected).norm()) / scale, float(gradient.norm())
+        allowed = own_sums if expected.dim() == 1 else bound
+        layers.append(Layer(name, norm, size, error if math.isfinite(error) else math.inf, allowed, factor))
+    missing = found.gradients.keys() ^ baseline.gradients.keys()
+    both = found.gradients.keys() & baseline.gradients.keys()
+    missing |= {name for name in both if found.gradients[name].shape != baseline.gradients[name].shape}
+    return Comparison(
+        layers=tuple(layers),
+        missing=tuple(sorted(missing)),
+        terms=terms,
+        precision=precision,
+        ranks=ranks,
+        accumulate=request.accumulate,
+        strategy=request.strategy,
+        baseline=other if other == "single" else f"{other} on one rank",
+        noisy=baseline.noisy,
     )
-    return Comparison(tuple(layers), missing, terms, precision, ranks, request.accumulate)
 
 
-def _train(request: TrainingRequest, ranks: int) -> dict[str, Tensor]:
+def _train(request: TrainingRequest, ranks: int) -> Seen:
     from distdoctor.workloads import baseline
 
     with tempfile.TemporaryDirectory() as folder:
@@ -148,46 +121,3 @@ def _train(request: TrainingRequest, ranks: int) -> dict[str, Tensor]:
                 way_out=f"Try `distdoctor run --strategy {request.strategy} --nproc {ranks}` by itself.",
             )
         return baseline.read(Path(folder))
-
-
-def table(comparison: Comparison) -> str:
-    """The comparison as text, the worst layers first."""
-    worst = sorted(comparison.layers, key=lambda layer: -layer.error / layer.allowed)
-    lines = [_verdict(comparison)]
-    rows = [("parameter", "|grad|", "|single|", "apart", "allowed", "factor", "")]
-    rows += [
-        (
-            layer.name,
-            f"{layer.norm:.4g}",
-            f"{layer.baseline_norm:.4g}",
-            f"{layer.error:.1e}",
-            f"{layer.allowed:.1e}",
-            f"{layer.factor:.5f}",
-            "" if layer.agrees else "DIFFERS",
-        )
-        for layer in worst[:20]
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines += [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    if len(worst) > len(rows) - 1:
-        lines.append(f"  and {len(worst) - len(rows) + 1} more")
-    return "\n".join(lines) + "\n"
-
-
-def _verdict(comparison: Comparison) -> str:
-    held = f"{len(comparison.layers)} parameters, {comparison.precision}, {comparison.terms} terms"
-    if comparison.agrees:
-        return f"against single: the same gradients up to rounding ({held})"
-    if comparison.missing:
-        return f"against single: {_some(comparison.missing)} cannot be compared, only one side holds them ({held})"
-    wrong = sum(not layer.agrees for layer in comparison.layers)
-    if comparison.factor is not None and abs(comparison.factor - 1) > 0.01:
-        return f"against single: {wrong} of {held} differ by the factor {comparison.likely}"
-    return f"against single: {wrong} of {held} differ beyond rounding, by no common factor"
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

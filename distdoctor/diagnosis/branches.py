@@ -1,0 +1,37 @@
+"""Where the user's source chooses between parts of a model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+
+from distdoctor.recording.recording import Site
+
+
+def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> Site:
+    """The `if`, conditional expression or `match` that uses most of the modules which hold these parameters; the innermost such.
+
+    `parameters` are names as in `named_parameters`; the last module's name is looked for (`other` of `other.weight`). An unknown
+    line when no source has one.
+    """
+    wanted = {name.split(".")[-2] for name in parameters if "." in name}
+    found: list[tuple[int, int, str, int, str]] = []
+    for path, source in sources.items():
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.If | ast.IfExp | ast.Match) and (used := _used(node, wanted)):
+                        length = (node.end_lineno or node.lineno) - node.lineno
+                        found.append((-len(used), length, path, node.lineno, function.name))
+    if not found:
+        return Site()
+    _, _, path, line, name = min(found)
+    return Site(path, line, name)
+
+
+def _used(node: ast.AST, wanted: set[str]) -> set[str]:
+    return {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and part.attr in wanted}

@@ -1,0 +1,66 @@
+"""
+DD217 detached-gather: features are gathered by a collective that carries no gradient, and the loss is computed from them.
+
+What it means    dist.all_gather fills plain buffers: autograd does not know where they came from. A contrastive loss over all
+                 ranks' features then learns from its own side only, or not at all.
+Why it hurts     Part of the gradient is missing without an error. The loss falls, more slowly, to a worse place.
+How we know      What was gathered requires a gradient, gradients were on, and the graph that backward starts from holds the bits
+                 that came out of the collective, without a gradient. `cut`: the loss has no other way to the features.
+What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back in their place.
+When it is fine  Gathering for a metric, under no_grad or of detached features; own features put back into the list.
+Source           torch.distributed.all_gather: "not differentiable"; torch.distributed.nn.functional.all_gather is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+
+@check("DD217", "detached-gather", severity=ERROR)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    seen: dict[tuple[Site, str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for rank, own in gradients.ranks.items():
+        for event in own.events(EventKind.DETACHED_GATHER):
+            key = own.log.site(int(event["site"])), own.log.text(int(event["text"])), own.log.text(int(event["more"]))
+            at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
+            seen[*key, int(event["b"])].append((rank, int(event["a"]), at_ns))
+    for (site, op, how, nbytes), events in seen.items():
+        ranks = tuple(sorted({rank for rank, _, _ in events}))
+        cut = how == "cut"
+        missing = "everything before the gathering" if cut else "the gathered side of the loss"
+        yield Finding(
+            title=f"step {min(step for _, step, _ in events)}: the loss is computed from what {op} gathered, which carries no "
+            f"gradient: that of {missing} is missing",
+            ranks=ranks,
+            place=site,
+            places=(Place(site, ranks, f"{op} of features that require a gradient, {nbytes:,} bytes"),),
+            evidence={"step": min(step for _, step, _ in events), "op": op, "bytes": nbytes, "missing": missing},
+            why=f"the bits that came out of {op} on {named(ranks)} stand in the graph of the loss, without a gradient"
+            + ("; no path leads from the loss to what was gathered" if cut else ", this rank's own part included"),
+            cures=(Cure("gather-with-gradient"),),
+            severity=ERROR if cut else WARNING,
+            confidence=CERTAIN if cut else LIKELY,
+            at_ns=min(at_ns for _, _, at_ns in events),
+        )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial()
+    job.event(EventKind.DETACHED_GATHER, "all_gather", more="cut", site="train.py:28 train", a=1, b=4096)
+    return job.step().recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().step().recording()

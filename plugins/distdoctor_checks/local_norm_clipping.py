@@ -1,0 +1,133 @@
+"""
+DD215 local-norm-clipping: each rank clips by a norm of its own, so the limit is another one on every rank.
+
+What it means    Gradients are clipped before they are averaged, or a rank that holds a shard clips by the norm of that shard.
+                 Each rank multiplies its part by another factor.
+Why it hurts     The direction of the step changes, not only its length: shards, or ranks with large gradients, are scaled down
+                 more than others. The limit means something else at every number of ranks.
+How we know      clip_grad_norm_ returned different norms in the same step on ranks that train one model together: before they
+                 had averaged (their gradients agree when the optimizer steps), or over shards.
+What to do       Clip once, after averaging. Over shards, take a norm that sees all of them: DTensor parameters (fully_shard) give
+                 the right one to clip_grad_norm_, FSDP1 has model.clip_grad_norm_.
+When it is fine  After DistributedDataParallel's backward: the norms are equal. Clipping each rank's part on purpose (as private
+                 training does for each sample): accept it with --ignore DD215.
+Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
+from distdoctor.recording.layout import EventKind, TensorFlag, UpdateFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
+SEEN = 2  # steps
+_SHARDING = ("FullyShardedDataParallel", "fully_shard")
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """One clipping of one step: the norm of each rank."""
+
+    site: Site
+    step: int
+    norms: Mapping[int, float]
+    at_ns: int
+
+    @property
+    def differs(self) -> bool:
+        return max(self.norms.values()) - min(self.norms.values()) > APART * max(self.norms.values())
+
+
+@check("DD215", "local-norm-clipping", severity=ERROR)
+def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
+    for replica_set in replicas.sets:
+        sharded = replica_set.by in _SHARDING
+        by_site: dict[Site, list[Clipping]] = defaultdict(list)
+        for clipping in _clippings(gradients, replica_set.ranks):
+            if sharded or _agree_at_the_step(gradients, replica_set.ranks, clipping.step):
+                by_site[clipping.site].append(clipping)
+        for clippings in by_site.values():
+            if len(clippings) >= SEEN and all(clipping.differs for clipping in clippings):
+                yield _finding(replica_set, clippings, sharded=sharded)
+
+
+def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clipping]:
+    """The clippings by a norm of the rank's own that all these ranks made on the same line in the same step."""
+    found: dict[tuple[Site, int, int], dict[int, tuple[float, int]]] = defaultdict(dict)
+    for rank in ranks:
+        own, seen = gradients.ranks.get(rank), dict[tuple[Site, int], int]()
+        for event in own.events(EventKind.CLIP_NORM) if own is not None else ():
+            assert own is not None
+            if own.log.text(int(event["text"])) == "own":
+                line = own.log.site(int(event["site"])), int(event["a"])
+                seen[line] = seen.get(line, 0) + 1
+                (norm,) = struct.unpack("<d", struct.pack("<q", int(event["b"])))
+                found[*line, seen[line]][rank] = norm, int(event["at_ns"]) + own.log.monotonic_to_wall_ns
+    for (site, step, _), norms in found.items():
+        if len(norms) == len(ranks):
+            yield Clipping(
+                site, step, {rank: norm for rank, (norm, _) in norms.items()}, min(at for _, at in norms.values())
+            )
+
+
+def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
+    """Whether every gradient is the same on these ranks when the optimizer steps: then whatever they do apart came before."""
+    for rank in ranks:
+        own = gradients.ranks[rank]
+        if any((t.agree and t.agree != ranks) or t.flags & TensorFlag.OUTSIDE for t in own.tensors.values()):
+            return False  # something is this rank's own, and its norm with it
+    looks = [[u for u in gradients.ranks[r].updates if u.step == step and u.flags & UpdateFlag.DIGESTED] for r in ranks]
+    return all(looks) and len({tuple(update.number("grads") for update in own) for own in looks}) == 1
+
+
+def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: bool) -> Finding:
+    first = clippings[0]
+    norms = ", ".join(f"{norm:.4g} on rank {rank}" for rank, norm in list(first.norms.items())[:4])
+    how = "by the norm of its own shard" if sharded else "by its own norm, before they are averaged"
+    return Finding(
+        title=f"step {first.step}: each of {named(replica_set.ranks)} clips its gradients {how}",
+        ranks=replica_set.ranks,
+        place=first.site,
+        places=tuple(Place(first.site, (rank,), f"norm {norm:.6g}") for rank, norm in list(first.norms.items())[:4]),
+        evidence={
+            "step": first.step,
+            "norms": dict(list(first.norms.items())[:8]),
+            "steps_seen": len(clippings),
+            "replicas_by": replica_set.by,
+        },
+        why=f"clip_grad_norm_ saw {norms}, in {len(clippings)} of {len(clippings)} steps; {replica_set.words}",
+        cures=(Cure("clip-the-whole-gradient"),),
+        confidence=CERTAIN,
+        at_ns=first.at_ns,
+    )
+
+
+def _job(norms: tuple[float, float]) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2)
+    job.event(EventKind.REPLICAS, "0,1", more="DistributedDataParallel").initial()
+    for step in (1, 2):
+        for rank, norm in enumerate(norms):
+            (bits,) = struct.unpack("<q", struct.pack("<d", norm))
+            job.event(EventKind.CLIP_NORM, "own", a=step, b=bits, site="train.py:32 train", only=[rank])
+        job.step()
+    return job.recording()
+
+
+def sick() -> Recording:
+    return _job((2.5, 1.5))
+
+
+def healthy() -> Recording:
+    return _job((2.5, 2.5))

@@ -1,0 +1,129 @@
+"""
+DD211 orphaned-parameters: parameters get gradients, and no optimizer holds them, so they never change.
+
+What it means    The optimizer was built before the model got the parameters that it has now: before fully_shard or
+                 parallelize_module (which replace every parameter), before a layer was added, or while it was frozen.
+Why it hurts     The loss falls a little or not at all, and nothing fails: these layers keep their first weights for ever.
+How we know      Every optimizer is known from its construction on. A parameter of the model had a gradient in the first steps,
+                 stood in no optimizer's groups, and kept every bit.
+What to do       Build the optimizer last, from the model's own parameters; hand later ones to it by add_param_group.
+When it is fine  A layer that was trainable when the optimizer was built and was left out of it: a note, because its gradient is
+                 computed and averaged for nothing. Frozen parameters and those that are changed by hand are not reported.
+Source           torch.distributed.fsdp.fully_shard: "users should construct the optimizer after applying fully_shard".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import RankLog, Recording, Site
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """Parameters of one rank in no optimizer. `later`: they came after it; `stale` of its `own` parameters no module holds."""
+
+    names: tuple[str, ...]
+    count: int
+    nbytes: int
+    later: bool
+    stale: int
+    own: int
+    built: Site
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the optimizer holds nothing at all that the model uses."""
+        return 0 < self.own == self.stale
+
+
+@check("DD211", "orphaned-parameters", severity=ERROR)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    seen: dict[Orphans, list[int]] = defaultdict(list)
+    at_ns: dict[Orphans, int] = {}
+    for rank, own in gradients.ranks.items():
+        for event in own.events(EventKind.ORPHANED):
+            found = _orphans(own.log, event)
+            seen[found].append(rank)
+            at_ns.setdefault(found, int(event["at_ns"]) + own.log.monotonic_to_wall_ns)
+    for orphans, ranks in seen.items():
+        yield _finding(orphans, tuple(sorted(ranks)), at_ns[orphans], gradients)
+
+
+def _orphans(log: RankLog, event: Any) -> Orphans:
+    names, (how, *pairs) = log.text(int(event["text"])), log.text(int(event["more"])).split()
+    numbers = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+    return Orphans(
+        tuple(names.split(";")),
+        int(event["a"]),
+        int(event["b"]),
+        how == "later",
+        numbers["stale"],
+        numbers["of"],
+        log.site(int(event["site"])),
+    )
+
+
+def _finding(orphans: Orphans, ranks: tuple[int, ...], at_ns: int, gradients: Gradients) -> Finding:
+    more = f" and {orphans.count - 1} more" if orphans.count > 1 else ""
+    which = f"{orphans.names[0]}{more}"
+    left_out = not (orphans.abandoned or orphans.later)
+    step = next((u.site for u in gradients.every_update() if u.rank == ranks[0] and u.site), Site())
+    place = orphans.built or step
+    title = f"no optimizer holds {which}: their gradients are computed and never used"
+    if orphans.abandoned:
+        title = (
+            f"the optimizer's {orphans.own} parameters are no longer the model's: {which} train and are in no optimizer"
+        )
+    return Finding(
+        title=title,
+        ranks=ranks,
+        place=place,
+        places=(
+            Place(place, ranks, "the optimizer is built"),
+            *((Place(step, ranks, "steps without them"),) if step else ()),
+        ),
+        evidence={
+            "parameters": list(orphans.names[:8]),
+            "count": orphans.count,
+            "bytes": orphans.nbytes,
+            "came_later": orphans.later,
+            "stale_in_optimizer": orphans.stale,
+            "held_by_optimizer": orphans.own,
+        },
+        why=_why(orphans),
+        cures=(Cure("build-the-optimizer-last"),),
+        severity=NOTE if left_out else ERROR,
+        confidence=CERTAIN if orphans.abandoned or left_out else LIKELY,
+        at_ns=at_ns,
+    )
+
+
+def _why(orphans: Orphans) -> str:
+    kept = "they have gradients, stand in no group of any optimizer, and kept every bit over the first steps"
+    if orphans.abandoned:
+        return f"{kept}; no module holds any of the {orphans.own} parameters that the optimizer was built with"
+    if orphans.later:
+        return f"{kept}; they were not there, or frozen, when the optimizer was built"
+    return f"{kept}; they were there and trainable when it was built, so it may be meant: then requires_grad_(False) saves work"
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().step()
+    names, words = "head.weight;head.bias", "later stale=0 of=3"
+    return job.event(EventKind.ORPHANED, names, more=words, site="train.py:20 main", a=2, b=2600).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().step().recording()

@@ -1,0 +1,76 @@
+"""
+DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, and the step mixes them up.
+
+What it means    A branch of the model was chosen by something that only this rank knows (its batch, its rank). Some ranks have a
+                 gradient for a parameter, others have none, and nobody makes up for it when gradients are averaged.
+Why it hurts     Parameters are averaged with others of the same shape, or change on some ranks only: the replicas part without
+                 an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
+How we know      When the optimizer steps, ranks that should agree hold a gradient for a parameter, or hold None.
+What to do       Take the branch on every rank alike, or let a rank that does not use a parameter take part with zeros.
+When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that nobody uses.
+Source           torch.nn.parallel.DistributedDataParallel, find_unused_parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.branches import branch_line
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.replica_words import evidence
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas")
+def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+    for parting in partings.found:
+        if cause_of(parting, partings.gradients) == "DD210":
+            yield _finding(parting, recording)
+
+
+def _finding(parting: Parting, recording: Recording) -> Finding:
+    partial = [difference for difference in parting.differences if difference.none_on]
+    without = tuple(sorted({rank for difference in partial for rank in difference.none_on}))
+    line = branch_line(recording.sources, [difference.name for difference in partial])
+    first = partial[0]
+    users = tuple(rank for rank in parting.updates if rank not in first.none_on)
+    more = f" and {len(partial) - 1} more" if len(partial) > 1 else ""
+    return Finding(
+        title=f"{parting.when}: {named(users)} used {first.name}{more}, {named(first.none_on)} did not",
+        ranks=parting.odd,
+        place=line or parting.site,
+        places=(
+            *((Place(line, parting.peers.ranks, "the branch"),) if line else ()),
+            *(
+                Place(
+                    parting.site, tuple(r for r in parting.updates if r not in one.none_on), f"gradient of {one.name}"
+                )
+                for one in partial[:4]
+            ),
+        ),
+        evidence=evidence(
+            parting,
+            used_by={one.name: [r for r in parting.updates if r not in one.none_on] for one in partial[:8]},
+            none_on=list(without),
+        ),
+        why=f"{len(partial)} of {parting.compared} gradients are None on some of {named(parting.peers.ranks)} and not on "
+        "others, so they cannot have been averaged with one another",
+        cures=(Cure("same-branch-everywhere"),),
+        at_ns=parting.at_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step(none={1: ["head.weight"]}, params={1: 1}, synced=1).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    nobody = {0: ["head.weight"], 1: ["head.weight"]}
+    return trained_job(2).initial().step(none=nobody).step(none=nobody).recording()

@@ -1,0 +1,115 @@
+"""
+DD804 removed-or-deprecated-api: the job uses what torch has deprecated, or stops at what it has removed.
+
+What it means    torch.cuda.amp, FSDP1, torch.distributed.launch and others have successors; torch.distributed.pipeline.sync is
+                 gone already.
+Why it hurts     The next version of torch may not start the job. FSDP1 gets no new features; fully_shard takes its place.
+How we know      The uses were seen while the job ran (a constructor, a function, the launcher's command line), or an import that
+                 failed named the module.
+What to do       Use the successor; most of them take the same arguments.
+When it is fine  Pinned versions of torch: a note, nothing more.
+Source           The deprecation notes of torch 2.15; torchrun's page on torch.distributed.launch; the FSDP1 to FSDP2 guide.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Cure, Finding, Place
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+SUCCESSORS = {
+    "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
+    "torch.cuda.amp.autocast": 'torch.amp.autocast("cuda")',
+    "torch.cpu.amp.GradScaler": 'torch.amp.GradScaler("cpu")',
+    "torch.cpu.amp.autocast": 'torch.amp.autocast("cpu")',
+    "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
+    "torch.distributed.launch": "torchrun (python -m torch.distributed.run); read LOCAL_RANK instead of --local-rank",
+    "torch.distributed._all_gather_base": "torch.distributed.all_gather_into_tensor",
+    "torch.distributed._reduce_scatter_base": "torch.distributed.reduce_scatter_tensor",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "torch.distributed.fsdp.fully_shard",
+    "torch.distributed.pipeline": "torch.distributed.pipelining",
+    "torch.distributed.all_gather_multigpu": "torch.distributed.all_gather, one process per GPU",
+}
+_REMOVED = ("torch.distributed.pipeline",)
+_FSDP1 = "FullyShardedDataParallel"
+
+
+@dataclass(frozen=True)
+class Use:
+    """One line that uses one name."""
+
+    name: str
+    site: Site
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Deprecations:
+    """What was used, with the ranks that did and when the first of them did, in nanoseconds on the wall clock."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"environment"})
+    uses: dict[Use, tuple[tuple[int, ...], int]]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        found: dict[Use, list[tuple[int, int]]] = defaultdict(list)
+        for rank, log in recording.ranks.items():
+            for event in log.events:
+                kind, text = int(event["kind"]), log.text(int(event["text"]))
+                site, at_ns = log.site(int(event["site"])), int(event["at_ns"]) + log.monotonic_to_wall_ns
+                if kind == EventKind.DEPRECATED:
+                    found[Use(text, site)].append((rank, at_ns))
+                elif kind == EventKind.REPLICAS and log.text(int(event["more"])) == _FSDP1:
+                    found[Use(f"torch.distributed.fsdp.{_FSDP1}", site)].append((rank, at_ns))
+                elif kind == EventKind.EXCEPTION:
+                    for name in _REMOVED:
+                        if (
+                            f"No module named '{name}" in text
+                            and "No module named 'torch.distributed.pipelining" not in text
+                        ):
+                            found[Use(name, site, removed=True)].append((rank, at_ns))
+        return cls(
+            {
+                use: (tuple(sorted({rank for rank, _ in seen})), min(at_ns for _, at_ns in seen))
+                for use, seen in found.items()
+            }
+        )
+
+
+@check("DD804", "removed-or-deprecated-api", severity=NOTE)
+def examine(deprecations: Deprecations) -> Iterator[Finding]:
+    for use, (ranks, at_ns) in deprecations.uses.items():
+        successor = SUCCESSORS.get(use.name, "")
+        instead = f"; use {successor}" if successor else ""
+        yield Finding(
+            title=f"{use.name} is {'gone' if use.removed else 'deprecated'}{instead}",
+            ranks=ranks,
+            place=use.site,
+            places=(Place(use.site, ranks, f"uses {use.name}"),) if use.site else (),
+            evidence={"api": use.name, "instead": successor, "removed": use.removed},
+            why=f"used by {named(ranks)}" if not use.removed else f"the import failed on {named(ranks)}",
+            cures=(Cure("use-the-successor", change=f"{use.name} -> {successor}" if successor else ""),),
+            severity=ERROR if use.removed else NOTE,
+            confidence=CERTAIN,
+            at_ns=at_ns,
+        )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).event(EventKind.DEPRECATED, "torch.cuda.amp.GradScaler", site="train.py:18 main")
+    return job.initial().step().recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    return trained_job(2).initial().step().recording()

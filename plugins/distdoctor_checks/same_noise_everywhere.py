@@ -1,0 +1,134 @@
+"""
+DD216 same-noise-everywhere: dropout draws the same masks on every replica, or other masks where they have to be the same.
+
+What it means    Replicas whose generators were seeded alike drop the same units in each step. Ranks that split the layers of one
+                 model (tensor parallel) and do not draw alike outside the split layers compute with different activations. And a
+                 checkpoint that does not restore the random state recomputes another forward than the one it differentiates.
+Why it hurts     The first costs some of the regularisation, no more. The other two give wrong gradients without an error.
+How we know      Digests of the generators' states when backward begins, on ranks that hold an active dropout: the same, or not,
+                 in several passes. For checkpoints: the function drew, and preserve_rng_state was off.
+What to do       Replicas: torch.manual_seed(seed + rank) after the model is made. Tensor parallel: the same seed within the group
+                 outside split layers. Checkpoints: leave preserve_rng_state on.
+When it is fine  Same masks on replicas harm little, so that is a note. Different masks within split layers are right, and nothing
+                 is reported as long as the gradients of what the ranks share agree.
+Source           Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint, preserve_rng_state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.partings import Parting, all_partings, cause_of, noise_of
+from distdoctor.diagnosis.replica_words import evidence, places, sides, which
+from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+SEEN = 2  # backward passes with a state of their own
+
+
+@check("DD216", "same-noise-everywhere", severity=NOTE)
+def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding]:
+    for parting in all_partings(gradients).found:
+        if cause_of(parting, gradients) == "DD216":
+            yield _unequal(parting, gradients)
+    yield from _recomputed(gradients)
+    for one in replicas.sets if replicas is not None else ():
+        shared = _shared_states(gradients, one.ranks)
+        if len(shared) >= SEEN:
+            yield _equal(one, shared, gradients)
+
+
+def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
+    """The random states that all ranks had in the same backward pass, when they never had different ones."""
+    if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
+        return set()
+    by_rank = [noise_of(gradients, rank) for rank in ranks]
+    passes = set.intersection(*(set(noise) for noise in by_rank))
+    states = [{noise[number] for noise in by_rank} for number in sorted(passes)]
+    return set.union(*states) if states and all(len(one) == 1 for one in states) else set()
+
+
+def _dropout(gradients: Gradients, rank: int) -> str:
+    own = gradients.ranks[rank]
+    return next((own.log.text(int(event["more"])) for event in own.events(EventKind.NOISE)), "")
+
+
+def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
+    dropout = _dropout(gradients, one.ranks[0])
+    site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), Site())
+    return Finding(
+        title=f"dropout draws the same on all of {named(one.ranks)}: {dropout}",
+        ranks=one.ranks,
+        place=site,
+        places=(Place(site, one.ranks, "backward begins in the same random state"),),
+        evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
+        why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
+        cures=(Cure("seed-by-rank"),),
+        confidence=CERTAIN,
+    )
+
+
+def _unequal(parting: Parting, gradients: Gradients) -> Finding:
+    dropout = _dropout(gradients, parting.peers.ranks[0])
+    site = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
+    return Finding(
+        title=f"{parting.when}: ranks that share {which(parting)} draw dropout from different random states ({dropout})",
+        ranks=parting.odd,
+        place=site,
+        places=(Place(site, parting.peers.ranks, "backward begins in different random states"), *places(parting)[:2]),
+        evidence=evidence(parting, generator="default", dropout=dropout),
+        why=f"{parting.share} that every rank holds whole have other gradients, {sides(parting)}; the layers are split over "
+        "these ranks, so what is not split has to be computed alike",
+        cures=(Cure("seed-by-rank"),),
+        severity=ERROR,
+        confidence=LIKELY,
+        at_ns=parting.at_ns,
+    )
+
+
+def _recomputed(gradients: Gradients) -> Iterator[Finding]:
+    seen: dict[tuple[Site, str], list[int]] = {}
+    at_ns = 0
+    for rank, own in gradients.ranks.items():
+        for event in own.events(EventKind.UNKEPT_NOISE):
+            at_ns = at_ns or int(event["at_ns"]) + own.log.monotonic_to_wall_ns
+            seen.setdefault((own.log.site(int(event["site"])), own.log.text(int(event["text"]))), []).append(rank)
+    for (site, name), ranks in seen.items():
+        yield Finding(
+            title=f"checkpointed {name} draws random numbers and is recomputed with others: preserve_rng_state is off",
+            ranks=tuple(sorted(set(ranks))),
+            place=site,
+            places=(Place(site, tuple(sorted(set(ranks))), "checkpoint(..., preserve_rng_state=False)"),),
+            evidence={"generator": "default", "function": name},
+            why="the random state changed while the function ran; backward runs it again from another state, so gradients belong "
+            "to another dropout mask than the loss",
+            cures=(Cure("seed-by-rank", change="leave preserve_rng_state=False out of the call"),),
+            severity=WARNING,
+            confidence=CERTAIN,
+            at_ns=at_ns,
+        )
+
+
+def _job(states: tuple[str, str]) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2)
+    job.event(EventKind.REPLICAS, "0,1", more="DistributedDataParallel").initial()
+    for number in (1, 2, 3):
+        for rank, state in enumerate(states):
+            job.event(EventKind.NOISE, f"{state}{number}", more="drop (Dropout 0.1)", a=number, only=[rank])
+        job.step()
+    return job.recording()
+
+
+def sick() -> Recording:
+    return _job(("a", "a"))
+
+
+def healthy() -> Recording:
+    return _job(("a", "b"))

@@ -1,0 +1,101 @@
+"""Misuse of optimizers, clipping, random numbers and collectives: each on a real job, and silence on its healthy twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradient_jobs
+import misuse_jobs as jobs
+import pytest
+from test_gradients_jobs import found
+
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Severity
+
+pytestmark = pytest.mark.job
+STREAMS = "collectives,environment,gradients,progress,samples"
+
+# job, code, severity, confidence, words of the line that is pointed at, some of the evidence
+ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dict[str, Any]]] = [
+    (jobs.built_before_sharding, {}, "DD211", ERROR, CERTAIN, "# too early",
+     {"parameters": ["body.weight", "body.bias", "head.weight", "head.bias"], "stale_in_optimizer": 4}),
+    (jobs.built_before_the_head, {}, "DD211", ERROR, LIKELY, "# without the new head",
+     {"parameters": ["head.weight", "head.bias"], "stale_in_optimizer": 2}),
+    (jobs.unfrozen_without_optimizer, {}, "DD211", ERROR, LIKELY, "# only of the head",
+     {"parameters": ["body.weight", "body.bias"], "stale_in_optimizer": 0}),
+    (jobs.left_out, {}, "DD211", NOTE, CERTAIN, "def left_out", {"parameters": ["body.weight", "body.bias"]}),
+    (jobs.branch_by_rank, {}, "DD210", ERROR, CERTAIN, "# decided by this rank alone",
+     {"step": 1, "used_by": {"head.weight": [0], "head.bias": [0], "second.weight": [1], "second.bias": [1]}}),
+    (jobs.branch_by_rank, {"since": 4}, "DD210", ERROR, CERTAIN, "# decided by this rank alone", {"step": 4}),
+    (jobs.clipped_by_hand, {}, "DD215", ERROR, CERTAIN, "# of this rank alone", {"step": 1}),
+    (jobs.clipped_flat_shards, {}, "DD215", ERROR, CERTAIN, "# of this shard alone", {"step": 1}),
+    (jobs.dropout_by_seed, {}, "DD216", NOTE, CERTAIN, "cross_entropy", {"dropout": "drop (Dropout 0.2)"}),
+    (jobs.split_with_dropout, {}, "DD216", ERROR, LIKELY, "cross_entropy", {"step": 1}),
+    (jobs.recomputed, {}, "DD216", WARNING, CERTAIN, "preserve_rng_state=keeps", {"function": "block"}),
+    (jobs.contrastive, {}, "DD217", WARNING, LIKELY, "# no gradient", {"step": 1, "op": "all_gather"}),
+    (jobs.classified_after_gathering, {}, "DD217", ERROR, CERTAIN, "# and the body is cut off", {"step": 1}),
+    (jobs.old_scaler, {}, "DD804", NOTE, CERTAIN, "torch.cuda.amp.GradScaler", {"instead": 'torch.amp.GradScaler("cuda")'}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "about", "code", "severity", "confidence", "words", "evidence"),
+    ILL,
+    ids=[f"{case[2]}-{case[0].__name__}{number}" for number, case in enumerate(ILL)],
+)
+def test_a_misuse_is_named_with_its_line(
+    job: Callable[..., Any],
+    about: dict[str, Any],
+    code: str,
+    severity: Severity,
+    confidence: str,
+    words: str,
+    evidence: dict[str, Any],
+) -> None:
+    recording, _ = gradient_jobs.watched(job, streams=STREAMS, **about)
+
+    finding = found(recording)[0]
+
+    assert (finding.code, finding.severity, finding.confidence) == (code, severity, confidence), finding.title
+    assert finding.ranks == (0, 1)
+    assert {key: finding.evidence[key] for key in evidence} == evidence
+    line = recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+    assert words in line or words.startswith("def "), line
+    assert [one.code for one in found(recording) if one.code != code and one.severity == ERROR] == []
+
+
+HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (jobs.built_after_sharding, {}),
+    (jobs.unfrozen_and_added, {}),
+    (jobs.changed_by_hand, {}),
+    (jobs.one_optimizer_each, {}),
+    (jobs.branch_by_rank, {"zeros": True}),
+    (jobs.branch_by_step, {}),
+    (jobs.clipped_by_hand, {"early": False}),
+    (jobs.clipped_replicas, {}),
+    (jobs.clipped_shards, {}),
+    (jobs.clipped_flat_shards, {"own": False}),
+    (jobs.dropout_by_seed, {"same": False}),
+    (jobs.split_with_dropout, {"same": True}),
+    (gradient_jobs.tensor_parallel, {}),
+    (jobs.recomputed, {"keeps": True}),
+    (jobs.recomputed, {"dropout": 0.0}),
+    (jobs.contrastive, {"how": "gradient"}),
+    (jobs.contrastive, {"how": "own"}),
+    (jobs.contrastive, {"how": "detached"}),
+    (jobs.contrastive, {"how": "metric"}),
+    (jobs.scores_for_a_metric, {}),
+    (jobs.old_scaler, {"old": False}),
+]
+
+
+@pytest.mark.parametrize(("job", "about"), HEALTHY, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(HEALTHY)])
+def test_what_looks_most_like_it_is_silent_and_trains_the_same_to_the_last_bit(
+    job: Callable[..., Any], about: dict[str, Any]
+) -> None:
+    recording, looked_at = gradient_jobs.watched(job, streams=STREAMS, **about)
+    _, left_alone = gradient_jobs.watched(job, streams="collectives", **about)
+
+    fsdp1 = {"DD804"} if job is jobs.clipped_flat_shards else set()
+    assert {(one.code, one.title) for one in found(recording) if one.code not in fsdp1} == set()
+    assert looked_at == left_alone

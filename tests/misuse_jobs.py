@@ -1,0 +1,332 @@
+"""Small trainings that misuse optimizers, clipping, random numbers and collectives, and the healthy ones most like them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.utils.checkpoint
+from gradient_jobs import STEPS, Batches, Net, adam, digest_of_training, train
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+from torch.nn.parallel import DistributedDataParallel
+
+# --- optimizers ------------------------------------------------------------------------------------------------------------
+
+
+def built_before_sharding(rank: int, world_size: int) -> str:
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)  # too early
+    fully_shard(model)
+    return train(model, rank, optimizer=optimizer)
+
+
+def built_after_sharding(rank: int, world_size: int) -> str:
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    fully_shard(model)
+    return train(model, rank, optimizer=adam(model))
+
+
+def built_before_the_head(rank: int, world_size: int) -> str:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)  # without the new head
+    torch.manual_seed(3)
+    model.head = nn.Linear(32, 10)
+    return train(DistributedDataParallel(model), rank, optimizer=optimizer)
+
+
+def unfrozen_without_optimizer(rank: int, world_size: int) -> str:
+    model = Net()
+    model.body.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-2)  # only of the head
+    model.body.requires_grad_(True)
+    return train(DistributedDataParallel(model), rank, optimizer=optimizer)
+
+
+def unfrozen_and_added(rank: int, world_size: int) -> str:
+    model = Net()
+    model.body.requires_grad_(False)
+    optimizer = adam(model)
+    model.body.requires_grad_(True)
+    optimizer.add_param_group({"params": list(model.body.parameters())})
+    return train(DistributedDataParallel(model), rank, optimizer=optimizer)
+
+
+def left_out(rank: int, world_size: int) -> str:
+    """Somebody trains the head alone, and lets the gradients of the body be computed."""
+    model = Net()
+    return train(DistributedDataParallel(model), rank, optimizer=torch.optim.SGD(model.head.parameters(), lr=0.1))
+
+
+def changed_by_hand(rank: int, world_size: int) -> str:
+    model = Net()
+
+    def descend(step: int) -> None:
+        with torch.no_grad():
+            for parameter in model.body.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+
+    wrapped = DistributedDataParallel(model)
+    return train(wrapped, rank, optimizer=torch.optim.SGD(model.head.parameters(), lr=0.1), after_step=descend)
+
+
+def one_optimizer_each(rank: int, world_size: int) -> str:
+    """An optimizer for every parameter, stepping in backward."""
+    model = DistributedDataParallel(Net())
+    optimizers = {id(p): torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+    batches = Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        cross_entropy(model(inputs), targets).backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+    return digest_of_training(model)
+
+
+# --- branches --------------------------------------------------------------------------------------------------------------
+
+
+class Branching(Net):
+    """Two heads of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(32, 10)
+        self.wants_other = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.body(inputs).relu()
+        scores: Tensor
+        if self.wants_other:  # decided by this rank alone
+            hidden = hidden.clone()
+            scores = self.second(hidden)
+        else:
+            scores = self.head(hidden)
+        return scores
+
+
+def branch_by_rank(rank: int, world_size: int, *, zeros: bool = False, since: int = 1) -> str:
+    model, step = Branching(), 1
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        model.wants_other = step >= since and rank == 1
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            if parameter.grad is None and zeros:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= world_size
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def branch_by_step(rank: int, world_size: int) -> str:
+    """Every rank takes the other branch in the same steps."""
+    model = Branching()
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        model.wants_other = step % 2 == 0
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= world_size
+        optimizer.step()
+    return digest_of_training(model)
+
+
+# --- clipping --------------------------------------------------------------------------------------------------------------
+
+
+def clipped_by_hand(rank: int, world_size: int, *, early: bool = True) -> str:
+    model = Net()
+
+    def average(step: int) -> None:
+        if early:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # of this rank alone
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        if not early:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    return train(model, rank, before_step=average)
+
+
+def clipped_replicas(rank: int, world_size: int) -> str:
+    model = DistributedDataParallel(Net())
+    return train(model, rank, before_step=lambda step: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+
+
+def clipped_shards(rank: int, world_size: int) -> str:
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    fully_shard(model)
+    return train(model, rank, before_step=lambda step: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+
+
+def clipped_flat_shards(rank: int, world_size: int, *, own: bool = True) -> str:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
+
+    def clip(step: int) -> None:
+        if own:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # of this shard alone
+        else:
+            model.clip_grad_norm_(0.5)
+
+    train(model, rank, before_step=clip)
+    return ""
+
+
+# --- random numbers --------------------------------------------------------------------------------------------------------
+
+
+def dropout_by_seed(rank: int, world_size: int, *, same: bool = True) -> str:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net(dropout=0.2))
+    torch.manual_seed(7 if same else 7 + rank)
+    return train(model, rank)
+
+
+class Split(Net):
+    """Dropout behind the split layers, where every rank holds everything."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.drop(self.head(self.body(inputs).relu()))
+        return scores
+
+
+def split_with_dropout(rank: int, world_size: int, *, same: bool = False) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = Split(dropout=0.3)
+    mesh = init_device_mesh("cpu", (world_size,))
+    parallelize_module(model, mesh, {"body": ColwiseParallel(), "head": RowwiseParallel()})
+    torch.manual_seed(7 if same else 7 + rank)
+    return train(model, 0, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False))
+
+
+def recomputed(rank: int, world_size: int, *, keeps: bool = False, dropout: float = 0.2) -> str:
+    class Frugal(Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            def block(x: Tensor) -> Tensor:
+                scores: Tensor = self.drop(self.body(x).relu())
+                return scores
+
+            recompute = torch.utils.checkpoint.checkpoint
+            hidden = recompute(block, inputs, use_reentrant=False, preserve_rng_state=keeps)
+            scores: Tensor = self.head(hidden)
+            return scores
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Frugal(dropout=dropout))
+    torch.manual_seed(1 + rank)
+    return train(model, rank)
+
+
+# --- gathering -------------------------------------------------------------------------------------------------------------
+
+
+def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
+    """Two views of each sample; every rank tells its own pairs from those of all ranks."""
+    from torch.distributed.nn.functional import all_gather as all_gather_with_gradient
+
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 16)))
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        one, other = normalize(model(torch.cat([inputs, inputs + 0.1])), dim=-1).chunk(2)
+        other = other.contiguous()
+        if how == "gradient":
+            everybody = torch.cat(all_gather_with_gradient(other))
+        else:
+            gathered = [torch.empty_like(other) for _ in range(world_size)]
+            if how == "metric":
+                with torch.no_grad():
+                    dist.all_gather(gathered, other)
+            else:
+                dist.all_gather(gathered, other.detach() if how == "detached" else other)  # no gradient
+            if how == "own":
+                gathered[rank] = other
+            everybody = torch.cat(gathered)
+        if how == "metric":
+            everybody = other
+        targets = torch.arange(len(one)) + (0 if how == "metric" else rank * len(one))
+        optimizer.zero_grad()
+        cross_entropy(one @ everybody.T / 0.1, targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def classified_after_gathering(rank: int, world_size: int) -> str:
+    """The head sees everybody's features, the body gets no gradient at all."""
+    body, head = nn.Linear(20, 32), nn.Linear(32, 10)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    batches = Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        features = body(inputs).relu()
+        gathered = [torch.empty_like(features) for _ in range(world_size)]
+        dist.all_gather(gathered, features)  # and the body is cut off
+        labels = [torch.empty_like(targets) for _ in range(world_size)]
+        dist.all_gather(labels, targets)
+        optimizer.zero_grad()
+        cross_entropy(head(torch.cat(gathered)), torch.cat(labels)).backward()
+        optimizer.step()
+    return digest_of_training(head)
+
+
+def scores_for_a_metric(rank: int, world_size: int) -> str:
+    """Gathered with gradients on, and only looked at."""
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        scores = model(inputs)
+        gathered = [torch.empty_like(scores) for _ in range(world_size)]
+        dist.all_gather(gathered, scores.softmax(-1))
+        assert len(torch.cat(gathered)) == world_size * len(inputs)
+        optimizer.zero_grad()
+        cross_entropy(scores, targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+# --- names that are going ----------------------------------------------------------------------------------------------------
+
+
+def old_scaler(rank: int, world_size: int, *, old: bool = True) -> str:
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if old:
+            scaler: Any = torch.cuda.amp.GradScaler(enabled=False)
+        else:
+            scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return digest_of_training(model)
