@@ -42,6 +42,7 @@ class Rank:
         self.silent = False
         self.native_ns = 0  # when C++ issued its last call, monotonic
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
+        self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.here = Here(itertools.count(1))
 
     def trouble(self, where: str, error: BaseException) -> None:

@@ -46,6 +46,12 @@ def is_users(frame: FrameType) -> bool:
     """Whether the frame runs the user's own source."""
     path = frame.f_code.co_filename
     known = _is_users.get(path)
+    return belongs_to_user(path) if known is None else known
+
+
+def belongs_to_user(path: str) -> bool:
+    """Whether a source file is the user's own."""
+    known = _is_users.get(path)
     if known is None:
         known = _belongs_to_user(path)
         if len(_is_users) < _KEPT:

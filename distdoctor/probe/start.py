@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.probe import collectives, deprecated, environment, gradients, progress, samples, wrappers
+from distdoctor.probe import collectives, deprecated, environment, gradients, memory, progress, samples, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape, file_name
 from distdoctor.recording.layout import STREAMS, EventKind
@@ -82,6 +82,8 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
         rank.guarded(samples.install)(rank)
     if "gradients" in rank.streams:
         rank.guarded(gradients.install)(rank)
+    if "memory" in rank.streams:
+        rank.guarded(memory.install)(rank)
     if times is not None:
         rank.guarded(times.watch_optimizers)()
     rank.guarded(progress.watch_end)(rank)

@@ -1,0 +1,125 @@
+"""The line of the user's source that puts something into a variable again and again: `total += loss`, `outputs.append(x)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from distdoctor.recording.recording import Site
+
+ADDS, PUTS, CARRIES = "adds to it", "puts into it", "carries it over"
+_PUTTING = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "push", "put"})
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """A statement that keeps. `value` is what it keeps, as it is written; `text` the whole line."""
+
+    site: Site
+    how: str
+    value: str
+    text: str
+
+
+@lru_cache(maxsize=64)
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def keeping_line(sources: Mapping[str, str], site: Site, label: str) -> Keeping | None:
+    """The first statement that keeps something in `label`, in the function of `site` or else anywhere in its file.
+
+    None when the source is not there or shows no such statement.
+    """
+    text = sources.get(site.path, "")
+    tree = _tree(text)
+    if tree is None or not text:
+        return None
+    name = label.rpartition(".")[2]
+    bound_here = "." not in label and site.line > 0
+    for scope in (*(_functions(tree, site) if bound_here else ()), tree):
+        for node, function in _statements(scope, ""):
+            found = _keeps(node, name, attribute="." in label)
+            if found is not None:
+                how, value = found
+                line = text.splitlines()[node.lineno - 1]
+                place = Site(site.path, node.lineno, function or site.function)
+                return Keeping(place, how, ast.unparse(value), line)
+    return None
+
+
+def _functions(tree: ast.Module, site: Site) -> Sequence[ast.AST]:
+    """The function that the site stands in, the innermost that has its name."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == site.function
+        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+    ]
+    return list(reversed(found))[:1]
+
+
+def _statements(scope: ast.AST, function: str) -> Iterator[tuple[ast.stmt, str]]:
+    """Every statement below, in order, with the function that it stands in."""
+    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = scope.name
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, ast.stmt):
+            yield child, function
+        yield from _statements(child, function)
+
+
+def _keeps(node: ast.stmt, name: str, *, attribute: bool) -> tuple[str, ast.expr] | None:
+    def is_it(expression: ast.AST) -> bool:
+        if attribute:
+            return isinstance(expression, ast.Attribute) and expression.attr == name
+        return isinstance(expression, ast.Name) and expression.id == name
+
+    if isinstance(node, ast.AugAssign) and is_it(node.target):
+        return ADDS, node.value
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and is_it(node.target.value):
+        return ADDS, node.value
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        call = node.value
+        if node.value.func.attr in _PUTTING and _is_or_in(node.value.func.value, is_it) and call.args:
+            return PUTS, call.args[-1]
+    if isinstance(node, ast.Assign):
+        targets = [one for target in node.targets for one in _flat(target)]
+        if any(isinstance(one, ast.Subscript) and is_it(one.value) for one in targets):
+            return PUTS, node.value
+        if (
+            any(map(is_it, targets))
+            and any(is_it(inner) for inner in ast.walk(node.value))
+            and not _detached(node.value)
+        ):
+            grows = isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add)
+            other = node.value.right if isinstance(node.value, ast.BinOp) and is_it(node.value.left) else node.value
+            return (ADDS, other) if grows else (CARRIES, node.value)
+    return None
+
+
+def _is_or_in(expression: ast.AST, is_it: object) -> bool:
+    """The container itself, or one of its elements (`groups[key].append`)."""
+    while isinstance(expression, ast.Subscript):
+        expression = expression.value
+    return bool(is_it(expression))  # type: ignore[operator]
+
+
+def _flat(target: ast.expr) -> list[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        return [one for element in target.elts for one in _flat(element)]
+    return [target]
+
+
+def _detached(value: ast.expr) -> bool:
+    """`h = h.detach()`, `h = tuple(t.detach() for t in h)`."""
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr in ("detach", "detach_", "item", "data")
+        for inner in ast.walk(value)
+    )

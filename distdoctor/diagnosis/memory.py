@@ -1,0 +1,283 @@
+"""What memory was used for, step by step and rank by rank, and what of it grows.
+
+Growth is judged by the median of slopes (Theil and Sen): a step that needs more than others moves it little. What levels off,
+what was given back once, and what was seen in too few steps does not grow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.recording.layout import EventKind, HolderFlag, Phase
+from distdoctor.recording.recording import RankLog, Recording, Site
+
+Numbers = NDArray[np.float64]
+MIB = 1 << 20
+MOST_POINTS = 200  # of which all pairs are compared
+
+
+def mib(size: float) -> str:
+    """`1.5 MiB`, `320 MiB`, `12 KiB`, `3.2 GiB`."""
+    for unit, word in ((1 << 30, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.3g} {word}" if abs(size) < 1000 * unit else f"{size / unit:,.0f} {word}"
+    return f"{size:.0f} bytes"
+
+
+def slope(steps: Sequence[float] | Numbers, values: Sequence[float] | Numbers) -> float:
+    """The median of the slopes between all pairs of points, in units per step; 0 with fewer than two."""
+    x, y = np.asarray(steps, np.float64), np.asarray(values, np.float64)
+    if len(x) > MOST_POINTS:
+        chosen = np.linspace(0, len(x) - 1, MOST_POINTS).astype(int)
+        x, y = x[chosen], y[chosen]
+    first, second = np.triu_indices(len(x), 1)
+    apart = x[second] - x[first]
+    if not len(apart[apart > 0]):
+        return 0.0
+    return float(np.median((y[second] - y[first])[apart > 0] / apart[apart > 0]))
+
+
+def grows_steadily(steps: Numbers, values: Numbers, *, parts: int = 4, least: float = 0.4) -> bool:
+    """Whether each part of the time adds to it, none less than `least` of the mean: nothing that levels off does."""
+    if len(steps) < 3 * parts:
+        return False
+    edges = np.linspace(0, len(steps), parts + 1).astype(int)
+    middles = [(np.median(steps[a:b]), np.median(values[a:b])) for a, b in pairwise(edges) if b > a]
+    rates = [(v - u) / (t - s) for (s, u), (t, v) in pairwise(middles) if t > s]
+    mean = sum(rates) / len(rates) if rates else 0.0
+    return bool(mean > 0 and min(rates) >= least * mean)
+
+
+@dataclass(frozen=True)
+class Held:
+    """One look at one holder."""
+
+    step: int
+    bytes: int
+    saved: int
+    nodes: int
+    old_nodes: int
+    tensors: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A variable or attribute of the user's program and what lay in it, look by look. `site` is in the function that holds it;
+    line 0: it is a global of that file."""
+
+    rank: int
+    label: str
+    kind: str
+    site: Site
+    flags: HolderFlag
+    looks: tuple[Held, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same holder on other ranks."""
+        return (self.label, self.site.path, self.site.function)
+
+    @property
+    def graph_growth(self) -> tuple[Held, ...]:
+        """The longest run of looks in which ever more of the graph was there before; () when that is no growth.
+
+        A graph that is made anew in each step has nothing old in it, however large it gets.
+        """
+        best: list[Held] = []
+        run: list[Held] = []
+        for look in self.looks:
+            if look.old_nodes and (not run or look.old_nodes > run[-1].old_nodes):
+                run.append(look)
+            else:
+                run = [look] if look.old_nodes else []
+            best = run if len(run) > len(best) else best
+        return tuple(best) if len(best) >= 3 else ()
+
+    @property
+    def plain_growth(self) -> tuple[Held, ...]:
+        """All looks, where every one found more bytes than the one before, at a rate that does not fall off; else ()."""
+        if self.flags & HolderFlag.BOUNDED or len(self.looks) < 5:
+            return ()
+        rates = [(b.bytes - a.bytes) / (b.step - a.step) for a, b in pairwise(self.looks)]
+        if min(rates) <= 0 or min(rates[-2:]) < 0.5 * float(np.median(rates)):
+            return ()
+        return self.looks
+
+    def per_step(self, looks: Sequence[Held]) -> float:
+        """Bytes by which it grows in a step: the tensors in it, and what the graph behind them keeps."""
+        return slope([look.step for look in looks], [look.bytes + look.saved for look in looks])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Batches that went through a model in eval mode while gradients were on."""
+
+    site: Site
+    variable: str
+    how: str  # running, over, used
+    nodes: int
+    bytes: int
+    batches: int
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Memory was asked for in vain. Bytes; `limit` 0: not known."""
+
+    phase: str
+    rss: int
+    allocated: int
+    limit: int
+    at_ns: int
+
+
+class RankMemory:
+    """The stream of one rank. `rows` have the fields of `layout.MEMORY`, one for each step that was written down."""
+
+    def __init__(self, log: RankLog) -> None:
+        self.rank, self.log = log.rank, log
+        self.rows: Any = log.rows("memory")
+
+    @property
+    def steps(self) -> Numbers:
+        return np.asarray(self.rows["step"], np.float64)
+
+    def column(self, name: str) -> Numbers:
+        """One number for each row, in order."""
+        return np.asarray(self.rows[name], np.float64)
+
+    def last(self, name: str) -> int:
+        return int(self.rows[name][-1]) if len(self.rows) else 0
+
+    def most(self, name: str) -> int:
+        return int(self.rows[name].max()) if len(self.rows) else 0
+
+    @property
+    def on_device(self) -> bool:
+        return bool(len(self.rows)) and int(self.rows["device"][-1]) >= 0
+
+    @property
+    def site(self) -> Site:
+        """The line where the optimizer steps."""
+        sites = [self.log.site(row["site"]) for row in self.rows[-1:] if int(row["site"])]
+        return (
+            sites[0] if sites else next((self.log.site(r["site"]) for r in self.rows[::-1] if int(r["site"])), Site())
+        )
+
+    @property
+    def at_ns(self) -> int:
+        """When the last row was written, on the wall clock."""
+        return self.last("at_ns") + self.log.monotonic_to_wall_ns if len(self.rows) else 0
+
+    @cached_property
+    def holders(self) -> list[Holder]:
+        """Everything that was seen to hold tensors, by name."""
+        found: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+        for row in self.log.rows("holders"):
+            site = self.log.site(row["site"])
+            found[self.log.text(int(row["label"])), site.path, site.function].append(row)
+        return [self._holder(label, rows) for (label, _, _), rows in found.items()]
+
+    def _holder(self, label: str, rows: Sequence[Any]) -> Holder:
+        looks = {int(row["step"]): row for row in rows}
+        return Holder(
+            self.rank,
+            label,
+            self.log.text(int(rows[-1]["kind"])),
+            self.log.site(rows[-1]["site"]),
+            HolderFlag(int(rows[-1]["flags"])),
+            tuple(
+                Held(step, *(int(row[n]) for n in ("bytes", "saved", "nodes", "old_nodes", "tensors", "length")))
+                for step, row in sorted(looks.items())
+            ),
+        )
+
+    @property
+    def looked_at(self) -> tuple[int, ...]:
+        """The steps after which the user's variables were looked at and something was found."""
+        return tuple(sorted({int(row["step"]) for row in self.log.rows("holders")}))
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        events = self.log.events[self.log.events["kind"] == EventKind.EVALUATED]
+        return [
+            Evaluation(
+                self.log.site(event["site"]),
+                self.log.text(int(event["text"])),
+                self.log.text(int(event["more"])),
+                int(event["a"]),
+                int(event["b"]),
+                int(event["c"]),
+                int(event["at_ns"]) + self.log.monotonic_to_wall_ns,
+            )
+            for event in events
+        ]
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """What was noted when memory was asked for in vain."""
+        for event in self.log.events[self.log.events["kind"] == EventKind.OUT_OF_MEMORY]:
+            text, at_ns = self.log.text(int(event["text"])), int(event["at_ns"]) + self.log.monotonic_to_wall_ns
+            return Shortage(text, int(event["a"]), int(event["b"]), int(event["c"]), at_ns)
+        return None
+
+    def saved(self) -> list[tuple[int, str, str, Site]]:
+        """(bytes, path, class, line) of each module in the step in which the modules together kept most (deep mode)."""
+        rows = self.log.rows("saved")
+        if not len(rows):
+            return []
+        totals = {int(step): int(rows["bytes"][rows["step"] == step].sum()) for step in np.unique(rows["step"])}
+        step = max(totals, key=lambda one: (totals[one], one))
+        text = self.log.text
+        chosen = [
+            (int(row["bytes"]), text(int(row["path"])), text(int(row["owner"])), self.log.site(row["site"]))
+            for row in rows[rows["step"] == step]
+        ]
+        return sorted(chosen, key=lambda one: (-one[0], one[1]))
+
+    def phase_peaks(self) -> dict[Phase, int]:
+        """Highest resident bytes of each phase that was looked at (deep mode)."""
+        rows = self.log.rows("peaks")
+        return {
+            phase: int(np.maximum(mine["peak"], mine["rss"]).max())
+            for phase in Phase
+            if len(mine := rows[rows["phase"] == phase])
+        }
+
+    def buckets(self) -> int:
+        """Bytes of the buckets that DistributedDataParallel keeps besides the gradients (deep mode)."""
+        rows = self.log.rows("peaks")
+        return int(rows["buckets"].max()) if len(rows) else 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The streams of all ranks."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"memory"})
+    ranks: Mapping[int, RankMemory]
+    recording: Recording
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        ranks = {rank: RankMemory(log) for rank, log in recording.ranks.items()}
+        if not any(len(one.rows) for one in ranks.values()):
+            raise NotApplicable("no memory was recorded")
+        return cls(ranks, recording)
+
+    def each(self) -> Iterator[RankMemory]:
+        """The ranks that recorded something, in order."""
+        for _, one in sorted(self.ranks.items()):
+            if len(one.rows):
+                yield one

@@ -1,0 +1,53 @@
+"""What an exception says about memory that was asked for in vain: how much, of what, and how much there was.
+
+Words of torch 2.11-2.15 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp), numpy and Python.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HOST, DEVICE = "host memory", "device memory"
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+_OURS = re.compile(
+    r"CUDA out of memory|HIP out of memory|XPU out of memory|can't allocate memory|Cannot allocate memory|Unable to allocate"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that could not be served. Bytes; 0: not said. `cached`: held by PyTorch's allocator, and not in use."""
+
+    of: str
+    asked: int = 0
+    free: int = 0
+    capacity: int = 0
+    allocated: int = 0
+    cached: int = 0
+
+
+def request_of(words: str) -> Request | None:
+    """The request that the exception `Type: message` is about; None when it is about something else."""
+    kind = words.partition(":")[0].rpartition(".")[2]
+    if kind not in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError") and not _OURS.search(words):
+        return None
+    if kind == "OutOfMemoryError" or ("out of memory" in words.lower() and "Tried to allocate" in words):
+        return Request(
+            DEVICE,
+            asked=_size(rf"Tried to allocate {_SIZE}", words),
+            free=_size(rf"of which {_SIZE} is free", words),
+            capacity=_size(rf"total capacity of {_SIZE}", words),
+            allocated=_size(rf"{_SIZE} is allocated by PyTorch", words),
+            cached=_size(rf"{_SIZE} is reserved by PyTorch but unallocated", words),
+        )
+    asked = re.search(r"tried to allocate (\d+) bytes", words)
+    if asked:
+        return Request(HOST, asked=int(asked[1]))
+    return Request(HOST, asked=_size(rf"Unable to allocate {_SIZE}", words))
+
+
+def _size(pattern: str, words: str) -> int:
+    found = re.search(pattern, words)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else 0

@@ -1,0 +1,217 @@
+"""
+DD401 growing-memory: memory grows with every step, because something keeps what each step has made.
+
+What it means    A variable holds on to tensors of earlier steps: `total += loss` keeps the graph of every loss, a list keeps
+                 every output, a hidden state that is not detached drags its whole past along, a cache has no bound.
+Why it hurts     The job runs well for hours and dies of memory then; until it does, the graph makes every step slower.
+How we know      The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations
+                 are older than the look before has grown with the steps (certain). A container whose tensors take more bytes
+                 at every look, at a rate that does not fall off, for 24 steps and 16 MiB, is likely to go on. Where nothing
+                 that was looked at grows but the process (or the device) does, only that is said, as a possibility.
+What to do       Keep numbers (`loss.item()`) or detached tensors; give caches a bound; detach the state between batches.
+When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with maxlen,
+                 buffers that have reached their bound, graphs that are made anew in each step, however long.
+Source           PyTorch's notes, FAQ: "Don't accumulate history across your training loop".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.keeping_line import ADDS, CARRIES, Keeping, keeping_line
+from distdoctor.diagnosis.memory import MIB, Held, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.recording.recording import Recording, Site
+
+LEAST_STEPS = 24  # for what only grows in bytes
+LEAST_GROWTH = 16 * MIB
+UNSEEN_STEPS = 48  # for a process that grows, and nobody knows by what
+UNSEEN_GROWTH = 64 * MIB
+UNSEEN_SHARE = 0.1  # of what it had
+MOST = 3  # findings about variables
+# Names that people give to what has a bound, which may be far off.
+_BOUNDED_NAME = re.compile(r"replay|buffer|memory|queue|pool|bank|reservoir|window", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What grows on one rank."""
+
+    holder: Holder
+    looks: tuple[Held, ...]
+    graph: bool
+    keeping: Keeping | None
+
+    @property
+    def bytes_per_step(self) -> float:
+        return self.holder.per_step(self.looks)
+
+    @property
+    def nodes_per_step(self) -> float:
+        return slope([look.step for look in self.looks], [look.nodes for look in self.looks])
+
+
+@check("DD401", "growing-memory", severity=WARNING)
+def examine(memory: Memory) -> Iterator[Finding]:
+    by_key: dict[tuple[str, str, str], list[Growth]] = defaultdict(list)
+    growing: set[int] = set()
+    for rank in memory.each():
+        for growth in _growths(memory, rank):
+            by_key[growth.holder.key].append(growth)
+            growing.add(rank.rank)
+    ordered = sorted(by_key.values(), key=lambda own: (not own[0].graph, -own[0].bytes_per_step, own[0].holder.key))
+    for growths in ordered[:MOST]:
+        yield _finding(growths)
+    unseen = {rank.rank: found for rank in memory.each() if rank.rank not in growing and (found := _unseen(rank))}
+    if unseen:
+        yield _unknown(memory, unseen)
+
+
+def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:
+    """What grows on this rank. A graph hangs together: of several variables with the same past, those that carry it on count."""
+    graphs, plain = [], []
+    for holder in rank.holders:
+        keeping = keeping_line(memory.recording.sources, holder.site, holder.label)
+        if holder.graph_growth:
+            graphs.append(Growth(holder, holder.graph_growth, True, keeping))
+        elif _is_plain_growth(holder):
+            plain.append(Growth(holder, holder.plain_growth, False, keeping))
+    carriers = [one for one in graphs if one.keeping is not None]
+    if not carriers and graphs:
+        carriers = [max(graphs, key=lambda one: (one.looks[-1].old_nodes, one.holder.kind != "Tensor"))]
+    return carriers + plain
+
+
+def _is_plain_growth(holder: Holder) -> bool:
+    looks = holder.plain_growth
+    return (
+        bool(looks)
+        and looks[-1].step - looks[0].step >= LEAST_STEPS
+        and looks[-1].bytes - looks[0].bytes >= LEAST_GROWTH
+        and looks[-1].tensors > looks[0].tensors
+    )
+
+
+def _finding(growths: Sequence[Growth]) -> Finding:
+    one = max(growths, key=lambda growth: growth.looks[-1].step)
+    ranks = tuple(sorted(growth.holder.rank for growth in growths))
+    holder, keeping, first, last = one.holder, one.keeping, one.looks[0], one.looks[-1]
+    place = keeping.site if keeping is not None else holder.site if holder.site.line else Site()
+    may_be_bounded = not one.graph and bool(_BOUNDED_NAME.search(holder.label))
+    size = one.bytes_per_step
+    if one.graph:
+        kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
+        title = f"`{holder.label}` keeps the graph of every step: {kept} operations more with each"
+        why = (
+            f"after step {last.step}, {last.old_nodes} operations of earlier looks were behind `{holder.label}`, "
+            f"after step {first.step} it was {first.old_nodes}"
+        )
+    else:
+        title = f"`{holder.label}` keeps {mib(size)} more with every step"
+        why = (
+            f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
+            f"{mib(last.bytes)} after step {last.step}, more at every look; if it has a bound, this run did not reach it"
+        )
+    return Finding(
+        title=title,
+        ranks=ranks,
+        place=place,
+        places=(Place(place, ranks, keeping.how if keeping else f"`{holder.label}` is held here"),) if place else (),
+        evidence={
+            "variable": holder.label,
+            "kind": holder.kind,
+            "steps": [look.step for look in one.looks],
+            "bytes": [look.bytes + look.saved for look in one.looks],
+            "operations": [look.nodes for look in one.looks],
+            "bytes_per_step": round(size),
+        },
+        why=why,
+        cures=(_cure(one),),
+        confidence=CERTAIN if one.graph else POSSIBLE if may_be_bounded else LIKELY,
+        severity=NOTE if may_be_bounded else WARNING,
+    )
+
+
+def _cure(growth: Growth) -> Cure:
+    keeping, holder = growth.keeping, growth.holder
+    less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} operations"
+    effect = f"{less} less with every step, as measured between looks at `{holder.label}`"
+    if not growth.graph:
+        return Cure("bound-what-is-kept", effect=effect)
+    if keeping is None:
+        return Cure("detach-what-is-kept", effect=effect)
+    old, value = keeping.text, keeping.value
+    if keeping.how == CARRIES:
+        pad = " " * (len(old) - len(old.lstrip()))
+        new = f"{pad}{holder.label} = {holder.label}.detach()"
+        if holder.kind in ("tuple", "list"):
+            new = f"{pad}{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
+        return Cure("detach-what-is-kept", change=f"{old}\n+{new}", effect=effect)
+    if value.isidentifier() or value.endswith(")"):
+        last = old.rfind(value)
+        name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
+        if last >= 0:
+            new = f"{old[:last]}{value}.{name}(){old[last + len(value) :]}"
+            return Cure("detach-what-is-kept", change=f"-{old}\n+{new}", effect=effect)
+    return Cure("detach-what-is-kept", change=f"detach `{value[:60]}` before it is kept", effect=effect)
+
+
+# -- a process that grows ----------------------------------------------------------------------------------------------
+
+
+def _unseen(rank: RankMemory) -> tuple[str, float, float, int] | None:
+    """(what, bytes per step, bytes in all, steps) by which this rank grows, although nothing that was looked at does."""
+    rows = rank.steps > 0
+    steps = rank.steps[rows]
+    if len(steps) < UNSEEN_STEPS:
+        return None
+    late = slice(len(steps) // 3, None)  # warm-up, optimizer state, first evaluation
+    for name, what in (("allocated", "the device's memory"), ("rss", "resident memory")):
+        values = rank.column(name)[rows]
+        if name == "rss" and rank.on_device:
+            continue  # pinned memory and contexts: the device's own numbers say it exactly
+        grown = float(np.median(values[-5:]) - np.median(values[late][:5]))
+        enough = grown >= max(UNSEEN_GROWTH, UNSEEN_SHARE * float(values[late][0]))
+        if enough and grows_steadily(steps[late], values[late]):
+            return what, slope(steps[late], values[late]), grown, int(steps[-1] - steps[late][0])
+    return None
+
+
+def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -> Finding:
+    ranks = tuple(sorted(unseen))
+    what, rate, grown, steps = max(unseen.values(), key=lambda one: one[1])
+    site = memory.ranks[ranks[0]].site
+    return Finding(
+        title=f"{what} grows by {mib(rate)} with every step, and no variable that was looked at does",
+        ranks=ranks,
+        place=site,
+        evidence={"bytes_per_step": round(rate), "grown_bytes": round(grown), "steps": steps},
+        why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; data that is read in once looks the same",
+        cures=(Cure("bound-what-is-kept", change="run `distdoctor check-memory` with the same arguments for longer"),),
+        confidence=POSSIBLE,
+        severity=NOTE,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3), "bytes": 4} for step in (3, 6, 9, 12)}
+    source = "def train():\n    total = 0\n    for batch in loader:\n        total += loss\n        optimizer.step()\n"
+    job = memory_job(2).trains(12).holds("total", "train.py:5 train", looks, kind="Tensor")
+    return job.recording(sources={"/job/train.py": source})
+
+
+def healthy() -> Recording:
+    """The process grows while it warms up; a loss has a longer graph with each step, made anew each time."""
+    from distdoctor.testing.memory import memory_job
+
+    looks = {step: {"nodes": 9 * step, "old_nodes": 0, "bytes": 4} for step in (3, 6, 9, 12, 18, 24, 36, 48)}
+    job = memory_job(2).trains(60, rss=lambda rank, step: (400 + min(200, 10 * step)) * MIB)
+    return job.holds("loss", "train.py:31 train", looks, kind="Tensor").recording()

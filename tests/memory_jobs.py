@@ -1,0 +1,350 @@
+"""Small trainings in which memory is watched: ill ones, and the healthy ones that look most like them."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import run_ranks
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.run_folder import read_run
+
+STREAMS = "memory,progress,collectives,environment"
+
+
+def watched(
+    target: Callable[..., Any], *, ranks: int = 2, deep: bool = False, fails: bool = False, **about: Any
+) -> tuple[Recording, list[Any]]:
+    """The recording of a job, and what each rank returned (None of those that failed)."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = run_ranks(_watched, ranks, target, folder, deep, about, timeout=90, join=False)
+        assert fails or all(result.error is None for result in results), [result.error for result in results]
+        recording = read_run(Path(folder))
+        assert not recording.troubles, recording.troubles
+        ends = {r.rank: RankEnd(1, at_ns=0) for r in results if r.error is not None} if fails else {}
+        job = Job(world_size=ranks, ends=ends, exit_code=int(fails))
+        source = Path(__file__).read_text("utf-8")
+        return Recording(job, recording.ranks, sources={__file__: source}), [result.value for result in results]
+
+
+def _watched(
+    rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, about: dict[str, Any]
+) -> Any:
+    os.environ |= {"DISTDOCTOR_RUN": folder, "DISTDOCTOR_STREAMS": STREAMS}
+    if deep:
+        os.environ["DISTDOCTOR_DEEP"] = "memory"
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    from distdoctor.probe.start import start
+
+    start()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    torch.manual_seed(0)
+    returned = target(rank, world_size, **about)
+    dist.destroy_process_group()
+    return returned
+
+
+def line(words: str) -> int:
+    """The number of the one line of this file that holds these words."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (found,) = [number for number, text in enumerate(lines, 1) if words in text and "line(" not in text]
+    return found
+
+
+class Net(nn.Module):
+    """256 rows of 512 numbers are kept for backward: half a MiB each time."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        self.body = nn.Linear(32, width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.body(inputs).relu())
+        return scores
+
+
+def made(rank: int, *, width: int = 512) -> tuple[DistributedDataParallel, torch.optim.Optimizer, torch.Generator]:
+    model = DistributedDataParallel(Net(width))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), torch.Generator().manual_seed(rank)
+
+
+def batch(generator: torch.Generator, size: int = 256) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 32, generator=generator), torch.randint(0, 10, (size,), generator=generator)
+
+
+# --- ill ------------------------------------------------------------------------------------------------------------------
+
+
+def total_of_losses(rank: int, world_size: int, *, steps: int = 12) -> None:
+    model, optimizer, generator = made(rank)
+    total = 0.0
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        total += loss  # with its graph
+
+
+def kept_outputs(rank: int, world_size: int, *, steps: int = 12) -> None:
+    model, optimizer, generator = made(rank)
+    outputs = []
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        outputs.append(model.module(inputs))  # a second forward, kept with its graph
+
+
+class Trainer:
+    """As people write them: what is kept is an attribute."""
+
+    def __init__(self, rank: int) -> None:
+        self.model, self.optimizer, self.generator = made(rank)
+        self.history: list[Tensor] = []
+
+    def step(self) -> None:
+        inputs, targets = batch(self.generator)
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.model(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.history.append(loss)  # in an attribute
+
+
+def kept_in_an_attribute(rank: int, world_size: int, *, steps: int = 12) -> None:
+    trainer = Trainer(rank)
+    for _ in range(steps):
+        trainer.step()
+
+
+def carried_state(rank: int, world_size: int, *, steps: int = 12, detach: bool = False) -> None:
+    torch.manual_seed(0)
+    encoder, head = nn.Linear(32, 64), nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank)
+    hidden = torch.zeros(256, 64)
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        hidden = torch.tanh(encoder(inputs) + hidden)  # the state of the batch before
+        loss = cross_entropy(head(hidden), targets)
+        loss.backward(retain_graph=not detach)
+        optimizer.step()
+        if detach:
+            hidden = hidden.detach()
+
+
+def cache_without_bound(rank: int, world_size: int, *, steps: int = 40) -> None:
+    model, optimizer, generator = made(rank)
+    cache: dict[int, Tensor] = {}
+    for step in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        cache[step] = torch.ones(256, 1024)  # one MiB in each step
+
+
+def evaluated_with_gradients(rank: int, world_size: int, *, without: bool = False, loader: bool = True) -> None:
+    model, optimizer, generator = made(rank)
+    data = DataLoader(TensorDataset(*batch(generator, 1024)), batch_size=256)
+    for _ in range(2):
+        model.train()
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        with torch.set_grad_enabled(not without):
+            validate(model, data if loader else [batch(generator) for _ in range(4)])
+
+
+def validate(model: nn.Module, data: Any) -> float:
+    model.eval()
+    correct = 0.0
+    for inputs, targets in data:  # validation
+        output = model(inputs)
+        correct += float((output.argmax(-1) == targets).float().mean())
+    return correct
+
+
+def graph_kept_for_nothing(rank: int, world_size: int, *, steps: int = 12, keep: bool = True) -> None:
+    model, optimizer, generator = made(rank, width=2048)
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward(retain_graph=keep)  # nobody asks again
+        optimizer.step()
+
+
+def state_on_one_rank(rank: int, world_size: int, *, steps: int = 12, everywhere: bool = False) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4096, 2048)
+    wanted = list(model.parameters()) if rank == 0 or everywhere else [nn.Parameter(torch.zeros(8))]
+    optimizer = torch.optim.AdamW(wanted, lr=1e-3)
+    for _ in range(steps):
+        inputs = torch.randn(4, 4096)
+        optimizer.zero_grad()
+        (model(inputs).square().mean() + wanted[0].sum()).backward()
+        optimizer.step()  # on rank 0 it holds the state of everything
+
+
+def out_of_memory(rank: int, world_size: int, *, who: int = 1, where: str = "forward") -> None:
+    """`ulimit -v` ends the address space a GiB above what is there."""
+    import resource
+
+    model, optimizer, generator = made(rank)
+    for step in range(6):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        if rank == who and step == 4:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
+            if where == "forward":
+                inputs = inputs.repeat(4096, 1)  # asks for 2 GiB
+        loss = cross_entropy(model(inputs[:256]), targets)
+        loss.backward()
+        optimizer.step()
+
+
+# --- healthy ----------------------------------------------------------------------------------------------------------------
+
+
+def plain(rank: int, world_size: int, *, steps: int = 40, evaluate_every: int = 0, accumulate: int = 1) -> list[Any]:
+    """Losses as numbers, outputs detached and forgotten, evaluation without gradients."""
+    model, optimizer, generator = made(rank)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for _ in range(accumulate):
+            inputs, targets = batch(generator)
+            loss = cross_entropy(model(inputs), targets) / accumulate
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if evaluate_every and step % evaluate_every == 0:
+            with torch.no_grad():
+                model.eval()
+                kept = [model(batch(generator)[0]) for _ in range(8)]
+                model.train()
+            del kept
+    return [losses[-1].item()]
+
+
+def sequences(rank: int, world_size: int, *, steps: int = 40, growing: bool = False) -> None:
+    """Every batch has another length; `growing`: each is longer than the one before."""
+    torch.manual_seed(0)
+    model, rng = nn.GRU(16, 64, batch_first=True), random.Random(rank)
+    cell = nn.GRUCell(16, 16)
+    optimizer = torch.optim.AdamW([*model.parameters(), *cell.parameters()], lr=1e-3)
+    for step in range(1, steps + 1):
+        length = 4 * step if growing else rng.randint(8, 256)
+        inputs = torch.randn(16, length, 16)
+        state = torch.zeros(16, 16)
+        for at in range(min(length, 64)):
+            state = cell(inputs[:, at], state)
+        optimizer.zero_grad()
+        loss = model(inputs)[0].square().mean() + state.square().mean()
+        loss.backward()
+        optimizer.step()
+
+
+def replayed(rank: int, world_size: int, *, steps: int = 60, how: str = "list") -> None:
+    """A replay buffer that is full after a third of the training."""
+    torch.manual_seed(0)
+    model = nn.Linear(65_536, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    recent: Any = deque(maxlen=20) if how == "deque" else []
+    for _ in range(steps):
+        recent.append(torch.randn(16, 65_536))  # 4 MiB
+        if how == "list" and len(recent) > 20:
+            recent.pop(0)
+        optimizer.zero_grad()
+        mse_loss(model(random.choice(recent)), torch.zeros(16, 1)).backward()
+        optimizer.step()
+
+
+def averaged_weights(rank: int, world_size: int, *, steps: int = 40) -> None:
+    """An exponential moving average of the weights, and a copy of the best ones."""
+    model, optimizer, generator = made(rank)
+    average = copy.deepcopy(model.module)
+    best: dict[str, Tensor] = {}
+    for step in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, now in zip(average.parameters(), model.module.parameters(), strict=True):
+                mean.lerp_(now, 0.01)
+        if step % 10 == 0:
+            best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert best
+
+
+def adversaries(rank: int, world_size: int, *, steps: int = 24) -> None:
+    """Two optimizers that step in turn, and a generator's output that both use."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(16, 256), nn.Linear(256, 1)
+    first, second = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
+    for _ in range(steps):
+        fake = maker(torch.randn(64, 16))
+        second.zero_grad()
+        loss = judge(fake.detach()).mean() - judge(torch.randn(64, 256)).mean()
+        loss.backward()
+        second.step()
+        first.zero_grad()
+        (-judge(fake).mean()).backward()
+        first.step()
+
+
+def attacked(rank: int, world_size: int) -> None:
+    """Evaluation under attack: gradients with respect to the inputs, asked for in every batch."""
+    model, optimizer, generator = made(rank)
+    data = DataLoader(TensorDataset(*batch(generator, 1024)), batch_size=256)
+    for _ in range(2):
+        model.train()
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        model.eval()
+        for inputs, targets in data:
+            inputs.requires_grad_(True)
+            cross_entropy(model.module(inputs), targets).backward()
+            with torch.no_grad():
+                model(inputs + 0.1 * inputs.grad.sign())
+        model.train()
+
+
+def second_loss(rank: int, world_size: int, *, steps: int = 12) -> None:
+    """Two losses share a forward: the first backward has to leave the graph to the second."""
+    torch.manual_seed(0)
+    model, generator = Net(2048), torch.Generator().manual_seed(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        optimizer.zero_grad()
+        scores = model(inputs)
+        cross_entropy(scores, targets).backward(retain_graph=True)
+        scores.square().mean().backward()
+        optimizer.step()
