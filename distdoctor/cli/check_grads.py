@@ -129,9 +129,9 @@ def _show_table(folder: Path, stream: TextIO) -> None:
     """The verdict by layer."""
     from distdoctor.cli import deliver
     from distdoctor.recording.run_folder import read_run
-    from distdoctor.report import comparison_table, replica_table
+    from distdoctor.report import layer_table, replica_table
 
     recording = read_run(folder)
     deliver.show("\n" + replica_table.render(recording), stream)
     if recording.comparison is not None:
-        deliver.show("\n" + comparison_table.render(recording.comparison), stream)
+        deliver.show("\n" + layer_table.render(recording.comparison), stream)

@@ -18,7 +18,7 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR
 from distdoctor.plugins import load
 from distdoctor.recording.comparison import Comparison, read_comparison
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.report.comparison_table import render
+from distdoctor.report.layer_table import render
 from distdoctor.workloads import baseline
 from distdoctor.workloads.baseline import Seen
 from distdoctor.workloads.comparison import baseline_of, compared
