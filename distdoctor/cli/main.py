@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "distdoctor.cli.run:run",
     "check-grads": "distdoctor.cli.check_grads:check_grads",
     "hang-dump": "distdoctor.cli.hang_dump:hang_dump",
+    "compare": "distdoctor.cli.compare:compare",
     "examine": "distdoctor.cli.examine:examine",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,6 +26,11 @@ class Middle:
             return cls()
         value = float(np.median(numbers))
         return cls(value, float(np.median(np.abs(numbers - value))), len(numbers))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the median of normal scatter: 1.2533 * 1.4826 deviations over the root of the count."""
+        return 1.858 * self.spread / math.sqrt(self.count) if self.count else math.inf
 
     @property
     def stands_out(self) -> bool:

@@ -1,0 +1,91 @@
+"""What `distdoctor compare` wants to know of a reference training besides its result: step times, waits, peaks of memory.
+
+Planted into a training like a drill; it writes `measured-<rank>.json` into the folder that DISTDOCTOR_MEASURED names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from distdoctor.workloads.training import Training
+
+FOLDER = "DISTDOCTOR_MEASURED"
+
+
+def plant(training: Training) -> None:
+    """Look at the clock after every step, when its device is done. That ends what runs ahead: it is for comparing only."""
+    measures = Measures(training)
+    training.on("training_start", measures.starts)
+    training.on("after_step", measures.stepped)
+    training.on("training_end", measures.ends)
+
+
+class Measures:
+    """One rank's. Times are seconds, sizes bytes."""
+
+    def __init__(self, training: Training) -> None:
+        self.device = training.device
+        self.before = resident_bytes()
+        self.steps: list[float] = []
+        self.waits: list[float] = []
+        self._waited = 0.0
+        self._last = 0.0
+
+    def starts(self, training: Training) -> None:
+        original = dist.Work.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                self._waited += time.perf_counter() - began
+
+        dist.Work.wait = wait  # type: ignore[assignment,method-assign]
+        self._last = time.perf_counter()
+
+    def stepped(self, training: Training) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.steps.append(now - self._last)
+        self.waits.append(self._waited)
+        self._last, self._waited = now, 0.0
+
+    def ends(self, training: Training) -> None:
+        on_device = self.device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(self.device) if on_device else peak_resident_bytes()
+        found = {
+            "device": self.device.type,
+            "step_seconds": self.steps,
+            "wait_seconds": None if on_device else self.waits,
+            "peak_bytes": peak,
+            "peak_bytes_of_training": peak if on_device else max(0, peak - self.before),
+            "threads": torch.get_num_threads(),
+        }
+        folder = os.environ.get(FOLDER)
+        if folder:
+            (Path(folder) / f"measured-{training.rank}.json").write_text(json.dumps(found), "utf-8")
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now; 0 where /proc does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def peak_resident_bytes() -> int:
+    """The most that this process ever had in memory (Linux: ru_maxrss is in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
