@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.gradients import PLACEMENT, WRAPPER, Gradients, Peers, TensorInfo, Update
+from distdoctor.diagnosis.left_out import left_out
 from distdoctor.recording.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
@@ -282,6 +283,8 @@ def _cause_of_gradients(parting: Parting, gradients: Gradients) -> str:
         return "DD207"
     if uses_differ(parting):
         return "DD210"
+    if left_out(parting.peers, parting.step, gradients):
+        return "DD121"
     if single_bit(parting) is not None:
         return "DD214"
     if was_converted(parting, gradients):

@@ -56,6 +56,7 @@ class TrainedJob:
         parameters: Mapping[str, str] = PARAMETERS,
         flags: Mapping[str, int] | None = None,
         buffers: Mapping[str, int] | None = None,
+        finds_unused: bool = False,
     ) -> None:
         """`agree` are the ranks that should hold the same (all, by default): () when nobody knows.
 
@@ -75,7 +76,8 @@ class TrainedJob:
             members = agree[rank] if isinstance(agree, Mapping) else everybody if agree is None else agree
             self.members = ",".join(map(str, members))
             if wrapped and members:
-                log.event(EventKind.WRAPPED, self.members, more="buffers=1 unused=0 static=0", site=WRAP_LINE)
+                words = f"buffers=1 unused={int(finds_unused)} static=0"
+                log.event(EventKind.WRAPPED, self.members, more=words, site=WRAP_LINE)
             for index, (name, shape) in enumerate(parameters.items()):
                 self._tensor(rank, index, name, shape, (flags or {}).get(name, 0))
             for index, (name, own) in enumerate(self.buffers.items()):

@@ -5,7 +5,8 @@ What it means    The reducer of DistributedDataParallel waits for the gradient o
                  forward left out, on this rank or on all, never get one.
 Why it hurts     The next forward raises "Expected to have finished reduction in the prior iteration"; when only one
                  rank took the branch, the others hang in an all_reduce.
-How we know      The exception of DDP that ended the rank, with the indices of the parameters that it names.
+How we know      The exception of DDP that ended the rank, with the parameters that it names. Before it comes, by the gradients:
+                 some are None on every rank when the optimizer steps, and others were left unaveraged.
 What to do       Use every parameter on every rank, or pass find_unused_parameters=True.
 When it is fine  find_unused_parameters=True, and parameters with requires_grad=False.
 Source           torch/nn/parallel/distributed.py and reducer.cpp (torch 2.11-2.15).
@@ -16,8 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from distdoctor.diagnosis.branches import branch_line
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.left_out import left_out, left_out_last
+from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.replica_words import evidence, places, which
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import by_site
 from distdoctor.recording.recording import Recording
@@ -31,29 +36,53 @@ MESSAGE = (
 
 
 @check("DD121", "unused-parameters", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD121"):
-        yield _finding(verdict, event)
+def examine(verdict: Verdict, partings: Partings | None) -> Iterator[Finding]:
+    told = list(verdict.told("DD121"))
+    for event in told:
+        yield _finding(verdict, event, left_out_last(partings.gradients, event.ranks[0]) if partings else ())
+    for parting in partings.found if partings and not told else ():
+        if partings is not None and cause_of(parting, partings.gradients) == "DD121":
+            yield _before_it_raises(verdict, parting, left_out(parting.peers, parting.step, partings.gradients))
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
+def _before_it_raises(verdict: Verdict, parting: Parting, names: tuple[str, ...]) -> Finding:
+    line = branch_line(verdict.recording.sources, names)
+    return Finding(
+        title=f"{parting.when}: {_several(names)} took no part in the loss, so DDP left {which(parting)} unaveraged",
+        ranks=parting.peers.ranks,
+        place=line or parting.site,
+        places=(*((Place(line, parting.peers.ranks, "the branch"),) if line else ()), *places(parting)),
+        evidence=evidence(parting, parameters=list(names[:16])),
+        why=f"{len(names)} gradients are None on every rank; the reducer waits for them, and has not finished the buckets that "
+        "they share with others. The next forward will raise",
+        cures=(Cure("find-unused-parameters"),),
+        at_ns=parting.at_ns,
+    )
+
+
+def _several(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _finding(verdict: Verdict, event: Event, known: tuple[str, ...]) -> Finding:
     ending = event.ending
     assert ending is not None
     indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", ending.words)
     names = re.search(r"did not receive grad for rank \d+: ([A-Za-z_][\w., ]+)", ending.words)
-    which = names[1].strip() if names else f"number {', '.join(indices[1].split())}" if indices else ""
+    by_number = f"number {', '.join(indices[1].split())}" if indices else ""
+    words = _several(known) if known else names[1].strip() if names else by_number
+    line = branch_line(verdict.recording.sources, known)
     stuck = [call for wait in event.waiting for call in wait.calls]
     return Finding(
-        title=f"DDP missed gradients of parameters {which}".rstrip()
-        if which
-        else "DDP missed gradients of some parameters",
+        title=f"DDP missed gradients of parameters {words}" if words else "DDP missed gradients of some parameters",
         ranks=event.ranks,
         place=ending.site,
         places=(
+            *((Place(line, event.ranks, "the branch"),) if line else ()),
             Place(ending.site, event.ranks, "the forward after the one that left them out"),
             *by_site(verdict, stuck),
         ),
-        evidence={"exception": ending.words[:500], "parameters": which, "traceback": ending.traceback},
+        evidence={"exception": ending.words[:500], "parameters": words, "traceback": ending.traceback},
         why="the reducer waits for the gradient of every parameter that wants one; these took no part in the loss before",
         cures=(Cure("find-unused-parameters"),),
         at_ns=event.at_ns,

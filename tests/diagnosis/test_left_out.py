@@ -1,0 +1,29 @@
+"""Parameters without a gradient on every rank: DDP has not finished, which is no fault of whoever changed gradients afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.testing.gradients import trained_job
+
+CHECKS = list(plugins.load().checks.values())
+NOBODY = {rank: ["head.weight"] for rank in range(2)}
+
+
+@pytest.mark.parametrize(("finds_unused", "code"), [(False, "DD121"), (True, "DD202")])
+def test_gradients_that_differ_beside_unused_parameters_are_the_reducers_where_it_waits_for_all(
+    finds_unused: bool, code: str
+) -> None:
+    job = trained_job(2, finds_unused=finds_unused).initial().step()
+    job.step(none=NOBODY, grads={1: 1}, params={1: 1}, names=["body.weight"])
+
+    (finding,) = examine(job.recording(), CHECKS).findings
+
+    assert (finding.code, finding.ranks) == (code, (0, 1))
+    assert ("head.weight took no part in the loss" in finding.title) == (code == "DD121")
+
+
+def test_parameters_that_nobody_uses_are_no_illness_as_long_as_the_rest_agrees() -> None:
+    assert examine(trained_job(2).initial().step(none=NOBODY).step(none=NOBODY).recording(), CHECKS).findings == ()
