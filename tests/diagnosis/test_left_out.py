@@ -1,4 +1,4 @@
-"""Parameters without a gradient on every rank: DDP has not finished, which is no fault of whoever changed gradients afterwards."""
+"""Parameters without a gradient on every rank: DDP has not finished, and nobody has changed gradients behind its back."""
 
 from __future__ import annotations
 
