@@ -96,8 +96,7 @@ def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
         return
     wanted = Counter(shape for event in noted for shape in log.text(int(event["text"])).split(";") if shape)
     totals = {f"[{int(event['a'])}]" for event in noted}
-    # One step is enough: the second, where there is one, because building things up belongs to the first.
-    step = 1 if (log.calls["step"] == 1).any() else 0
+    step = _whole_step(log)
     calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & (log.calls["step"] == step)]
     calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
     for group in np.unique(calls["group"]):
@@ -105,6 +104,14 @@ def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
         matched = sum((found & wanted).values())
         if (matched >= 2 and matched >= _ENOUGH * sum(wanted.values())) or totals & found.keys():
             yield _members(log, int(group))
+
+
+def _whole_step(log: RankLog) -> int:
+    """One step is enough: the second, because building things up belongs to the first; of a long job, one that is still kept."""
+    kept = np.unique(log.calls["step"])
+    if 1 in kept or not len(kept):
+        return 1
+    return int(kept[0]) if kept[0] == 0 or len(kept) == 1 else int(kept[1])  # of the oldest, a part may be forgotten
 
 
 def _members(log: RankLog, group: int) -> tuple[int, ...]:
