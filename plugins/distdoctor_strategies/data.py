@@ -16,3 +16,7 @@ IMAGEFOLDER = DataSource(
     "imagefolder", "imagefolder:PATH, one folder per class", f"{HOME}.torchvision_data:imagefolder", needs_path=True
 )
 FAKE = DataSource("fake", "noise, for measuring", f"{HOME}.torchvision_data:fake")
+TOKENS = DataSource("tokens", "random tokens, tokens:LENGTHxVOCABULARY, for measuring", f"{HOME}.synthetic:tokens")
+IMAGES = DataSource(
+    "images", "random images, images:CHANNELSxHEIGHTxWIDTHxCLASSES, for measuring", f"{HOME}.synthetic:images"
+)

@@ -1,0 +1,149 @@
+"""How much memory, arithmetic and traffic a training will need, before it runs and without the machine that it is meant for.
+
+The training is gone through once with tensors that hold no data (`fake_training`, which alone imports torch's fake tensors); this
+module says what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from distdoctor.errors import CouldNotLook, DoctorError
+from distdoctor.workloads.request import TrainingRequest
+from distdoctor.workloads.timeline import Peak, Scaled, Timeline
+
+SETUP = ("setup",)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one rank needs. `peak` is that of the training steps, `setup_bytes` that of making and wrapping the model before."""
+
+    peak: Peak
+    setup_bytes: int
+    flops: int
+    """Floating point operations of one step on this rank, forward and backward."""
+    recomputed_flops: int
+    """Those among them that activation checkpointing does a second time."""
+    sent_bytes: int
+    """What this rank sends in one step, with ring algorithms."""
+
+
+class Predictor:
+    """Predicts one way of training at any batch size, tracing no more often than it must.
+
+    `device` is `cpu` (torch's CPU kernels and gloo, to the byte) or `cuda` (the allocator rounds, the optimizer updates all
+    parameters in one kernel; workspaces of libraries, the context and NCCL's buffers are not counted).
+    """
+
+    def __init__(
+        self, request: TrainingRequest, world_size: int, *, device: str = "cpu", shares: int | None = None
+    ) -> None:
+        self.request = request
+        self.world_size = world_size
+        self.device = device
+        self.unit = (world_size if shares is None else shares) * request.accumulate
+        """The smallest batch: one sample per micro-step and rank that reads its own."""
+        self._traces: dict[int, Timeline] = {}
+        self._scaled: Scaled | None = None
+        self._tried = False
+
+    def at(self, batch_size: int) -> Prediction:
+        """The prediction for this global batch.
+
+        CouldNotLook: this model or strategy cannot be gone through without data, and why.
+        """
+        scaled = self._scaling()
+        if scaled is None:
+            timeline = self._trace(batch_size)
+            return self._said(timeline, timeline.peak(**self._manner, without=SETUP), 1.0)
+        factor = batch_size / (2 * self.unit)
+        return self._said(scaled.timeline, scaled.peak(batch_size, **self._manner, without=SETUP), factor)
+
+    def exactly(self, batch_size: int) -> Prediction:
+        """The same from a trace of its own, where the batch is the only one asked for."""
+        timeline = self._trace(batch_size)
+        return self._said(timeline, timeline.peak(**self._manner, without=SETUP), 1.0)
+
+    def largest(self, budget: int, *, most: int = 1 << 20) -> int:
+        """The largest global batch whose peak is within `budget` bytes, a multiple of `unit`; 0 where none is."""
+        low, high = 0, max(1, most // self.unit)
+        while low < high:  # the peak never falls when the batch grows
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.at(middle * self.unit).peak.bytes <= budget else (low, middle - 1)
+        return low * self.unit
+
+    @property
+    def _manner(self) -> dict[str, bool]:
+        return {"offloaded": self.request.offload, "rounded": self.device == "cuda"}
+
+    def _scaling(self) -> Scaled | None:
+        if not self._tried:
+            self._tried = True
+            # Not one sample: kernels take other ways with dimensions of size one.
+            batches = (2 * self.unit, 3 * self.unit)
+            self._scaled = Scaled.between(self._trace(batches[0]), self._trace(batches[1]), batches)
+        return self._scaled
+
+    def _trace(self, batch_size: int) -> Timeline:
+        if batch_size not in self._traces:
+            self._traces[batch_size] = traced(
+                replace(self.request, batch_size=batch_size), self.world_size, device=self.device
+            )
+        return self._traces[batch_size]
+
+    def _said(self, timeline: Timeline, peak: Peak, factor: float) -> Prediction:
+        forward, backward = timeline.flops.get("forward", 0), timeline.flops.get("backward", 0)
+        again = max(0, backward - 2 * forward) if self.request.checkpoint_activations else 0
+        return Prediction(
+            peak=peak,
+            setup_bytes=max((size for size in _running(timeline, "setup")), default=0),
+            flops=int((forward + backward) * factor),
+            recomputed_flops=int(again * factor),
+            sent_bytes=sent_bytes(timeline.traffic, self.world_size),
+        )
+
+
+def predict(request: TrainingRequest, world_size: int, *, device: str = "cpu") -> Prediction:
+    """What rank 0 of `world_size` needs to train as requested. See `Predictor`."""
+    return Predictor(request, world_size, device=device).exactly(request.batch_size)
+
+
+def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", rank: int = 0) -> Timeline:
+    """What `rank` allocates in two steps.
+
+    CouldNotLook: it cannot be gone through without data, and why; WrongUse as for a real training.
+    """
+    from distdoctor.workloads.fake_training import trace
+
+    try:
+        return trace(request, world_size, rank, on_cpu=device == "cpu")
+    except DoctorError:
+        raise
+    except Exception as error:  # the model is the user's, and fake tensors refuse what depends on values
+        reason = str(error).strip().partition("\n")[0]
+        raise CouldNotLook(
+            f"{request.strategy} with {request.model} cannot be predicted: {type(error).__name__}: {reason}",
+            way_out="Measure it: `distdoctor run` with the strategy, on a small batch.",
+        ) from error
+
+
+def sent_bytes(traffic: Mapping[str, int], world_size: int) -> int:
+    """Bytes that one rank sends for these collectives by ring algorithms (Thakur et al. 2005); an all-reduce goes round twice."""
+    around = (world_size - 1) / world_size
+    return int(
+        sum(
+            size * (2 * around if "reduce" in name and "scatter" not in name else around)
+            for name, size in traffic.items()
+        )
+    )
+
+
+def _running(timeline: Timeline, phase: str) -> list[int]:
+    held, found = 0, []
+    for delta, name in zip(timeline.deltas, timeline.phases, strict=True):
+        held += delta
+        if name == phase:
+            found.append(held)
+    return found
