@@ -48,13 +48,17 @@ def _watched(
     if deep:
         os.environ["DISTDOCTOR_DEEP"] = "memory"
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    from distdoctor.probe.start import start
+    from distdoctor.probe.start import note_exception, start
 
     start()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     torch.manual_seed(0)
-    returned = target(rank, world_size, **about)
+    try:
+        returned = target(rank, world_size, **about)
+    except Exception as error:
+        note_exception(error)
+        raise
     dist.destroy_process_group()
     return returned
 
@@ -75,7 +79,8 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.body(inputs).relu())
+        hidden = self.body(inputs)  # a hidden layer of 2 GiB
+        scores: Tensor = self.head(hidden.relu())
         return scores
 
 
@@ -178,7 +183,7 @@ def evaluated_with_gradients(rank: int, world_size: int, *, without: bool = Fals
 
 
 def validate(model: nn.Module, data: Any) -> float:
-    model.eval()
+    model.eval()  # no dropout from here on
     correct = 0.0
     for inputs, targets in data:  # validation
         output = model(inputs)
@@ -196,19 +201,21 @@ def graph_kept_for_nothing(rank: int, world_size: int, *, steps: int = 12, keep:
         optimizer.step()
 
 
-def state_on_one_rank(rank: int, world_size: int, *, steps: int = 12, everywhere: bool = False) -> None:
+def state_on_one_rank(rank: int, world_size: int, *, steps: int = 6, everywhere: bool = False) -> None:
+    """Rank 0 steps for all and sends what came of it."""
     torch.manual_seed(0)
     model = nn.Linear(4096, 2048)
-    wanted = list(model.parameters()) if rank == 0 or everywhere else [nn.Parameter(torch.zeros(8))]
-    optimizer = torch.optim.AdamW(wanted, lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(steps):
-        inputs = torch.randn(4, 4096)
-        optimizer.zero_grad()
-        (model(inputs).square().mean() + wanted[0].sum()).backward()
-        optimizer.step()  # on rank 0 it holds the state of everything
+        model.zero_grad()
+        model(torch.randn(4, 4096)).square().mean().backward()
+        if rank == 0 or everywhere:
+            optimizer.step()  # its state lies on one rank alone
+        for parameter in model.parameters():
+            dist.broadcast(parameter.detach(), 0)
 
 
-def out_of_memory(rank: int, world_size: int, *, who: int = 1, where: str = "forward") -> None:
+def out_of_memory(rank: int, world_size: int, *, who: int = 1) -> None:
     """`ulimit -v` ends the address space a GiB above what is there."""
     import resource
 
@@ -219,10 +226,8 @@ def out_of_memory(rank: int, world_size: int, *, who: int = 1, where: str = "for
         if rank == who and step == 4:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
             resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
-            if where == "forward":
-                inputs = inputs.repeat(4096, 1)  # asks for 2 GiB
-        loss = cross_entropy(model(inputs[:256]), targets)
-        loss.backward()
+            inputs, targets = inputs.repeat(4096, 1), targets.repeat(4096)
+        cross_entropy(model(inputs), targets).backward()
         optimizer.step()
 
 

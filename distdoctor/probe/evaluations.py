@@ -67,7 +67,7 @@ class Evaluations:
             self._end()
         elif not self._open and module.training and self._told < MOST_TOLD:
             self._open, self._running_told = True, False
-            self._first, self._backwards = graphs.now(), self.stream.backwards
+            self._first, self._backwards = graphs.now(), self.stream.gradients_asked
             self._batches = self._bytes = 0
             self._label = ""
             self._site = self.stream.tape.texts.id(sites.user_site())
@@ -76,7 +76,7 @@ class Evaluations:
         """A DataLoader is asked for a batch."""
         if not self._open or not torch.is_grad_enabled():
             return
-        if self.stream.backwards != self._backwards:
+        if self.stream.gradients_asked != self._backwards:
             self._end()
             return
         self._batches += 1
@@ -96,7 +96,7 @@ class Evaluations:
         if not self._open:
             return
         self._open = False
-        if self.stream.backwards != self._backwards:
+        if self.stream.gradients_asked != self._backwards:
             if self._running_told:
                 self._tell(USED)
         elif graphs.now() > self._first:

@@ -37,6 +37,11 @@ PER_INTERVAL = (
 )
 HOST_SECONDS = 2.0  # between two looks at the machine's memory and the workers
 RARELY = 1024  # steps between two counts of all categories, after the first ones
+RANKS_WITHOUT_STEPS = (
+    4,
+    16,
+    64,
+)  # backward passes after which a rank is written down although no optimizer steps on it
 FREE_SECONDS = 0.1  # of looking at variables, once, before the share counts
 SHARE = 0.002  # of the time of the training that looks at variables may take after that
 MOST_UNITS = 16  # of one look are written, those with the most behind them
@@ -65,6 +70,7 @@ class MemoryStream:
         self.evaluations = Evaluations(self)
         self.phase = Phase.START
         self.backwards = 0
+        self.gradients_asked = 0  # backward passes and calls of torch.autograd.grad
         self.step = 0
         self.deep_looks: Any = None
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -84,6 +90,7 @@ class MemoryStream:
 
         self.trees.install()
         wrappers.lay(torch.autograd, "backward", self._around_backward)
+        wrappers.lay(torch.autograd, "grad", self._around_grad)
         wrappers.lay(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
         register_optimizer_step_pre_hook(self.guarded(self._before))
         register_optimizer_step_post_hook(self.guarded(self._after))
@@ -135,12 +142,23 @@ class MemoryStream:
 
         return skipped(backward)
 
+    def _around_grad(self, original: Any) -> Any:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            self.gradients_asked += 1
+            return original(*args, **kwargs)
+
+        return skipped(grad)
+
     def _backward_begins(self, tensors: Any) -> None:
         if torch._C._current_graph_task_id() == -1:  # else it is a part of another one (checkpointing)
             if self.deep_looks is not None:
                 self.deep_looks.outside_modules(tensors)
             self.backwards += 1
+            self.gradients_asked += 1
             self._rss_backward = self.resident.now()
+            if not self.step and self.backwards in RANKS_WITHOUT_STEPS:
+                self.count_categories()
+                self._write(0, self.tape.texts.id(sites.user_site()))
             self.enter(Phase.BACKWARD)
 
     def _around_next(self, original: Any) -> Any:
@@ -210,9 +228,7 @@ class MemoryStream:
         if torch._C._len_torch_dispatch_stack():
             return  # fake tensors: somebody computes what a training would need
         self._ids = self._all_ids()
-        optimizers = list(self._steps)
-        held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        self._categories, self.known = categories(optimizers, self.trees.of(held))
+        self._categories, self.known = categories(list(self._steps), self.trees.roots())
 
     def _may_look(self) -> bool:
         """Not while somebody watches every operation, and not beyond the share of the time that it may cost."""

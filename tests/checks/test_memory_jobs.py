@@ -81,3 +81,45 @@ def test_a_healthy_training_is_silent(job: Callable[..., Any], about: dict[str, 
 
     assert [(one.code, one.title, one.why) for one in found(recording)] == []
     assert all(len(log.rows("memory")) > 4 for log in recording.ranks.values())
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_an_evaluation_with_gradients_is_named_with_what_a_batch_keeps(loader: bool) -> None:
+    finding = only(jobs.watched(jobs.evaluated_with_gradients, loader=loader)[0])
+
+    assert (finding.code, finding.ranks) == ("DD411", (0, 1))
+    assert finding.confidence == (CERTAIN if loader else LIKELY)
+    assert finding.place.line == jobs.line("# validation" if loader else "# no dropout from here on")
+    assert finding.evidence["bytes_per_batch"] == (256 * (512 + 32) * 4 if loader else 0)
+
+
+def test_an_evaluation_without_gradients_is_silent() -> None:
+    assert found(jobs.watched(jobs.evaluated_with_gradients, ranks=1, without=True)[0]) == []
+
+
+def test_a_graph_that_outlives_its_step_is_named_and_one_that_is_freed_is_not() -> None:
+    finding = only(jobs.watched(jobs.graph_kept_for_nothing, ranks=1)[0])
+
+    assert (finding.code, finding.confidence) == ("DD410", CERTAIN)
+    assert finding.place.line == jobs.line("# nobody asks again")
+    assert 256 * (2048 + 32) * 4 <= finding.evidence["saved_bytes"][-1] <= 256 * (2048 + 64) * 4  # type: ignore[index]
+    assert found(jobs.watched(jobs.graph_kept_for_nothing, ranks=1, keep=False)[0]) == []
+
+
+def test_a_rank_that_holds_the_state_for_all_is_named_and_equal_ones_are_not() -> None:
+    finding = only(jobs.watched(jobs.state_on_one_rank)[0])
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD405", (0,), CERTAIN)
+    assert finding.evidence["more_by_category"]["state"] == 2 * 4 * (4096 * 2048 + 2048) + 8  # type: ignore[index]
+    assert found(jobs.watched(jobs.state_on_one_rank, everywhere=True)[0]) == []
+
+
+def test_a_rank_that_runs_out_of_memory_is_named_with_step_phase_line_and_size() -> None:
+    finding = only(jobs.watched(jobs.out_of_memory, fails=True)[0])
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD408", (1,), CERTAIN)
+    assert finding.evidence["step"] == 5
+    assert finding.evidence["asked_bytes"] == 2 << 30
+    assert finding.evidence["phase"] == "forward"
+    assert finding.place.line == jobs.line("# a hidden layer of 2 GiB")
+    assert finding.evidence["held"]["state"] > 0  # type: ignore[index]

@@ -1,0 +1,78 @@
+"""
+DD412 bucket-copy: DistributedDataParallel keeps a second copy of all gradients, in its buckets.
+
+What it means    Gradients are copied into buckets, reduced there and copied back. The buckets live as long as the wrapper, also
+                 during the forward, when activations need the room.
+Why it hurts     A copy of all gradients is in memory at the peak.
+How we know      The reducer tells the sizes of its buckets, and whether gradients are views of them (`check-memory`).
+What to do       lazy_bucket_allocation=True makes the buckets in backward and frees them after it. gradient_as_bucket_view=True
+                 saves the copy too, where gradients are not set to None between steps. Measured on torch 2.15, CPU, with
+                 set_to_none: the first takes the buckets off the peak, the second nothing (benchmarks/memory_cost.py).
+When it is fine  Gradients that are views of the buckets, lazily made buckets, and buckets that are small beside the rest.
+Source           torch.nn.parallel.DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
+from distdoctor.recording.layout import EventKind, Phase
+from distdoctor.recording.recording import Recording, Site
+
+LEAST_BYTES = 16 * MIB
+LEAST_SHARE = 0.05  # of the highest resident memory
+
+
+@check("DD412", "bucket-copy", severity=NOTE, live=False)
+def examine(memory: Memory) -> Iterator[Finding]:
+    found = {rank.rank: rank for rank in memory.each() if _matters(rank)}
+    if found:
+        yield _finding(found)
+
+
+def _matters(rank: RankMemory) -> bool:
+    buckets, peak = rank.buckets(), rank.most("peak") if rank.on_device else max(rank.phase_peaks().values(), default=0)
+    return buckets >= LEAST_BYTES and buckets >= LEAST_SHARE * peak
+
+
+def _finding(found: dict[int, RankMemory]) -> Finding:
+    ranks = tuple(sorted(found))
+    one = max(found.values(), key=RankMemory.buckets)
+    size = one.buckets()
+    return Finding(
+        title=f"DistributedDataParallel keeps {mib(size)} of buckets besides {mib(one.most('gradients'))} of gradients",
+        ranks=ranks,
+        place=_wrapped_at(one) or one.site,
+        evidence={"bucket_bytes": size, "gradient_bytes": one.most("gradients")},
+        why="the reducer's own sizes; gradients are no views of the buckets, and these stay through the forward",
+        cures=(
+            Cure(
+                "make-buckets-lazily",
+                change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
+                effect=f"up to {mib(size)} less at the peak of the forward, the size of the buckets",
+            ),
+        ),
+        confidence=CERTAIN,
+    )
+
+
+def _wrapped_at(rank: RankMemory) -> Site:
+    events = rank.log.events[rank.log.events["kind"] == EventKind.WRAPPED]
+    return rank.log.site(events[0]["site"]) if len(events) else Site()
+
+
+def sick() -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    phases = {Phase.FORWARD: 800 * MIB, Phase.BACKWARD: 900 * MIB, Phase.OPTIMIZER: 850 * MIB}
+    return memory_job(2).trains(8, gradients=128 * MIB).peaks(5, phases, buckets=128 * MIB).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    phases = {Phase.FORWARD: 800 * MIB, Phase.BACKWARD: 900 * MIB, Phase.OPTIMIZER: 850 * MIB}
+    return memory_job(2).trains(8, gradients=128 * MIB).peaks(5, phases).recording()

@@ -1,0 +1,92 @@
+"""
+DD411 gradients-during-evaluation: an evaluation builds the graph for a backward pass that nobody asks for.
+
+What it means    model.eval() changes dropout and normalisation; it does not switch gradients off. Without no_grad every forward
+                 of the evaluation keeps its activations.
+Why it hurts     The evaluation needs as much memory as the training and more time than it should; often it is what runs out of
+                 memory, because its batches are larger.
+How we know      Between model.eval() and model.train() autograd has numbered operations, batches were read, and neither backward
+                 nor autograd.grad was called. What the graph kept was counted while a batch's outputs were still there.
+What to do       Put `with torch.inference_mode():` (or no_grad) around the evaluation, or the decorator above its function.
+When it is fine  Attacks, attributions and fine-tuning in eval mode ask for gradients: nothing is reported.
+Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.memory import Evaluation, Memory, mib
+from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Recording
+
+LEAST_OPERATIONS = 8  # a norm of the weights is computed with less
+
+
+@check("DD411", "gradients-during-evaluation", severity=WARNING, live=False)  # gradients may still be asked for
+def examine(memory: Memory) -> Iterator[Finding]:
+    found: dict[str, dict[int, Evaluation]] = {}
+    for rank in memory.each():
+        used = {one.site for one in rank.evaluations if one.how == "used"}
+        for one in rank.evaluations:
+            if one.site not in used and one.nodes >= max(LEAST_OPERATIONS, 2 * one.batches):
+                best = found.setdefault(str(one.site), {}).get(rank.rank)
+                if best is None or (one.how == "over", one.bytes) > (best.how == "over", best.bytes):
+                    found[str(one.site)][rank.rank] = one
+    for by_rank in found.values():
+        yield _finding(memory, by_rank)
+
+
+def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
+    ranks = tuple(sorted(by_rank))
+    one = max(by_rank.values(), key=lambda each: (each.bytes, each.batches))
+    kept = f": `{one.variable}` keeps {mib(one.bytes)} of each batch" if one.bytes else ""
+    line = statement_at(memory.recording.sources.get(one.site.path, ""), one.site.line)
+    pad = " " * 4
+    change = f"+with torch.inference_mode():\n{pad}{line}" if line.startswith(("for ", "while ")) else ""
+    return Finding(
+        title=f"evaluation builds a graph and nobody asks for gradients{kept}",
+        ranks=ranks,
+        place=one.site,
+        places=(Place(one.site, ranks, "evaluates with gradients on"),),
+        evidence={
+            "operations": one.nodes,
+            "bytes_per_batch": one.bytes,
+            "batches": one.batches,
+            "variable": one.variable,
+        },
+        why=f"{one.nodes} operations were recorded for backward while the model was in eval mode"
+        + (f", over {one.batches} batches" if one.batches else "")
+        + ", and neither backward nor autograd.grad was called",
+        cures=(
+            Cure(
+                "evaluate-without-gradients",
+                change=change,
+                effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph"
+                if one.bytes
+                else "",
+            ),
+        ),
+        confidence=CERTAIN if one.how == "over" and one.batches else LIKELY,
+        at_ns=one.at_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    about: dict[str, Any] = {"more": "over", "a": 40, "b": 8 << 20, "c": 4, "site": "train.py:52 validate"}
+    return memory_job(2).trains(8).event(EventKind.EVALUATED, "output", **about).recording()
+
+
+def healthy() -> Recording:
+    """An attack: the graph was asked for after all."""
+    from distdoctor.testing.memory import memory_job
+
+    about: dict[str, Any] = {"a": 40, "b": 8 << 20, "c": 4, "site": "train.py:52 validate"}
+    job = memory_job(2).trains(8).event(EventKind.EVALUATED, "output", more="running", **about)
+    return job.event(EventKind.EVALUATED, "output", more="used", **about).recording()

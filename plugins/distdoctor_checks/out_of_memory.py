@@ -1,0 +1,146 @@
+"""
+DD408 out-of-memory: a rank asked for more memory than there was.
+
+What it means    An allocation failed, on the device or in host memory, and the exception ended the rank. The other ranks fail
+                 after it, for lack of a peer, and usually louder.
+Why it hurts     The job is over; and which rank, which phase and which line asked for how much is scattered over several logs.
+How we know      The exception itself says that memory was asked for in vain, and how much; phase and line are those of its
+                 traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened.
+What to do       What is prescribed depends on the phase and on what was held; the next thing to try is named first.
+When it is fine  Never. A script that catches the exception and goes on with a smaller batch is not reported.
+Source           c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; torch.cuda memory management notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.ending import Ending
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.memory import Memory, RankMemory, Shortage, mib
+from distdoctor.diagnosis.out_of_memory import DEVICE, Request, request_of
+from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import by_site
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+FRAGMENTED = 0.25  # of what the allocator has reserved
+
+
+@check("DD408", "out-of-memory", severity=ERROR, family="hang")
+def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
+    for event in verdict.told("DD110"):
+        request = request_of(event.ending.words) if event.ranks and event.ending is not None else None
+        if request is not None and event.ending is not None:
+            own = memory.ranks.get(event.ending.rank) if memory is not None else None
+            yield _finding(verdict, event, event.ending, request, own)
+
+
+def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
+    shortage = own.shortage if own is not None else None
+    place = ending.site or Site()
+    phase = shortage.phase if shortage is not None else ""
+    asked = f" for {mib(request.asked)}" if request.asked else ""
+    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    step = own.last("step") + 1 if own is not None and len(own.rows) else 0
+    when = f" in step {step}" if step and phase != "setting up" else ""
+    stuck = [call for wait in event.waiting for call in wait.calls]
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    return Finding(
+        title=f"ran out of {request.of}{when}: asked{asked} in vain" + (f", {phase}" if phase else ""),
+        ranks=event.ranks,
+        confidence=CERTAIN,
+        place=place,
+        places=(
+            *([Place(place, event.ranks, f"asked{asked}" + (f": `{line[:80]}`" if line else ""))] if place else []),
+            *by_site(verdict, stuck),
+        ),
+        evidence={
+            "exception": ending.words,
+            "asked_bytes": request.asked,
+            "of": request.of,
+            "phase": phase,
+            "step": step,
+            "held": _held(own),
+            "limit_bytes": (shortage.limit if shortage is not None else 0) or request.capacity,
+            "traceback": ending.traceback,
+            "failed_after_it": echoes,
+        },
+        why=_why(ending, request, own, shortage, echoes),
+        cures=tuple(_cures(request, own, phase)),
+        at_ns=event.at_ns,
+    )
+
+
+def _held(own: RankMemory | None) -> dict[str, int]:
+    if own is None:
+        return {}
+    names = ("parameters", "gradients", "state", "buffers", "rss", "allocated", "reserved")
+    return {name: own.last(name) for name in names if own.last(name)}
+
+
+def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Shortage | None, echoes: list[int]) -> str:
+    words = []
+    held = _held(own)
+    model = [f"{word} {mib(held[name])}" for name, word in _WORDS.items() if held.get(name)]
+    if model:
+        words.append(f"it held {', '.join(model)}")
+    if request.of == DEVICE:
+        numbers = (("of", request.capacity), ("free", request.free), ("in use by PyTorch", request.allocated))
+        words.append(", ".join(f"{mib(size)} {word}" for word, size in numbers if size) + " on the device")
+    elif shortage is not None:
+        limit = f" under a limit of {mib(shortage.limit)} (ulimit -v)" if shortage.limit else ""
+        words.append(f"the process had {mib(shortage.rss)} resident{limit}")
+    if echoes:
+        words.append(f"{named(echoes)} failed after it, for lack of a peer")
+    if ending.traceback:
+        words.append(f"its traceback is in {ending.traceback}")
+    return "; ".join(word for word in words if word.strip()) or "the exception says so"
+
+
+_WORDS = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
+
+
+def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Cure]:
+    """The next thing to try first."""
+    held = _held(own)
+    total = request.allocated + request.cached
+    if request.of == DEVICE and total and request.cached >= max(FRAGMENTED * total, request.asked):
+        yield Cure("expand-segments", effect=f"{mib(request.cached)} were reserved and not in use when it failed")
+    model = sum(held.get(name, 0) for name in _WORDS)
+    if phase == "optimizer step" or (held.get("state", 0) > model / 3 and phase == "setting up"):
+        yield Cure(
+            "halve-the-micro-batch", change="the optimizer's state did not fit: shard it (fully_shard) or offload it"
+        )
+        return
+    yield Cure(
+        "halve-the-micro-batch",
+        effect="what the forward keeps halves; parameters, gradients and optimizer state stay"
+        + (f" at {mib(model)}" if model else ""),
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.memory import MIB, memory_job
+
+    job = memory_job(2).trains(5, parameters=64 * MIB, gradients=64 * MIB, state=128 * MIB)
+    job.event(EventKind.OUT_OF_MEMORY, "forward", only=[1], a=900 * MIB, c=2048 * MIB)
+    words = (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    )
+    words += "tried to allocate 2147483648 bytes. Error code 12 (Cannot allocate memory)"
+    return job.fails(1, words, "train.py:41 forward").recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    return (
+        memory_job(2)
+        .trains(5)
+        .fails(1, "RuntimeError: mat1 and mat2 shapes cannot be multiplied", "m.py:3 f")
+        .recording()
+    )
