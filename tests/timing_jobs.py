@@ -182,6 +182,57 @@ def barriers_now_and_then(rank: int) -> None:
     training(rank, forward=0.005, backward=0.005, each_step=meet)
 
 
+def searching(rank: int) -> None:
+    training(rank, forward=0.002, backward=0.002, find_unused_parameters=True)  # finds nothing
+
+
+class Branches(nn.Module):
+    """A layer that is left out now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.side, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        hidden = self.body(inputs)
+        scores: Tensor = self.head(hidden if self.calls % 10 == 0 else self.side(hidden))
+        return scores
+
+
+def searching_for_a_reason(rank: int) -> None:
+    model = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).mean().backward()
+        optimizer.step()
+
+
+class Wide(nn.Module):
+    """One large layer and work that comes after it in backward (`hidden`), or before."""
+
+    def __init__(self, width: int, seconds: float, hidden: bool) -> None:
+        super().__init__()
+        self.body, self.large = nn.Linear(64, 64), nn.Linear(64, width)
+        self.seconds, self.hidden = seconds, hidden
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.hidden:
+            return self.large(Working.apply(self.body(inputs), 0.0, self.seconds))  # type: ignore[no-any-return]
+        return Working.apply(self.large(self.body(inputs)), 0.0, self.seconds)  # type: ignore[no-any-return]
+
+
+def on_the_wire(rank: int, *, hidden: bool = False, width: int = 120_000, seconds: float = 0.01) -> None:
+    model = DistributedDataParallel(Wide(width, seconds, hidden), bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).mean().backward()  # what is sent
+        optimizer.step()
+
+
 def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 40) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])

@@ -48,6 +48,7 @@ HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 ASYNC, NATIVE, FAILED = int(CallFlag.ASYNC), int(CallFlag.NATIVE), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
 COALESCED, OBJECT, BY_LIBRARY = int(CallFlag.COALESCED), int(CallFlag.OBJECT), int(CallFlag.BY_LIBRARY)
+ON_DEVICE = int(CallFlag.ON_DEVICE)
 UNSEEN = int(ReduceOp.UNSEEN)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
@@ -253,6 +254,8 @@ class CollectivesStream:
         """
         tape = self.tape
         flags = caller.flags | ASYNC if is_async else caller.flags
+        if tensors and tensors[0].is_cuda:
+            flags |= ON_DEVICE
         if len(tensors) == 1:
             key: tuple[Any, ...] = (op, reduce_op, root, flags, tensors[0].dtype, tensors[0].shape)
         else:
@@ -352,14 +355,18 @@ class CollectivesStream:
 
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
-        here, came_back = self.rank.here, self.rank.guarded(self.came_back)
+        rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call = here.open
             if not call:
                 asked(work)
-                return original(work, *args, **kwargs)
+                began = time.monotonic_ns()
+                try:
+                    return original(work, *args, **kwargs)
+                finally:
+                    rank.waited_ns += time.monotonic_ns() - began
             here.open = 0
             try:
                 result = original(work, *args, **kwargs)

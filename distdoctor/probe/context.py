@@ -41,6 +41,7 @@ class Rank:
         self.epoch = -1
         self.silent = False
         self.native_ns = 0  # when C++ issued its last call, monotonic
+        self.waited_ns = 0  # in `wait` of handles so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.here = Here(itertools.count(1))

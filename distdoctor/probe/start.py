@@ -8,7 +8,18 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.probe import collectives, deprecated, environment, gradients, memory, progress, samples, wrappers
+from distdoctor.probe import (
+    collectives,
+    data_parallel,
+    deprecated,
+    environment,
+    gradients,
+    memory,
+    progress,
+    samples,
+    unused_search,
+    wrappers,
+)
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape, file_name
 from distdoctor.recording.layout import STREAMS, EventKind
@@ -85,6 +96,8 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
     if "memory" in rank.streams:
         rank.guarded(memory.install)(rank)
     if times is not None:
+        rank.guarded(unused_search.install)(rank)
+        rank.guarded(data_parallel.install)(rank)
         rank.guarded(times.watch_optimizers)()
     rank.guarded(progress.watch_end)(rank)
 

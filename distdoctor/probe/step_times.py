@@ -23,12 +23,13 @@ class StepTimes:
 
     __slots__ = (
         "backward", "backwards", "batches", "data", "earlier_tails", "ended", "forward_ended", "optimizer", "rank", "ring",
-        "stepping", "tail",
+        "stepping", "tail", "waited",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, ring: Ring) -> None:
         self.rank, self.ring = rank, ring
         self.stepping = 0  # since when an optimizer has been stepping
+        self.waited = 0  # of rank.waited_ns, what belongs to steps before
         self._reset()
 
     def _reset(self) -> None:
@@ -60,9 +61,10 @@ class StepTimes:
     def write(self, at_ns: int, step: int) -> None:
         """The step `step` of this rank is over: write it down, and begin anew."""
         self.ring.write(
-            at_ns, step, self.data, self.backward, self.optimizer, self.forward_ended, self.ended, self.earlier_tails,
-            self.batches, self.backwards,
+            at_ns, step, self.data, self.backward, self.optimizer, self.forward_ended, self.ended,
+            self.rank.waited_ns - self.waited, self.earlier_tails, self.batches, self.backwards,
         )  # fmt: skip
+        self.waited = self.rank.waited_ns
         self._reset()
 
     def _around_next(self, original: Any) -> Any:

@@ -143,10 +143,8 @@ TIME = Record(
         ("optimizer_ns", "q"),  # in the step itself, without what distdoctor does around it
         ("forward_ended_ns", "q"),  # when the last backward pass began
         ("backward_ended_ns", "q"),  # and when it was over
-        (
-            "earlier_tails_ns",
-            "q",
-        ),  # passes before the last: from the last call that C++ issued in them to their end, summed
+        ("waited_ns", "q"),  # in `wait` of handles, outside of calls that block by themselves
+        ("earlier_tails_ns", "q"),  # of passes before the last: what followed their last call from C++, summed
         ("batches", "I"),  # that those DataLoaders gave
         ("backwards", "I"),  # passes
         ("end", "Q"),
@@ -535,6 +533,7 @@ class CallFlag(IntFlag):
     OBJECT = 16  # part of an object collective: sizes may differ by design
     BY_LIBRARY = 32  # no frame of the user's own source on the stack
     DROPPED = 64  # the handle that the user's line got back was let go without anybody asking it
+    ON_DEVICE = 256  # of tensors on a CUDA device
 
 
 class EventKind(IntEnum):
@@ -574,6 +573,9 @@ class EventKind(IntEnum):
     )
     DEPRECATED = 35  # text: the name that was used
 
+    SEARCHED = 50  # DistributedDataParallel looks for unused parameters; see `probe.unused_search`
+    DATA_PARALLEL = 51  # nn.DataParallel was made; text: its devices, a: how many
+    WAITED_FOR_DEVICE = 52  # Python waited for the device; text: by what, a: how often in b steps that were looked at
     EVALUATED = 40  # batches went through a model in eval mode with a graph; see `probe.evaluations`
     OUT_OF_MEMORY = (
         41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit

@@ -32,6 +32,8 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.synchronised_every_micro_step, {}, "DD501", (0, 1), "# every micro-step"),
     (jobs.averaged_one_by_one, {}, "DD508", (0, 1), "# one by one"),
     (jobs.with_barriers, {}, "DD511", (0, 1), "# protects nothing"),
+    (jobs.searching, {}, "DD503", (0, 1), "model = DistributedDataParallel(Net"),
+    (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
 ]
 
 
@@ -54,6 +56,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.read_ahead, {}),
     (jobs.synchronised_every_micro_step, {"no_sync": True}),
     (jobs.averaged_at_once, {}),
+    (jobs.searching_for_a_reason, {}),
+    (jobs.on_the_wire, {"hidden": True, "seconds": 0.2}),
     (jobs.barriers_now_and_then, {}),
 ]
 

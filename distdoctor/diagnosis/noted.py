@@ -1,0 +1,28 @@
+"""The rare things that ranks noted while they ran, for checks that need nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import RankLog, Recording
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The fact: every rank's events."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"progress"})
+    logs: Mapping[int, RankLog]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        return cls(recording.ranks)
+
+    def events(self, kind: EventKind) -> Iterator[tuple[int, RankLog, Any]]:
+        """(rank, its log, row of `layout.EVENT`) of one kind, rank by rank."""
+        for rank, log in self.logs.items():
+            for row in log.events[log.events["kind"] == kind]:
+                yield rank, log, row

@@ -1,0 +1,37 @@
+"""Note where nn.DataParallel is made, and over which devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.context import Rank
+from distdoctor.recording.layout import EventKind
+
+MOST = 8  # wrappers that are noted
+
+
+def install(rank: Rank) -> None:
+    """Watch every DataParallel that is made from now on."""
+    from torch.nn.parallel import DataParallel
+
+    made = 0
+
+    @rank.guarded
+    def note(wrapper: Any) -> None:
+        nonlocal made
+        if rank.tape is None or made >= MOST:
+            return
+        made += 1
+        devices = [str(device) for device in getattr(wrapper, "device_ids", None) or ()]
+        tape = rank.tape
+        tape.event(EventKind.DATA_PARALLEL, ",".join(devices), site=tape.texts.id(sites.user_site()), a=len(devices))
+
+    def constructing(original: Any) -> Any:
+        def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **kwargs)
+            note(wrapper)
+
+        return __init__
+
+    wrappers.lay(DataParallel, "__init__", constructing)

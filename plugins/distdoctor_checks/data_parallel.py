@@ -1,0 +1,57 @@
+"""
+DD502 data-parallel: nn.DataParallel copies the model to every device in every step, where one process per device would not.
+
+What it means    One Python process drives all devices: it scatters the batch, copies all parameters to each device, gathers the
+                 outputs on the first one and sums gradients there, in every step.
+Why it hurts     The copies and the one interpreter take time that grows with the devices; the first device holds more than the
+                 others and runs out of memory first. It does not go beyond one machine.
+How we know      The script made an nn.DataParallel over two devices or more.
+What to do       One process per device with DistributedDataParallel, started by torchrun. `distdoctor compare --strategies
+                 single,dp,ddp` measures the ratio on your machine.
+When it is fine  On the CPU or with one device it only calls the module: nothing is reported.
+Source           torch.nn.DataParallel: "It is recommended to use DistributedDataParallel".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.noted import Noted
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.testing.rank_log import LogBuilder
+
+
+@check("DD502", "data-parallel", severity=NOTE, live=False)
+def examine(noted: Noted) -> Iterator[Finding]:
+    for rank, log, row in noted.events(EventKind.DATA_PARALLEL):
+        devices, count, site = log.text(int(row["text"])).split(","), int(row["a"]), log.site(int(row["site"]))
+        if count < 2:
+            continue
+        yield Finding(
+            title=f"nn.DataParallel over {count} devices, in one process",
+            ranks=(rank,),
+            place=site,
+            places=(Place(site, (rank,), "made here"),),
+            evidence={"devices": devices, "count": count},
+            why=f"every step copies the parameters to {count} devices and gathers on device {devices[0]}",
+            cures=(Cure("one-process-per-device"),),
+        )
+
+
+def _job(devices: str) -> Recording:
+    log = LogBuilder(0, world_size=1)
+    count = len(devices.split(",")) if devices else 0
+    log.event(EventKind.DATA_PARALLEL, devices, site="train.py:14 main", a=count)
+    return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
+
+
+def sick() -> Recording:
+    return _job("0,1,2,3")
+
+
+def healthy() -> Recording:
+    """Without a device it is a plain module."""
+    return _job("")

@@ -1,0 +1,99 @@
+"""
+DD505 exposed-communication: a good part of each step is averaging gradients while nothing is computed.
+
+What it means    DistributedDataParallel sends a bucket as soon as its gradients are there, and goes on with backward. What is
+                 still on its way when backward has nothing left to compute is exposed: everybody waits for the wire.
+Why it hurts     More ranks make it worse: the bytes stay, the computing shrinks.
+How we know      From the moment when the last rank issued its last bucket to the end of backward: waiting for a slower rank is
+                 not in it (that is DD123). Its median is a quarter of the step or more, three deviations above zero, and the
+                 buckets of a step hold 1 MiB or more.
+What to do       More computing per byte (a larger batch, accumulation under no_sync), fewer bytes (16-bit gradients by a
+                 communication hook), earlier buckets (bucket_cap_mb where one bucket holds everything), a faster link.
+When it is fine  Small models on slow links for a short time: below half a second in all nothing is reported. On a device the
+                 host does not wait, and nothing is said here.
+Source           torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; ddp_comm_hooks.default_hooks.fp16_compress_hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.middle import Middle
+from distdoctor.diagnosis.timing import MILLISECOND, Arrivals, RankTimes, Timing
+from distdoctor.recording.layout import CallFlag
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.timing import timed_job
+
+SHARE = 0.25  # of a step
+FEWEST_BYTES = 2**20  # of a step: below, it is latency and not the wire
+
+
+@check("DD505", "exposed-communication", severity=NOTE, live=False)
+def examine(timing: Timing) -> Iterator[Finding]:
+    for arrivals in timing.arrivals:
+        finding = _finding(timing, arrivals)
+        if finding is not None:
+            yield finding
+
+
+def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
+    rows = arrivals.rows[0]
+    native = np.flatnonzero(((rows["flags"] & CallFlag.NATIVE) != 0) & ~arrivals.blocking)
+    if not len(native) or not all(timing.ranks[rank].on_cpu for rank in arrivals.ranks):
+        return None
+    over = _last_bucket(arrivals, native)
+    exposed = {rank: Middle.of(_exposed(timing.ranks[rank], over)) for rank in arrivals.ranks}
+    rank = min(exposed, key=lambda one: exposed[one].value)  # all of them wait at least that long
+    least = exposed[rank]
+    steps, counts = np.unique(arrivals.steps[native], return_counts=True)
+    nbytes = int(np.median([int(rows["nbytes"][native][arrivals.steps[native] == step].sum()) for step in steps]))
+    if nbytes < FEWEST_BYTES or not timing.is_worth(least, SHARE):
+        return None
+    buckets, milliseconds = int(np.median(counts)), least.value / MILLISECOND
+    site = arrivals.site(rank, int(native[-1]))
+    one = "one bucket holds everything, so nothing can leave before backward is over; " if buckets == 1 else ""
+    return Finding(
+        title=f"{least.value / timing.step_ns:.0%} of each step is waiting for gradients on the wire: {milliseconds:.1f} of "
+        f"{timing.step_ns / MILLISECOND:.1f} ms",
+        ranks=arrivals.ranks,
+        confidence=LIKELY,
+        place=site or timing.step_site(rank),
+        places=(Place(site, arrivals.ranks, "backward, whose buckets these are"),),
+        evidence={
+            "share": round(least.value / timing.step_ns, 3),
+            "exposed_seconds_per_step": round(milliseconds / 1e3, 6),
+            "bytes_per_step": nbytes,
+            "buckets": buckets,
+            "deviation_ms": round(least.spread / MILLISECOND, 2),
+            "steps": least.count,
+        },
+        why=f"{one}{nbytes / 2**20:.1f} MiB in {buckets} bucket{'s' if buckets > 1 else ''} a step, "
+        f"{nbytes / 2**20 / (milliseconds / 1e3):.0f} MiB/s if all of it were exposed",
+        cures=(Cure("hide-communication", effect=f"up to {milliseconds:.1f} ms a step"),),
+    )
+
+
+def _last_bucket(arrivals: Arrivals, native: np.ndarray) -> dict[int, float]:  # type: ignore[type-arg]
+    """step -> when the last rank issued the last bucket."""
+    came = arrivals.at[:, native].max(axis=0)
+    return dict(zip(arrivals.steps[native].tolist(), came.tolist(), strict=True))
+
+
+def _exposed(times: RankTimes, over: dict[int, float]) -> list[float]:
+    """What backward lasted beyond that, nanoseconds by step; steps of several passes tell of their last one."""
+    ended = times.of("backward_ended_ns")
+    pairs = [(over.get(int(step)), end) for step, end in zip(times.steps, ended, strict=True)]
+    return [max(0.0, end - since) for since, end in pairs if since is not None]
+
+
+def sick() -> Recording:
+    return timed_job(2).steps(40, forward=10, backward=15, transfer=30, bucket=(1024, 1024)).recording()
+
+
+def healthy() -> Recording:
+    """The same wait for a slower rank, and buckets that leave early."""
+    return timed_job(2).steps(40, backward={0: 15, 1: 45}, transfer=2, bucket=(1024, 1024)).recording()

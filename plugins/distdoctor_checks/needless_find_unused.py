@@ -1,0 +1,68 @@
+"""
+DD503 needless-find-unused: DistributedDataParallel searches for unused parameters in every step, and there are none.
+
+What it means    find_unused_parameters=True walks the whole autograd graph after each forward and reduces a map of what was used
+                 after each backward. In every step that was looked at, every rank had used every parameter.
+Why it hurts     The walk delays backward, the map is one more collective, and gradients of parameters used twice wait longer.
+How we know      torch's own map of used parameters, read before the optimizer's steps: each entry counts the ranks that used that
+                 parameter, and none was below the number of ranks. The walk is timed.
+What to do       Leave find_unused_parameters out; static_graph=True where the same parameters are left out in every step.
+When it is fine  Branches that are rarely left out: a step that was not looked at may have left one out, so this is a note. Jobs
+                 below 16 steps and models on a device (reading the map there would wait) are not examined.
+Source           torch.nn.parallel.DistributedDataParallel, find_unused_parameters; Reducer::all_reduce_local_used_map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.noted import Noted
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.testing.rank_log import LogBuilder
+
+FEWEST = 16  # steps that were looked at
+
+
+@check("DD503", "needless-find-unused", severity=NOTE, live=False)
+def examine(noted: Noted) -> Iterator[Finding]:
+    found: dict[tuple[str, Site], list[tuple[int, int, int, float]]] = {}
+    for rank, log, row in noted.events(EventKind.SEARCHED):
+        walks, looked, left_out, spent = (int(row[name]) for name in ("more", "a", "b", "c"))
+        key = (log.text(int(row["text"])), log.site(int(row["site"])))
+        found.setdefault(key, []).append((rank, looked, left_out, spent / max(1, walks)))
+    for (members, site), seen in found.items():
+        ranks = tuple(sorted(rank for rank, *_ in seen))
+        if len(ranks) < len(members.split(",")) or any(looked < FEWEST or left_out for _, looked, left_out, _ in seen):
+            continue
+        looked, walk = min(looked for _, looked, _, _ in seen), max(walk for *_, walk in seen) / 1e6
+        yield Finding(
+            title=f"every parameter was used by every rank in all {looked} steps that were looked at: the search finds nothing",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, "find_unused_parameters=True"),),
+            evidence={"steps": looked, "seconds_per_forward": round(walk / 1e3, 6)},
+            why=f"the walk over the graph takes {walk:.2f} ms after each forward, and a map of used parameters is reduced after "
+            "each backward",
+            cures=(Cure("stop-searching", effect=f"{walk:.2f} ms a forward, and one collective less"),),
+        )
+
+
+def _job(left_out: int) -> Recording:
+    logs = [LogBuilder(rank, world_size=2) for rank in range(2)]
+    for log in logs:
+        row = log.event(EventKind.SEARCHED, "0,1", site="train.py:14 main", a=32, b=left_out, c=32_000_000)
+        row["more"] = 40
+    return Recording(Job(argv=("train.py",), world_size=2), {log.rank: log.build() for log in logs})
+
+
+def sick() -> Recording:
+    return _job(0)
+
+
+def healthy() -> Recording:
+    """In three steps some rank left a branch out."""
+    return _job(3)

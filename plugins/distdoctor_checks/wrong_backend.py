@@ -1,0 +1,92 @@
+"""
+DD509 wrong-backend: collectives of CUDA tensors go through gloo, by way of the host's memory.
+
+What it means    The process group was made with gloo, and its tensors lie on a CUDA device: each call copies them to the host,
+                 sends them over a socket and copies them back.
+Why it hurts     A tenth of the speed of NCCL or less, and every call waits for the device.
+How we know      The backend of the group, and the device of the tensors that were handed to it.
+What to do       init_process_group("nccl"), or "cpu:gloo,cuda:nccl" where both are needed.
+When it is fine  A few calls now and then, such as a checkpoint's or a metric's. Two ranks on one device: NCCL refuses that,
+                 and gloo is what is left.
+Source           torch.distributed: "Rule of thumb: use the NCCL backend for distributed GPU training".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.collectives import Collectives
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.recording.layout import CallFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Job, RankLog, Recording, Site
+from distdoctor.testing.rank_log import LogBuilder
+
+FEWEST = 16  # calls per rank
+
+
+@check("DD509", "wrong-backend", severity=WARNING, live=False)
+def examine(collectives: Collectives) -> Iterator[Finding]:
+    found: dict[tuple[str, Site], dict[int, tuple[int, int]]] = {}
+    for rank, log in collectives.recording.ranks.items():
+        for key, sent in _through_gloo(log):
+            found.setdefault(key, {})[rank] = sent
+    for (group, site), by_rank in found.items():
+        ranks = tuple(sorted(by_rank))
+        calls, nbytes = by_rank[ranks[0]]
+        yield Finding(
+            title=f"{calls} collectives of CUDA tensors through gloo, {nbytes / calls / 2**20:.2f} MiB each",
+            ranks=ranks,
+            confidence=CERTAIN,
+            place=site,
+            places=(Place(site, ranks, f"hands CUDA tensors to group {group}"),),
+            evidence={"calls": calls, "bytes": nbytes, "group": group},
+            why=f"on {named(ranks)}: gloo copies them to the host and back",
+            cures=(Cure("nccl-for-devices"),),
+        )
+
+
+def _through_gloo(log: RankLog) -> Iterator[tuple[tuple[str, Site], tuple[int, int]]]:
+    """((group, line), (calls, bytes)) of the line that hands most bytes of each group to the wrong backend."""
+    for group in log.group_list():
+        if group.backend != "gloo" or _shares_devices(log):
+            continue
+        calls = log.calls
+        keys = [number for number, text in enumerate(log.texts) if text == group.name]
+        mine = calls[np.isin(calls["group"], keys) & ((calls["flags"] & CallFlag.ON_DEVICE) != 0)]
+        if len(mine) < FEWEST:
+            continue
+        sites = np.unique(mine["site"])
+        worst = max(sites, key=lambda site: int(mine["nbytes"][mine["site"] == site].sum()))
+        yield (group.name, log.site(int(worst))), (len(mine), int(mine["nbytes"].sum()))
+
+
+def _shares_devices(log: RankLog) -> bool:
+    """Whether this host has more ranks than devices, so that NCCL could not be used."""
+    devices = log.environment.get("cuda_devices")
+    variables = log.environment.get("variables", {})
+    local = variables.get("LOCAL_WORLD_SIZE", "") if isinstance(variables, dict) else ""
+    return isinstance(devices, int) and local.isdigit() and int(local) > devices
+
+
+def _job(backend: str) -> Recording:
+    logs = []
+    for rank in range(2):
+        log = LogBuilder(rank, world_size=2)
+        log.group("0", range(2), backend=backend)
+        for _ in range(20):
+            log.call("all_reduce", (1000, 1000), native=True, flags=CallFlag.ON_DEVICE, site="train.py:31 train")
+            log.step()
+        logs.append(log.build())
+    return Recording(Job(argv=("train.py",), world_size=2), dict(enumerate(logs)))
+
+
+def sick() -> Recording:
+    return _job("gloo")
+
+
+def healthy() -> Recording:
+    return _job("nccl")
