@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable
 from typing import Any
 
+import bit_flip_jobs
 import gradient_jobs as jobs
 import pytest
 
@@ -137,19 +137,9 @@ def test_of_three_ranks_the_majority_names_the_odd_one() -> None:
         assert finding.ranks == (odd,)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_random_flipped_bit_is_found_with_its_step_parameter_and_rank(seed: int) -> None:
-    rng = random.Random(seed)
-    about = {
-        "who": rng.randrange(2),
-        "at": rng.randrange(1, jobs.STEPS),
-        "bit": rng.randrange(32),
-        "element": rng.randrange(640),
-    }
-    recording, _ = jobs.watched(jobs.flipped_bit, **about)
-    finding = only(recording)
-    assert finding.ranks == (about["who"],)
-    assert finding.evidence["step"] == about["at"] + 1
-    assert finding.evidence["parameters"] == ["body.weight"]
-    assert finding.code == "DD214"
-    assert f"bit {about['bit']} " in str(finding.evidence["bit"])
+def test_every_one_of_many_random_flipped_bits_is_found_with_its_step_parameter_rank_and_bit() -> None:
+    found = bit_flip_jobs.plant(bit_flip_jobs.flips(150, ranks=3, seed=7), ranks=3)
+
+    assert [one for one in found if not one.right] == []
+    assert {one.code for one in found} == {"DD214", "DD205"}
+    assert {one.code for one in found if one.flip.where != "state"} == {"DD214"}

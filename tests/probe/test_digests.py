@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,6 +20,9 @@ DTYPES = [
     torch.bfloat16,
     torch.float8_e4m3fn,
     torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.complex32,
     torch.complex64,
     torch.complex128,
     torch.int64,
@@ -24,6 +30,9 @@ DTYPES = [
     torch.int16,
     torch.int8,
     torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
     torch.bool,
 ]
 SIZES = [0, 1, 2, 3, 7, 8, 9, 1020, 1021, 1023, 8168, 8192, 40_000, 100_003]
@@ -51,7 +60,7 @@ def test_equal_bits_have_equal_digests_wherever_they_lie(dtype: torch.dtype, siz
     assert 0 < digest(tensor) < 1 << 64
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(DTYPES), st.sampled_from(SIZES[1:]), st.data())
 def test_one_flipped_bit_changes_the_digest_and_moves_the_sum_by_a_power_of_two(
     dtype: torch.dtype, size: int, data: st.DataObject
@@ -171,3 +180,64 @@ def test_norms_tell_non_finite_gradients_of_every_type() -> None:
     assert norms_of([*good, None, bad]).values()[:5] == [2.0, 2.0, 2.0, 2.0, 0]
     assert norms_of([bad]).values()[0] != norms_of([bad]).values()[0]
     assert norms_of([torch.full((9,), 65504.0, dtype=torch.float16)]).values() == [pytest.approx(3 * 65504.0)]
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def three_ranks() -> Iterator[dist.device_mesh.DeviceMesh]:
+    """A mesh of three ranks of which this process is one, and in which a collective would do nothing at all."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=3)
+    yield dist.device_mesh.init_device_mesh("cpu", (3,))
+    dist.destroy_process_group()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from([dtype for dtype in DTYPES if dtype is not torch.bool]),
+    st.integers(1, 11),
+    st.integers(1, 6),
+    st.integers(0, 1),
+    st.data(),
+)
+def test_a_flipped_bit_changes_the_digest_of_the_shard_that_holds_it_and_of_no_other(
+    three_ranks: dist.device_mesh.DeviceMesh, dtype: torch.dtype, rows: int, columns: int, dim: int, data: st.DataObject
+) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+
+    whole = some(dtype, rows * columns, seed=data.draw(st.integers(0, 5))).view(rows, columns)
+    other = whole.clone()
+    raw = other.view(torch.uint8).view(-1)
+    byte = data.draw(st.integers(0, len(raw) - 1))
+    raw[byte] ^= 1 << data.draw(st.integers(0, 7))
+    place = divmod(byte // whole.element_size(), columns)[dim]
+
+    begin = 0
+    for one, another in zip(whole.chunk(3, dim), other.chunk(3, dim), strict=True):
+        shards = [
+            DTensor.from_local(
+                part, three_ranks, [Shard(dim)], run_check=False, shape=whole.shape, stride=whole.stride()
+            )
+            for part in (one, another)
+        ]
+        holds = begin <= place < begin + one.shape[dim]
+        begin += one.shape[dim]
+        assert (digest(shards[0]) != digest(shards[1])) is holds
+        assert digest(shards[0]) == digest(one.clone())  # wherever it lies, and whatever the others hold
+
+
+def test_replicas_of_a_tensor_have_its_own_digest_and_an_empty_shard_has_one_too(
+    three_ranks: dist.device_mesh.DeviceMesh,
+) -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    tensor = torch.randn(2, 5)
+    nothing = DTensor.from_local(
+        torch.empty(0, 5), three_ranks, [Shard(0)], run_check=False, shape=(2, 5), stride=(5, 1)
+    )
+
+    assert digest(DTensor.from_local(tensor, three_ranks, [Replicate()], run_check=False)) == digest(tensor)
+    assert digest(nothing) == digest(torch.empty(0, 5)) != 0
