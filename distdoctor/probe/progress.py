@@ -14,6 +14,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.device_waits import DeviceWaits
 from distdoctor.probe.step_times import StepTimes
 from distdoctor.probe.tape import Tape
 from distdoctor.recording.layout import EVENT, EventKind, ranks_text, site_text
@@ -28,6 +29,7 @@ def install(rank: Rank) -> StepTimes | None:
     steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
     times = StepTimes(rank, rank.tape.rings["times"])
     times.install()
+    waits = DeviceWaits(rank)
 
     @rank.guarded
     def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -39,6 +41,7 @@ def install(rank: Rank) -> StepTimes | None:
             now = time.monotonic_ns()
             rank.tape.steps.write(now, count, rank.epoch, times.backwards, rank.tape.texts.id(sites.user_site()))
             times.write(now, count)
+            waits.stepped(count)
 
     register_optimizer_step_post_hook(stepped)
     return times

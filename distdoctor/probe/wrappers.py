@@ -36,6 +36,28 @@ def lay_everywhere(
     return True
 
 
+def lay_for_a_while(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None]:
+    """Replace `owner.name` until the function that is returned is called. What a class inherits, it inherits again then."""
+    inherited = name not in vars(owner)
+    original = getattr(owner, name, None)
+    if original is None:
+        return lambda: None
+    wrapper = make(original)
+    setattr(owner, name, wrapper)
+
+    def give_back() -> None:
+        if vars(owner).get(name) is not wrapper:
+            return  # somebody else has wrapped it meanwhile: theirs calls ours, and ours goes on
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return give_back
+
+
 def laid() -> list[str]:
     """The names of what is wrapped at present."""
     return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in _laid]

@@ -575,7 +575,7 @@ class EventKind(IntEnum):
 
     SEARCHED = 50  # DistributedDataParallel looks for unused parameters; see `probe.unused_search`
     DATA_PARALLEL = 51  # nn.DataParallel was made; text: its devices, a: how many
-    WAITED_FOR_DEVICE = 52  # Python waited for the device; text: by what, a: how often in b steps that were looked at
+    WAITED_FOR_DEVICE = 52  # Python waited for the device; text: by what, a: how often in b steps, c: nanoseconds in all
     EVALUATED = 40  # batches went through a model in eval mode with a graph; see `probe.evaluations`
     OUT_OF_MEMORY = (
         41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit

@@ -1,0 +1,70 @@
+"""
+DD507 synchronising-every-step: a line makes Python wait for the device in every step.
+
+What it means    `.item()`, `.cpu()`, `float(loss)`, `print(loss)` or torch.cuda.synchronize() needs a number that the device has
+                 not computed yet. Python stands still until the device has caught up, and then has nothing queued for it.
+Why it hurts     The device idles while Python prepares the next kernels; each step pays the launch time that queueing hides.
+How we know      Eight steps after warm-up were watched: this line of the user's own waited in every one of them. The time inside
+                 is an upper bound of what can be saved: the device was mostly at work meanwhile.
+What to do       Keep the loss as a tensor (`total += loss.detach()`) and read it once in many steps.
+When it is fine  On the CPU these calls cost nothing. What torch itself reads (GradScaler) and loops under torch.compile are not
+                 looked at.
+Source           PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.noted import Noted
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.testing.rank_log import LogBuilder
+
+SYNCHRONIZE = "synchronize"
+
+
+@check("DD507", "synchronising-every-step", severity=NOTE, live=False)
+def examine(noted: Noted) -> Iterator[Finding]:
+    found: dict[tuple[Site, str], dict[int, tuple[int, int, int]]] = {}
+    for rank, log, row in noted.events(EventKind.WAITED_FOR_DEVICE):
+        times, steps, nanoseconds = int(row["a"]), int(row["b"]), int(row["c"])
+        if times >= steps > 0:
+            key = (log.site(int(row["site"])), log.text(int(row["text"])))
+            found.setdefault(key, {})[rank] = (times, steps, nanoseconds)
+    for (site, name), by_rank in found.items():
+        ranks = tuple(sorted(by_rank))
+        times, steps, nanoseconds = max(by_rank.values(), key=lambda seen: seen[2])
+        milliseconds = nanoseconds / steps / 1e6
+        words = "torch.cuda.synchronize()" if name == SYNCHRONIZE else f"{name} of a CUDA tensor"
+        yield Finding(
+            title=f"{words}, {_often(times / steps)}: Python waits {milliseconds:.2f} ms a step for the device here",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, "waits for the device"),),
+            evidence={"calls": times, "steps": steps, "seconds_per_step": round(milliseconds / 1e3, 6), "by": name},
+            why=f"{times} times in {steps} steps; up to {milliseconds:.2f} ms of each step, less what the device computes then",
+            cures=(Cure("read-now-and-then"),),
+        )
+
+
+def _often(per_step: float) -> str:
+    return "in each step" if per_step < 1.5 else f"{per_step:.0f} times in each step"
+
+
+def _job(times: int) -> Recording:
+    log = LogBuilder(0, world_size=1)
+    log.event(EventKind.WAITED_FOR_DEVICE, "item", site="train.py:35 train", a=times, b=8, c=times * 3_000_000)
+    return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
+
+
+def sick() -> Recording:
+    return _job(8)
+
+
+def healthy() -> Recording:
+    """The loss is read once in those steps."""
+    return _job(1)
