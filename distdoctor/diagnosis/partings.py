@@ -19,7 +19,16 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
-_COLUMN = {INITIAL: "param", BEFORE: "before", GRADS: "grad", PARAMS: "param", STATE: "state"}
+STATE_BEFORE = "state before"
+_COLUMN = {
+    INITIAL: "param",
+    BEFORE: "before",
+    STATE_BEFORE: "state_before",
+    GRADS: "grad",
+    PARAMS: "param",
+    STATE: "state",
+}
+_LEFT = {BEFORE: "param", STATE_BEFORE: "state"}  # what the step before has left
 _LANE = {INITIAL: "params", GRADS: "grads", PARAMS: "params", STATE: "state"}
 _SUM = {INITIAL: "param_sum", BEFORE: "param_sum", GRADS: "grad_sum", PARAMS: "param_sum"}
 
@@ -56,9 +65,9 @@ class Difference:
 class Parting:
     """The first disagreement of a set of peers.
 
-    `what` is INITIAL, BEFORE (changed between two steps), GRADS, PARAMS or STATE. `agreed` is the last step that was looked at
-    before and at which they agreed (-1: none). `variants` are ranks that agree among themselves, the most numerous first;
-    without a majority it `is_tie` and all are odd.
+    `what` is INITIAL, BEFORE or STATE_BEFORE (changed between two steps), GRADS, PARAMS or STATE. `agreed` is the last step that
+    was looked at before and at which they agreed (-1: none). `variants` are ranks that agree among themselves, the most
+    numerous first; without a majority it `is_tie` and all are odd.
     """
 
     what: str
@@ -158,7 +167,7 @@ def first_parting(gradients: Gradients, peers: Peers) -> Parting | None:
         updates = looks[step]
         if len(updates) < 2:
             continue
-        for what in (INITIAL,) if step == 0 else (BEFORE, GRADS, PARAMS, STATE):
+        for what in (INITIAL,) if step == 0 else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE):
             parting = _parting(gradients, peers, what, step, agreed, updates, earlier)
             if parting is not None:
                 return parting
@@ -206,7 +215,7 @@ def _differences(
         if len(held) < 2 or any(int(row["flags"]) & DigestFlag.UNREADABLE for row in held.values()):
             continue
         values = {rank: int(row[column]) for rank, row in held.items()}
-        if column in ("before", "state") and not all(values.values()):
+        if column in ("before", "state", "state_before") and not all(values.values()):
             continue  # not digested in this look, or kept on some ranks only (ZeRO)
         compared += 1
         if len(set(values.values())) > 1:
@@ -265,7 +274,7 @@ def cause_of(parting: Parting, gradients: Gradients) -> str:
         return "DD214" if single_bit(parting) is not None else "DD203"
     if parting.what == PARAMS and differing_settings(parting):
         return "DD218"
-    if parting.what == STATE or differing_state(parting):
+    if parting.what in (STATE, STATE_BEFORE) or differing_state(parting):
         return "DD205"
     return "DD214" if single_bit(parting) is not None else "DD203"
 
@@ -369,14 +378,16 @@ def was_converted(parting: Parting, gradients: Gradients) -> bool:
 
 
 def changed_between_steps(parting: Parting, gradients: Gradients) -> tuple[int, ...]:
-    """The ranks that find other parameters than their own last step has left; () when all do, or nobody can tell."""
-    if parting.what != BEFORE or not parting.exact:
+    """The ranks that find other parameters, or another state, than their own last step has left; () when all do, or nobody can
+    tell."""
+    if parting.what not in _LEFT or not parting.exact:
         return ()
+    found_now, left_then = _COLUMN[parting.what], _LEFT[parting.what]
     optimizer, found = parting.peers.optimizer, []
     for rank in parting.updates:
         now = gradients.ranks[rank].digests(parting.step, optimizer)
         then = gradients.ranks[rank].digests(parting.agreed, optimizer)
         names = [d.name for d in parting.differences if d.name in now and d.name in then]
-        if any(int(now[name]["before"]) != int(then[name]["param"]) for name in names):
+        if any(int(then[name][left_then]) not in (0, int(now[name][found_now])) for name in names):
             found.append(rank)
     return tuple(found) if len(found) < len(parting.updates) else ()

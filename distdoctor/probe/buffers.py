@@ -47,7 +47,7 @@ class Buffers:
         reading, seqs, kinds = started
         write = self.stream.tape.rings["digests"].write
         for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
-            write(0, 0, value, 0, 0, 0, step, seq, 0.0, 0)
+            write(0, 0, value, 0, 0, 0, 0, step, seq, 0.0, 0)
 
     def _seq(self, root: nn.Module, held: Held, buffer: Tensor) -> int:
         known = self._seqs.get(held.name)

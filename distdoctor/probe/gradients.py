@@ -63,9 +63,10 @@ class Tracked:
         self.fixed = every > 0
         self.looking = False
         self.inventory: Inventory | None = None
-        self.digests = {kind: Digests() for kind in ("grads", "params", "state", "buffers")}
+        self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
         self.grads: tuple[Reading, list[int]] | None = None
         self.params: tuple[Reading, list[int]] | None = None  # before the step
+        self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
         self.norms: Reading | None = None
         self.held: list[bool] = []
         self.spots: tuple[Inventory, Spots] | None = None
@@ -260,6 +261,7 @@ class GradientsStream:
         tracked.norms = norms_of(grads)
         # Whether something besides the optimizer changed parameters shows when looks follow each other.
         tracked.params = tracked.digests["params"].start(parameters) if tracked.interval == 1 else None
+        tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
         if tracked.spots is None or tracked.spots[0] is not inventory:
             tracked.spots = (inventory, Spots(self, tracked, parameters))
         tracked.spots[1].write(parameters)
@@ -272,22 +274,24 @@ class GradientsStream:
         params = tracked.digests["params"].start(parameters)
         flags = UpdateFlag.DIGESTED
         with_state = tracked.fixed or tracked.looks < FIRST_STEPS or tracked.looks % 4 == 0
-        state, owners = self._state(optimizer, tracked, parameters) if with_state else (None, [])
+        state, owners = self._state(optimizer, tracked, parameters, "state") if with_state else (None, [])
         if with_state:
             flags |= UpdateFlag.STATE
         fields = self._fields(optimizer, tracked)
         before = tracked.params
         look = Look(inventory, tracked.step, flags, fields, kinds_of(parameters), tracked.held, grads, params, norms)
         look.before, look.state, look.owners = before[0] if before is not None else None, state, owners
+        look.state_before, look.owners_before = tracked.state
         tracked.grads = tracked.norms = tracked.params = None
+        tracked.state = (None, [])
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
-        readings = (grads[0], params[0], norms, state, look.before)
+        readings = (grads[0], params[0], norms, state, look.before, look.state_before)
         self.later(lambda: self._write(tracked, look), *(reading for reading in readings if reading is not None))
 
     def _state(
-        self, optimizer: Optimizer, tracked: Tracked, parameters: Sequence[Tensor]
+        self, optimizer: Optimizer, tracked: Tracked, parameters: Sequence[Tensor], when: str
     ) -> tuple[Reading | None, list[int]]:
         """Digests of everything that the optimizer keeps, on their way, and which parameter each of them belongs to."""
         found: list[Tensor] = []
@@ -298,7 +302,7 @@ class GradientsStream:
                     if isinstance(value, Tensor):
                         found.append(value)
                         owners.append(number)
-        return (tracked.digests["state"].start(found)[0], owners) if found else (None, [])
+        return (tracked.digests[when].start(found)[0], owners) if found else (None, [])
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -369,7 +373,7 @@ class GradientsStream:
         for entry, value in zip(inventory.entries, values, strict=True):
             if value:
                 lanes[entry.agree] = extend(lanes[entry.agree], value)
-                self.tape.rings["digests"].write(0, 0, value, 0, 0, 0, 0, entry.seq, 0.0, 0)
+                self.tape.rings["digests"].write(0, 0, value, 0, 0, 0, 0, 0, entry.seq, 0.0, 0)
         for agree, digest in lanes.items():
             fields = {"at_ns": time.monotonic_ns(), "params": digest, "flags": int(UpdateFlag.DIGESTED)}
             self._update(tracked, inventory, 0, fields, agree)
@@ -391,6 +395,7 @@ class GradientsStream:
                 row.state,
                 row.grad_sum,
                 row.param_sum,
+                row.state_before,
                 look.step,
                 entry.seq,
                 norm,

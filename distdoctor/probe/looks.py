@@ -26,6 +26,7 @@ class Row(NamedTuple):
     grad_sum: int
     param_sum: int
     norm: float
+    state_before: int
 
 
 @dataclass
@@ -44,19 +45,27 @@ class Look:
     before: Reading | None = None
     state: Reading | None = None
     owners: Sequence[int] = ()
+    state_before: Reading | None = None
+    owners_before: Sequence[int] = ()
 
     def rows(self) -> list[Row]:
         """One for each tensor; asked once everything is ready."""
-        kinds, states = self.kinds, [0] * len(self.kinds)
-        for owner, raw in zip(self.owners, self.state.values() if self.state is not None else (), strict=True):
-            states[owner] = extend(states[owner], raw & MASK)
+        kinds, states = self.kinds, self._by_owner(self.state, self.owners)
+        states_before = self._by_owner(self.state_before, self.owners_before)
         before = self.before if self.before is not None else self.params[0]
         befores = finished_all(before, kinds) if self.before is not None else [0] * len(kinds)
         grads = finished_all(self.grads[0], kinds)
         grads = [grad if held else 0 for grad, held in zip(grads, self.held, strict=True)]
         sums = [[raw & MASK for raw in reading.values(1)] for reading in (self.grads[0], before)]
         columns = (grads, befores, finished_all(self.params[0], kinds), states, *sums, self.norms.values())
-        return [Row(*values) for values in zip(*columns, strict=True)]
+        return [Row(*values) for values in zip(*columns, states_before, strict=True)]
+
+    def _by_owner(self, state: Reading | None, owners: Sequence[int]) -> list[int]:
+        """One digest for each parameter, of everything that the optimizer keeps for it."""
+        found = [0] * len(self.kinds)
+        for owner, raw in zip(owners, state.values() if state is not None else (), strict=True):
+            found[owner] = extend(found[owner], raw & MASK)
+        return found
 
 
 @dataclass

@@ -298,6 +298,7 @@ DIGEST = Record(
         ("state", "Q"),
         ("grad_sum", "Q"),  # of the gradient's 64-bit words, modulo 2^64
         ("param_sum", "Q"),  # of the parameter's: before the step where `before` is there, else after it
+        ("state_before", "Q"),  # of the optimizer's state when the step began; 0: not digested, or there was none
         ("step", "I"),
         ("tensor", "I"),  # number of the TENSOR
         ("norm", "f"),  # L2 of the gradient on this rank

@@ -3,7 +3,8 @@ DD205 drifting-optimizer-state: gradients and parameters agree, and what the opt
 
 What it means    Momentum or another state of one parameter is not the same bits on every replica.
 Why it hurts     The next steps use it: the replicas are about to become different models.
-How we know      Digests of all bits of the optimizer's state after a step, compared where every replica keeps one.
+How we know      Digests of all bits of the optimizer's state after a step (in `check-grads` before it as well), compared where
+                 every replica keeps one.
 What to do       Load one optimizer state on every rank (a resumed run that loads it on rank 0 only does this), and touch it on
                  all ranks alike.
 When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts on purpose: those are not compared.
@@ -16,8 +17,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.partings import Partings, cause_of
+from distdoctor.diagnosis.partings import Partings, cause_of, changed_between_steps
 from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
@@ -26,10 +28,14 @@ def examine(partings: Partings) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD205":
             continue
-        parts = (f"parameters and gradients agree, the state of {parting.share} does not", tie(parting))
+        changed = changed_between_steps(parting, partings.gradients)
+        parts = (
+            f"parameters and gradients agree, the state of {parting.share} does not",
+            f"{named(changed)} found another state than its own last step had left" if changed else tie(parting),
+        )
         yield Finding(
             title=f"{parting.when}: the optimizer's state of {which(parting)} differs, {sides(parting)}",
-            ranks=parting.odd,
+            ranks=changed or parting.odd,
             place=parting.site,
             places=places(parting),
             evidence=evidence(parting),

@@ -51,7 +51,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, s
     (jobs.converted_after_wrapping, {}, "DD219", (0, 1), 1, "body.weight", "model.double()"),
     (jobs.learning_rate_by_rank, {}, "DD218", (0, 1), 4, "body.weight", '["lr"]'),
     (jobs.noisy_gradients, {}, "DD202", (0, 1), 2, "head.bias", "optimizer.step()"),
-    (jobs.edited_state, {}, "DD205", (0, 1), 4, "head.weight", "optimizer.step()"),
+    (jobs.edited_state, {}, "DD205", (1,), 4, "head.weight", "optimizer.step()"),
 ]
 
 
