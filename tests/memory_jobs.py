@@ -27,11 +27,17 @@ STREAMS = "memory,progress,collectives,environment"
 
 
 def watched(
-    target: Callable[..., Any], *, ranks: int = 2, deep: bool = False, fails: bool = False, **about: Any
+    target: Callable[..., Any],
+    *,
+    ranks: int = 2,
+    deep: bool = False,
+    fails: bool = False,
+    streams: str = STREAMS,
+    **about: Any,
 ) -> tuple[Recording, list[Any]]:
     """The recording of a job, and what each rank returned (None of those that failed)."""
     with tempfile.TemporaryDirectory() as folder:
-        results = run_ranks(_watched, ranks, target, folder, deep, about, timeout=90, join=False)
+        results = run_ranks(_watched, ranks, target, folder, deep, streams, about, timeout=90, join=False)
         assert fails or all(result.error is None for result in results), [result.error for result in results]
         recording = read_run(Path(folder))
         assert not recording.troubles, recording.troubles
@@ -42,9 +48,9 @@ def watched(
 
 
 def _watched(
-    rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, about: dict[str, Any]
+    rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, streams: str, about: dict[str, Any]
 ) -> Any:
-    os.environ |= {"DISTDOCTOR_RUN": folder, "DISTDOCTOR_STREAMS": STREAMS}
+    os.environ |= {"DISTDOCTOR_RUN": folder, "DISTDOCTOR_STREAMS": streams}
     if deep:
         os.environ["DISTDOCTOR_DEEP"] = "memory"
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
@@ -117,6 +123,17 @@ def kept_outputs(rank: int, world_size: int, *, steps: int = 12) -> None:
         cross_entropy(model(inputs), targets).backward()
         optimizer.step()
         outputs.append(model.module(inputs))  # a second forward, kept with its graph
+
+
+class Recorder:
+    """An object whose property nobody but its owner may ask for."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    @property
+    def forbidden(self) -> Tensor:
+        raise AssertionError("somebody called the user's code")
 
 
 class Trainer:

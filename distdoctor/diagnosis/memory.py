@@ -255,6 +255,21 @@ class RankMemory:
             if len(mine := rows[rows["phase"] == phase])
         }
 
+    @property
+    def before_training(self) -> int:
+        """Resident bytes that are neither the model's nor a step's: Python, libraries, data. 0 on a device."""
+        if self.on_device or not len(self.rows):
+            return 0
+        peaks = self.log.rows("peaks")
+        ready = peaks[peaks["phase"] == Phase.START]
+        started = int(self.rows["rss"][0])
+        if not len(ready):
+            return started
+        model = self.most("parameters") + self.most("buffers") + self.buckets()
+        if not len(peaks[peaks["phase"] == Phase.DATA]):  # no DataLoader: setting up went on until the first backward
+            model += sum(size for size, *_ in self.saved())
+        return max(started, int(ready["rss"][0]) - model)
+
     def buckets(self) -> int:
         """Bytes of the buckets that DistributedDataParallel keeps besides the gradients (deep mode)."""
         rows = self.log.rows("peaks")

@@ -117,6 +117,8 @@ class DeepLooks:
 
     def _add(self, path: str, owner: str, roots: list[Any], since: int) -> None:
         if self._storages is None:
+            if not self.stream.known.seen:
+                self.stream.count_categories()
             self._storages = Storages()
             self._storages.seen = self.stream.known.seen.copy()
         found = graphs.look(roots, self._storages, since=since)

@@ -1,0 +1,148 @@
+"""What counts as growth of memory, and what only looks like it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from distdoctor.diagnosis.keeping_line import ADDS, CARRIES, PUTS, keeping_line
+from distdoctor.diagnosis.memory import Memory, mib, slope
+from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, request_of
+from distdoctor.plugins import load
+from distdoctor.recording.layout import HolderFlag
+from distdoctor.recording.recording import Site
+from distdoctor.testing.memory import MIB, memory_job
+
+CHECK = load().checks["DD401"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_slope_is_right_within_a_tenth_although_one_step_in_five_is_an_outlier(seed: int) -> None:
+    rng = random.Random(seed)
+    steps = np.arange(60.0)
+    values = 400 * MIB + 2 * MIB * steps + [rng.gauss(0, MIB) + (300 * MIB if rng.random() < 0.2 else 0) for _ in steps]
+
+    assert abs(slope(steps, values) - 2 * MIB) < 0.2 * MIB
+
+
+@pytest.mark.parametrize(
+    "rss",
+    [
+        lambda rank, step: 400 * MIB + min(step, 20) * 20 * MIB,  # levels off
+        lambda rank, step: 400 * MIB + (300 * MIB if step > 1 else 0),  # optimizer state
+        lambda rank, step: 400 * MIB + (200 * MIB if step % 30 < 3 else 0),  # evaluations
+        lambda rank, step: 400 * MIB + hash((step, 7)) % 400 * MIB,  # sequences of all lengths
+        lambda rank, step: 400 * MIB + min(step, 60) * 10 * MIB,  # a buffer that fills up in half of the time
+        lambda rank, step: 400 * MIB + step % 40 * 10 * MIB,  # grows in each epoch, and is given back
+    ],
+    ids=["levels off", "state", "evaluation", "sequences", "buffer", "epochs"],
+)
+def test_a_process_that_levels_off_or_gives_back_does_not_grow(rss) -> None:  # type: ignore[no-untyped-def]
+    assert CHECK.look(memory_job(1).trains(120, rss=rss).recording()) == []
+
+
+def test_a_process_that_grows_steadily_is_a_possibility_never_more() -> None:
+    rss = lambda rank, step: (400 + 3 * step) * MIB  # noqa: E731
+    (finding,) = CHECK.look(memory_job(1).trains(120, rss=rss).recording())
+
+    assert (finding.confidence, finding.severity.word if finding.severity else "") == ("possible", "note")
+    assert abs(finding.evidence["bytes_per_step"] - 3 * MIB) < 0.1 * MIB  # type: ignore[operator]
+    assert CHECK.look(memory_job(1).trains(40, rss=rss).recording()) == []
+
+
+def test_a_container_is_not_accused_before_24_steps_nor_with_a_bound() -> None:
+    looks = {step: {"bytes": step * MIB, "tensors": step} for step in (3, 6, 9, 12, 18, 24, 36, 48)}
+    early = {step: looks[step] for step in list(looks)[:5]}
+
+    def found(seen: dict[int, dict[str, int]], label: str = "cache", flags: int = 0) -> list[str]:
+        job = memory_job(1).trains(48).holds(label, "train.py:7 train", seen, flags=flags)
+        return [f"{one.confidence} {one.severity.word if one.severity else ''}" for one in CHECK.look(job.recording())]
+
+    assert found(looks) == ["likely warning"]
+    assert found(early) == []
+    assert found(looks, flags=HolderFlag.BOUNDED) == []
+    assert found(looks, label="replay_buffer") == ["possible note"]
+    assert found({**looks, 48: {"bytes": 36 * MIB, "tensors": 36}}) == []  # has reached its bound
+    assert found({**looks, 36: {"bytes": 2 * MIB, "tensors": 2}}) == []  # was emptied
+
+
+def test_a_graph_that_was_let_go_once_is_still_seen_to_have_grown() -> None:
+    looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3)} for step in (3, 6, 9, 12, 18)}
+    looks[24] = {"nodes": 9, "old_nodes": 0}
+    (holder,) = Memory.of(memory_job(1).trains(24).holds("total", "t.py:3 f", looks).recording()).ranks[0].holders
+
+    assert [look.step for look in holder.graph_growth] == [6, 9, 12, 18]
+
+
+SOURCE = """
+def train(model):
+    total, outputs, hidden = 0, [], None
+    for inputs in loader:
+        out, hidden = model(inputs, hidden)
+        loss = criterion(out)
+        total = total + loss
+        outputs.append(out)
+        self.seen[step] = out
+        groups[key].append(out)
+        mean *= 0.9
+        safe = safe.detach() + loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("label", "line", "how", "value"),
+    [
+        ("total", 7, ADDS, "loss"),
+        ("outputs", 8, PUTS, "out"),
+        ("hidden", 5, CARRIES, "model(inputs, hidden)"),
+        ("self.seen", 9, PUTS, "out"),
+        ("groups", 10, PUTS, "out"),
+        ("mean", 11, ADDS, "0.9"),
+    ],
+)
+def test_the_line_that_keeps_is_read_from_the_source(label: str, line: int, how: str, value: str) -> None:
+    found = keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), label)
+
+    assert found is not None
+    assert (found.site.line, found.how, found.value) == (line, how, value)
+
+
+def test_what_is_made_anew_or_detached_keeps_nothing() -> None:
+    assert keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), "loss") is None
+    assert keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), "safe") is None
+    assert keeping_line({}, Site("t.py", 6, "train"), "total") is None
+
+
+def test_requests_are_read_from_the_words_of_torch_numpy_and_python() -> None:
+    cuda = (
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
+        "5.50 GiB is free. Including non-PyTorch memory, this process has 73.59 GiB memory in use. Of the allocated memory "
+        "60.00 GiB is allocated by PyTorch, and 12.50 GiB is reserved by PyTorch but unallocated."
+    )
+    found = request_of(cuda)
+    assert found is not None
+    assert (found.of, found.asked, found.cached) == (DEVICE, 20 << 30, int(12.5 * (1 << 30)))
+    host = request_of(
+        "RuntimeError: [...] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. E"
+    )
+    assert host is not None
+    assert (host.of, host.asked) == (HOST, 4096)
+    numpy = request_of(
+        "_ArrayMemoryError: Unable to allocate 7.45 GiB for an array with shape (1,) and data type float64"
+    )
+    assert numpy is not None
+    assert numpy.asked == int(7.45 * (1 << 30))
+    assert request_of("MemoryError: ") is not None
+    assert request_of("RuntimeError: shapes cannot be multiplied") is None
+
+
+def test_sizes_are_written_for_people() -> None:
+    assert [mib(size) for size in (5, 2048, 1.5 * MIB, 320 * MIB, 3.25 * 1024 * MIB)] == [
+        "5 bytes",
+        "2 KiB",
+        "1.5 MiB",
+        "320 MiB",
+        "3.25 GiB",
+    ]

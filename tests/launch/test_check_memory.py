@@ -1,0 +1,55 @@
+"""`distdoctor check-memory` on a real job: the answer in its first line, and an exit code for the budget."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.job
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)))
+optimizer = torch.optim.AdamW(model.parameters())
+kept = []
+for step in range(12):
+    inputs = torch.randn(512, 512)
+    optimizer.zero_grad()
+    outputs = model(inputs)
+    outputs.square().mean().backward()
+    optimizer.step()
+    kept.append(outputs)
+dist.destroy_process_group()
+"""
+
+
+def test_the_answer_comes_first_with_what_grows_and_what_would_save(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "distdoctor", "check-memory", "--nproc", "2", "--budget", "256MiB", "train.py"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CI": "1"},
+    )
+    lines = done.stdout.splitlines()
+
+    assert done.returncode == 1, done.stderr
+    assert re.match(r"rank \d needs most: .* does NOT fit into 256 MiB: .* too much; something grows", lines[0])
+    assert lines[1].startswith("  grows   `kept` by 1 MiB and 5 operations a step, ranks 0-1, train.py:16")
+    table = "\n".join(lines)
+    assert "parameters  gradients  optimizer state  activations" in table
+    assert re.search(r" 2 MiB  1 \(ReLU\) +train.py:13", table)  # what relu gives, once
+    assert "fully_shard over 2 ranks: about 8" in table
+    assert "DD401 warning  ranks 0-1  train.py:16" in done.stdout
