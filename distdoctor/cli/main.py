@@ -17,6 +17,7 @@ from distdoctor.errors import DoctorError
 COMMANDS = {
     "run": "distdoctor.cli.run:run",
     "check-grads": "distdoctor.cli.check_grads:check_grads",
+    "check-data": "distdoctor.cli.check_data:check_data",
     "check-memory": "distdoctor.cli.check_memory:check_memory",
     "hang-dump": "distdoctor.cli.hang_dump:hang_dump",
     "compare": "distdoctor.cli.compare:compare",

@@ -1,0 +1,107 @@
+"""`distdoctor check-data`: launch a job, or only walk its loaders, and account for every sample of every rank."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distdoctor.cli.check_grads import _names_a_job
+from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
+from distdoctor.errors import WrongUse
+
+DEFAULTS = ("--strategy", "ddp", "--epochs", "2")
+"""What is trained where the command line names neither a script nor a strategy nor a loader; on two ranks."""
+WALK = "distdoctor.workloads.walk_loaders"  # by name: it imports torch
+WALK_EPOCHS = 2
+WALK_STREAMS = "collectives,progress,samples,environment"
+
+
+class CheckDataCommand(RunCommand):
+    """The options of `run`, and a reference training where nothing else is asked for."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = {arg.partition("=")[0].replace("_", "-") for arg in args}
+        walks = bool({"--loader", "--dry"} & given)
+        if not _names_a_job(args):
+            pairs = [] if walks else [DEFAULTS[0:2], DEFAULTS[2:4]]
+            usual = [word for pair in pairs if pair[0] not in given for word in pair]
+            ranks = [] if {"--nproc", "--nproc-per-node"} & given else ["--nproc", "2"]
+            args = [*usual, *ranks, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    "check-data",
+    cls=CheckDataCommand,
+    params=[
+        *(parameter for parameter in run.params if not isinstance(parameter, click.Argument)),
+        click.Option(
+            ["--loader"],
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="Read the loaders that this function returns in each rank, without training (--epochs times, by default 2).",
+        ),
+        click.Option(["--dry"], is_flag=True, help="Only read loaders; needs --loader."),
+        *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
+    ],
+    panels=run.panels,
+    context_settings=run.context_settings,
+)
+@click.pass_context
+def check_data(ctx: click.Context, /, loader: str | None, dry: bool, **values: Any) -> None:
+    """Is every rank reading the right data? Account for every sample of every loader, epoch and rank.
+
+    Alone it trains the reference workload with DistributedDataParallel on two ranks; with --strategy any other way of training;
+    with a script or module that one, unmodified; with --loader nothing is trained, the loaders of that function are only read,
+    in real ranks. The first line is the answer. The table below it has, for each loader, epoch and rank, how many samples were
+    drawn, how many different ones, how many again as padding, which ranks drew the same ones, what nobody drew, and which
+    earlier epoch had the same order.
+    """
+    if LIST_DRILLS in ctx.meta:
+        from distdoctor.cli.fire_drills import show_drills
+
+        show_drills(*ctx.meta[LIST_DRILLS])
+        return
+    if loader or dry:
+        _walk_instead(loader, values)
+    from distdoctor.cli.run_job import execute
+
+    text = values["output_format"] in (None, "text") or values["output"] is not None
+    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], lambda folder: _show(folder, values, text=text)))
+
+
+def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
+    """Launch the walk over the loaders in the place of a training."""
+    if not loader:
+        raise WrongUse(
+            "--dry needs to know which loaders to read",
+            way_out="Add --loader PACKAGE.MODULE:FACTORY, a function that returns them.",
+        )
+    if values["strategy"] or values["script"]:
+        raise WrongUse(
+            f"both --loader {loader} and {values['strategy'] or values['script'][0]} are asked for",
+            way_out="--loader only reads loaders; leave it out to train.",
+        )
+    epochs = values.pop("training_epochs", None) or WALK_EPOCHS
+    values["script"] = (WALK, loader, str(epochs))
+    values["torchrun_module"] = True
+    values["streams"] = values["streams"] or WALK_STREAMS
+
+
+def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
+    """The answer and the table, above the report. `text`: stdout is for people."""
+    from distdoctor.cli import deliver
+    from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.diagnosis.examination import examine
+    from distdoctor.launch.sources import with_sources
+    from distdoctor.recording.run_folder import read_run
+    from distdoctor.report import sample_table
+
+    plugins = load_plugins(load({"no_plugin": values["no_plugin"]}))
+    ignored = {code.upper() for code in values["ignore"] or ()}
+    checks = [check for check in plugins.checks.values() if check.code.startswith("DD3") and check.code not in ignored]
+    recording = with_sources(read_run(folder))
+    findings = examine(recording, checks).findings
+    deliver.show(sample_table.render(recording, findings) + "\n", sys.stdout if text else sys.stderr)

@@ -1,0 +1,158 @@
+"""Who drew what: one account for each loader and epoch, with what ranks share, what nobody drew, and which order came back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from distdoctor.diagnosis.samples import (
+    Pass,
+    SampleOrders,
+    Together,
+    comparable_indices,
+    overlap,
+    same_order,
+    unseen,
+)
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.recording import Site
+
+LEAST_DRAWS = 2  # one draw is in the same order as any other
+MATRIX_RANKS = 8  # beyond that only the pairs that share most are told
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank drew in one epoch. `distinct` and `padding` are numbers of samples; `same_as`: the earlier epoch whose order
+    this one repeats, -1 for none. `over`: the loader was read to its end."""
+
+    rank: int
+    drawn: int
+    distinct: int
+    padding: int
+    same_as: int
+    over: bool
+
+
+@dataclass(frozen=True, eq=False)
+class EpochAccount:
+    """One epoch of one loader. Numbers of samples; where `keep_one_in` is above 1 they are estimates from one index in so many.
+
+    `unseen` -1: not to be told (the loader was left early, or what it held is not known). `shared`: drawn by more than one rank,
+    padding left out; `pairs`: (rank, rank, how many both drew), pairs that share nothing left out.
+    """
+
+    number: int
+    shares: tuple[Share, ...]
+    length: int
+    shared: int
+    pairs: tuple[tuple[int, int, int], ...]
+    unseen: int
+    keep_one_in: int
+    comparable: bool
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(share.rank for share in self.shares)
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderAccount:
+    """One loader (one made anew on the same line for each epoch counts as one). `purpose`: trains, evaluates, read."""
+
+    made_line: Site
+    loop_line: Site
+    purpose: str
+    one: Pass
+    epochs: tuple[EpochAccount, ...]
+
+
+def accounts(orders: SampleOrders) -> list[LoaderAccount]:
+    """The account of every loader, in the order in which they were first read."""
+    found: dict[tuple[str, str, str], list[Together]] = defaultdict(list)
+    for together in _everything(orders):
+        one = together.one
+        found[str(one.made_line), str(one.loop_line), _purpose(together)].append(together)
+    return [_account(purpose, epochs) for (_, _, purpose), epochs in found.items()]
+
+
+def _everything(orders: SampleOrders) -> Iterator[Together]:
+    """What ranks read side by side, and what one rank read alone, by the time of its beginning."""
+    together = list(orders.together())
+    taken = {(rank, one.seq) for group in together for rank, one in group.passes.items()}
+    alone = [
+        Together({rank: one})
+        for rank, passes in orders.by_rank.items()
+        for one in passes
+        if (rank, one.seq) not in taken
+    ]
+    yield from sorted([*together, *alone], key=lambda group: min(one.started_ns for one in group.passes.values()))
+
+
+def _purpose(together: Together) -> str:
+    return "trains" if together.trains else "evaluates" if together.evaluates else "is read"
+
+
+def _account(purpose: str, epochs: Sequence[Together]) -> LoaderAccount:
+    one = epochs[0].one
+    earlier: dict[int, list[tuple[int, Pass]]] = defaultdict(list)
+    told = []
+    for number, together in enumerate(epochs):
+        shares = tuple(_share(p, earlier[rank]) for rank, p in sorted(together.passes.items()))
+        told.append(_epoch(number, together.passes, shares))
+        for rank, p in together.passes.items():
+            earlier[rank].append((number, p))
+    return LoaderAccount(one.made_line, one.loop_line, purpose, one, tuple(told))
+
+
+def _share(one: Pass, earlier: Sequence[tuple[int, Pass]]) -> Share:
+    different = len(np.unique(one.indices)) * one.keep_one_in + len(np.setdiff1d(one.padding, one.indices))
+    distinct = min(one.drawn, different)
+    same = (number for number, before in earlier if _same(before, one))
+    return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.exhausted)
+
+
+def _same(one: Pass, other: Pass) -> bool:
+    n = min(len(one.first), len(other.first))
+    alike = (one.length, one.data.outer) == (other.length, other.data.outer)
+    return n >= LEAST_DRAWS and alike and same_order(one, other)
+
+
+def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -> EpochAccount:
+    every = list(passes.values())
+    one = every[0]
+    comparable = all(p.comparable and one.data.same_content(p.data) for p in every)
+    common = overlap(every) if comparable and len(every) > 1 else None
+    keep = max(p.keep_one_in for p in every)
+    return EpochAccount(
+        number=number,
+        shares=shares,
+        length=one.data.length if one.flags & PassFlag.TRANSLATED else one.length,
+        shared=common.shared * keep if common else 0,
+        pairs=_pairs(every) if common and common.shared else (),
+        unseen=_unseen(every) if comparable else -1,
+        keep_one_in=keep,
+        comparable=comparable,
+    )
+
+
+def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:
+    lists, keep = comparable_indices(passes)
+    if len(passes) > MATRIX_RANKS:
+        return overlap(passes).pairs
+    drawn = {p.rank: np.unique(indices) for p, indices in zip(passes, lists, strict=True)}
+    counts = [
+        (a, b, keep * len(np.intersect1d(drawn[a], drawn[b], assume_unique=True))) for a, b in combinations(drawn, 2)
+    ]
+    return tuple(pair for pair in counts if pair[2])
+
+
+def _unseen(passes: Sequence[Pass]) -> int:
+    length = passes[0].data.length
+    if length < 0 or not all(p.whole and p.exhausted for p in passes):
+        return -1
+    return len(unseen(passes, length)) * max(p.keep_one_in for p in passes)

@@ -1,0 +1,113 @@
+"""The verdict on data: the answer in one line, then who drew what, loader by loader, epoch by epoch, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.finding import NOTE, Finding
+from distdoctor.diagnosis.sample_account import MATRIX_RANKS, EpochAccount, LoaderAccount, Share, accounts
+from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import compress, named
+from distdoctor.recording.recording import Recording
+
+EPOCHS = 12  # of one loader; the first and the last ones where there are more
+HEAD = ("epoch", "rank", "drawn", "distinct", "padding", "order")
+
+
+def render(recording: Recording, findings: Iterable[Finding] = ()) -> str:
+    """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data."""
+    try:
+        orders = SampleOrders.of(recording)
+    except NotSeen as reason:
+        return f"no verdict on data: {reason}\n"
+    loaders = accounts(orders)
+    return "\n\n".join([answer(loaders, list(findings)), *(_loader(one) for one in loaders)]) + "\n"
+
+
+def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding]) -> str:
+    """The first line: what is wrong first, or what was looked at."""
+    wrong = [one for one in findings if one.severity != NOTE]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return f"not every rank reads the right data: {wrong[0].code} {wrong[0].title}{more}"
+    training = [one for one in loaders if one.purpose == "trains"]
+    if not training:
+        return "nothing is wrong with what was read, and no optimizer stepped while a loader was read: no training was seen"
+    epochs = [epoch for one in training for epoch in one.epochs]
+    ranks = {rank for epoch in epochs for rank in epoch.ranks}
+    return f"nothing is wrong with what {named(ranks)} read to train: {_facts(epochs)}"
+
+
+def _facts(epochs: Sequence[EpochAccount]) -> str:
+    shared = sum(epoch.shared for epoch in epochs)
+    words = [f"{len(epochs)} epoch{'s' if len(epochs) > 1 else ''}"]
+    if all(epoch.comparable for epoch in epochs):
+        words.append(f"{shared:,} samples drawn by more than one rank")
+    known = [epoch.unseen for epoch in epochs if epoch.unseen >= 0]
+    if known:
+        words.append(f"at most {max(known):,} unseen in an epoch" if max(known) else "none unseen")
+    padded = sum(share.padding for epoch in epochs for share in epoch.shares)
+    return ", ".join([*words, f"{padded:,} drawn again as padding"] if padded else words)
+
+
+def _loader(loader: LoaderAccount) -> str:
+    one = loader.one
+    size = f"{one.length:,} samples of {one.data.name}" if one.length >= 0 else f"{one.data.name} without a length"
+    head = f"{loader.made_line or loader.loop_line}, {one.sampler_name or 'no sampler'}, {size}, {loader.purpose}"
+    if one.flags & PassFlag.ITERABLE:
+        head += " (iterable: batches are counted, by the first sample of each)"
+    left_out = max(0, len(loader.epochs) - EPOCHS)
+    half = EPOCHS // 2
+    shown = loader.epochs if not left_out else (*loader.epochs[:half], *loader.epochs[-half:])
+    rows = [HEAD, *(row for epoch in shown for row in _rows(epoch))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += [f"epoch {epoch.number}: {words}" for epoch in shown for words in _remarks(epoch)]
+    if left_out:
+        lines.append(f"{left_out} epochs between them are left out")
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def _rows(epoch: EpochAccount) -> list[tuple[str, ...]]:
+    """One row for all ranks with the same numbers."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for share in epoch.shares:
+        alike.setdefault(_cells(share, epoch), []).append(share.rank)
+    return [(str(epoch.number), compress(ranks), *cells) for cells, ranks in alike.items()]
+
+
+def _cells(share: Share, epoch: EpochAccount) -> tuple[str, ...]:
+    about = "~" if epoch.keep_one_in > 1 else ""
+    order = f"as epoch {share.same_as}" if share.same_as >= 0 else "its own"
+    drawn = f"{share.drawn:,}" + ("" if share.over else " (left early)")
+    return drawn, f"{about}{share.distinct:,}", f"{share.padding:,}" if share.padding else "-", order
+
+
+def _remarks(epoch: EpochAccount) -> list[str]:
+    about = "about " if epoch.keep_one_in > 1 else ""
+    words = []
+    if not epoch.comparable and len(epoch.shares) > 1:
+        words.append("the ranks' data sets differ, or their samples have no index: shares cannot be compared")
+    if epoch.unseen > 0:
+        words.append(f"{about}{epoch.unseen:,} of {epoch.length:,} samples were drawn by nobody")
+    if epoch.shared:
+        words.append(f"{about}{epoch.shared:,} samples were drawn by more than one rank (padding not counted)")
+        words += _matrix(epoch)
+    return words
+
+
+def _matrix(epoch: EpochAccount) -> list[str]:
+    """How many samples each pair of ranks shares, as a matrix where it fits."""
+    if len(epoch.ranks) == 2:
+        return []
+    if len(epoch.ranks) > MATRIX_RANKS:
+        pairs = ", ".join(f"{a} and {b}: {count:,}" for a, b, count in epoch.pairs[:8])
+        return [f"most in common: {pairs}"]
+    count = {frozenset((a, b)): n for a, b, n in epoch.pairs}
+    rows = [["rank", *(str(rank) for rank in epoch.ranks)]]
+    for a in epoch.ranks:
+        rows.append([str(a), *("-" if a == b else f"{count.get(frozenset((a, b)), 0):,}" for b in epoch.ranks)])
+    width = max(len(cell) for row in rows for cell in row)
+    return ["in common: " + " ".join(cell.rjust(width) for cell in row) for row in rows]

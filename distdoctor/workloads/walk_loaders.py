@@ -1,0 +1,83 @@
+"""`python -m distdoctor.workloads.walk_loaders PACKAGE.MODULE:FACTORY EPOCHS`: read a job's loaders in real ranks, train nothing.
+
+The factory is called in each rank when the process group is up. It returns one loader, several in a list or tuple, or a dict of
+them by name. Those whose name begins with `val`, `test` or `eval` are read without gradients, as an evaluation would; the others
+as a training would, with an optimizer that steps a parameter of its own after each batch. `set_epoch(epoch)` is called where
+there is one, on the loader, its sampler or its data set, as a training loop should: forgetting it there cannot be seen here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distdoctor.errors import WrongUse
+from distdoctor.workloads.factory import imported
+
+EVALUATING = ("val", "test", "eval")
+_TOLD = ("sampler", "batch_sampler", "dataset")  # of a loader, where a set_epoch may be
+
+
+def walk(factory: str, epochs: int, batches: int | None = None) -> None:
+    """Read every loader of the factory for so many epochs (or only the first `batches` of each), side by side in all ranks."""
+    dist.init_process_group("gloo")
+    loaders = named_loaders(imported(factory)())
+    # It says which ranks would average gradients: all. Nothing is ever computed with it, so uneven shares do not hang.
+    replica = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.0)
+    for epoch in range(epochs):
+        for name, loader in loaders.items():
+            evaluates = name.lower().startswith(EVALUATING)
+            set_epoch(loader, epoch)
+            with torch.set_grad_enabled(not evaluates):
+                for _ in itertools.islice(loader, batches):
+                    if not evaluates:
+                        optimizer.step()
+    dist.barrier()
+    del replica, optimizer
+    dist.destroy_process_group()
+
+
+def named_loaders(made: Any) -> Mapping[str, Any]:
+    """The loaders by name, from whatever the factory returned."""
+    if isinstance(made, Mapping):
+        found = dict(made)
+    elif isinstance(made, Sequence):
+        found = {f"loader {number}": one for number, one in enumerate(made)}
+    else:
+        found = {"loader": made}
+    odd = [type(one).__name__ for one in found.values() if not hasattr(one, "__iter__")]
+    if odd or not found:
+        raise WrongUse(
+            f"the factory returned {odd[0] if odd else 'no loader'}",
+            way_out="Let it return a DataLoader, a list of them, or a dict of them by name.",
+        )
+    return found
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the epoch to whatever of a loader wants to know it."""
+    for one in (loader, *(getattr(loader, name, None) for name in _TOLD)):
+        tell = getattr(one, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python -m distdoctor.workloads.walk_loaders PACKAGE.MODULE:FACTORY EPOCHS")
+    try:
+        walk(sys.argv[1], int(sys.argv[2]))
+    except WrongUse as error:
+        print(f"error: {error}\n{error.way_out}", file=sys.stderr, flush=True)
+        raise SystemExit(WrongUse.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()
