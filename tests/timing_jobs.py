@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from jobs import run_ranks, values
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -230,6 +231,29 @@ def on_the_wire(rank: int, *, hidden: bool = False, width: int = 120_000, second
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(torch.ones(2, 64)).mean().backward()  # what is sent
+        optimizer.step()
+
+
+class Stage(nn.Module):
+    """One part of a model, that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.linear, self.seconds = nn.Linear(16, 16), seconds
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = Working.apply(self.linear(inputs), self.seconds, self.seconds)
+        return result
+
+
+def pipelined(rank: int, *, seconds: tuple[float, float] = (0.002, 0.008), steps: int = STEPS) -> None:
+    stage = PipelineStage(Stage(seconds[rank]), rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(stage.submod.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        inputs = torch.ones(8, 16)
+        schedule.step(*((inputs,) if rank == 0 else ()), target=inputs if rank else None)  # the stages
         optimizer.step()
 
 

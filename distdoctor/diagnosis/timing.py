@@ -122,11 +122,20 @@ class RankTimes:
     @cached_property
     def blocked(self) -> Floats:
         """[steps] nanoseconds in calls that blocked, between the step before and the last backward pass."""
+        return self._blocked_until(self.of("forward_ended_ns"))
+
+    @cached_property
+    def idle(self) -> Floats:
+        """[steps] nanoseconds of waiting for other ranks, as far as Python does: for handles, and in calls that block."""
+        idle: Floats = np.where(self.forgotten, np.nan, self.of("waited_ns") + self._blocked_until(self.ended))
+        return idle
+
+    def _blocked_until(self, until: Floats) -> Floats:
         calls = self.log.calls
         rows = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0) & (calls["thread"] == 0)]
         entered = rows["entered_ns"].astype(float)
         total = np.concatenate([[0.0], np.cumsum(rows["returned_ns"].astype(float) - entered)])
-        first, last = np.searchsorted(entered, self.began), np.searchsorted(entered, self.of("forward_ended_ns"))
+        first, last = np.searchsorted(entered, self.began), np.searchsorted(entered, until)
         found: Floats = np.maximum(0.0, total[np.maximum(first, last)] - total[first])
         return found
 

@@ -127,6 +127,31 @@ class TimedJob:
         return self.job.recording(**about)
 
 
+def pipelined_job(
+    busy: Sequence[float], *, micro_batches: int = 4, steps: int = 40, wait: float = 1.0, ranks: int = 0
+) -> Recording:
+    """A pipeline of one stage per rank, `busy` milliseconds a step each; all wait for the busiest one and for the bubble."""
+    ranks = ranks or len(busy)
+    job = timed_job(ranks, wrapped=False)
+    bubble = (ranks - 1) / (micro_batches + ranks - 1)
+    whole = max(busy) / (1 - bubble) + wait
+    for log in job.logs:
+        for _ in range(steps):
+            began = job.now[log.rank]
+            for peer in (log.rank + 1, log.rank - 1):
+                for _ in range(micro_batches if 0 <= peer < ranks else 0):
+                    log.call(
+                        "send", (32,), root=peer, asynchronous=True, site="train.py:31 train", at_ns=log.now + 1000
+                    )
+            log.now = began + int(whole * MILLISECOND)
+            log.step(site="train.py:33 train", at_ns=log.now)
+            job.now[log.rank] = log.now
+            log.times(
+                waited_ns=int((whole - busy[log.rank]) * MILLISECOND), forward_ended_ns=began, backward_ended_ns=log.now
+            )
+    return job.recording()
+
+
 _TIMES = ("data_ns", "backward_ns", "forward_ended_ns", "backward_ended_ns", "earlier_tails_ns")
 
 

@@ -34,6 +34,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.with_barriers, {}, "DD511", (0, 1), "# protects nothing"),
     (jobs.searching, {}, "DD503", (0, 1), "model = DistributedDataParallel(Net"),
     (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
+    (jobs.pipelined, {}, "DD506", (1,), "# the stages"),
 ]
 
 
@@ -56,6 +57,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.read_ahead, {}),
     (jobs.synchronised_every_micro_step, {"no_sync": True}),
     (jobs.averaged_at_once, {}),
+    (jobs.pipelined, {"seconds": (0.005, 0.005)}),
     (jobs.searching_for_a_reason, {}),
     (jobs.on_the_wire, {"hidden": True, "seconds": 0.2}),
     (jobs.barriers_now_and_then, {}),
