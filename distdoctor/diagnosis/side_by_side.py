@@ -158,25 +158,33 @@ def waiting_share(
 ) -> float | None:
     """Share of a step (0-1, mean over ranks) in which a rank does nothing but wait for communication.
 
-    That is waiting for handles, seen by Python, and what backward lasts beyond its last bucket (DistributedDataParallel waits
+    That is waiting for handles, calls that block, and what backward lasts beyond its last bucket (DistributedDataParallel waits
     inside C++). None where the host does not wait itself: on a device, or in functional collectives (tensor parallelism).
     """
     shares: list[float] = []
     for rank, found in measured.items():
-        log, waits = recording.ranks.get(rank), found.get("wait_seconds")
-        if waits is None or log is None or not steps[rank].value:
+        log = recording.ranks.get(rank)
+        if log is None or found["device"] != "cpu" or not steps[rank].value or _waits_unseen(log):
             return None
-        if _waits_unseen(log):
-            return None
-        tails = _tails(log)
-        seconds = Middle.of(waits[WARM_UP:] or waits).value + (Middle.of(tails).value / 1e9 if len(tails) else 0.0)
-        shares.append(min(1.0, seconds / steps[rank].value))
+        waits = _tails(log) + log.rows("times")["waited_ns"][WARM_UP:].astype(float) + _blocked(log)
+        if len(waits):
+            shares.append(min(1.0, Middle.of(waits).value / 1e9 / steps[rank].value))
     return float(np.mean(shares)) if shares else None
 
 
 def _waits_unseen(log: RankLog) -> bool:
     calls = log.calls
     return bool((((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] == 0)).sum() > len(log.steps))
+
+
+def _blocked(log: RankLog) -> Any:
+    """What each step spent in calls that block, nanoseconds by step."""
+    calls, rows = log.calls, log.rows("times")
+    mine = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0)]
+    took = (mine["returned_ns"] - mine["entered_ns"]).astype(float)
+    length = int(rows["step"].max()) + 1 if len(rows) else 1
+    sums = np.bincount(mine["step"].astype(np.int64) + 1, weights=took, minlength=length)
+    return sums[rows["step"][WARM_UP:].astype(np.int64)]
 
 
 def _tails(log: RankLog) -> Any:

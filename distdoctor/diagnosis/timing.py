@@ -262,7 +262,7 @@ class Timing:
             per_step.count >= FEWEST
             and per_step.stands_out
             and per_step.value >= max(WORTH_STEP_NS, share * self.step_ns)
-            and per_step.value * per_step.count >= WORTH_SECONDS * SECOND
+            and per_step.value * max(per_step.count, self.steps) >= WORTH_SECONDS * SECOND
         )
 
     def is_data_bound(self, rank: int) -> bool:

@@ -1,4 +1,4 @@
-"""What `distdoctor compare` wants to know of a reference training besides its result: step times, waits, peaks of memory.
+"""What `distdoctor compare` wants to know of a reference training besides its result: step times and peaks of memory.
 
 Planted into a training like a drill; it writes `measured-<rank>.json` into the folder that DISTDOCTOR_MEASURED names.
 """
@@ -10,10 +10,9 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
@@ -36,21 +35,9 @@ class Measures:
         self.device = training.device
         self.before = resident_bytes()
         self.steps: list[float] = []
-        self.waits: list[float] = []
-        self._waited = 0.0
         self._last = 0.0
 
     def starts(self, training: Training) -> None:
-        original = dist.Work.wait
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return original(work, *args, **kwargs)
-            finally:
-                self._waited += time.perf_counter() - began
-
-        dist.Work.wait = wait  # type: ignore[assignment,method-assign]
         self._last = time.perf_counter()
 
     def stepped(self, training: Training) -> None:
@@ -58,8 +45,7 @@ class Measures:
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         self.steps.append(now - self._last)
-        self.waits.append(self._waited)
-        self._last, self._waited = now, 0.0
+        self._last = now
 
     def ends(self, training: Training) -> None:
         on_device = self.device.type == "cuda"
@@ -67,7 +53,6 @@ class Measures:
         found = {
             "device": self.device.type,
             "step_seconds": self.steps,
-            "wait_seconds": None if on_device else self.waits,
             "peak_bytes": peak,
             "peak_bytes_of_training": peak if on_device else max(0, peak - self.before),
             "threads": torch.get_num_threads(),

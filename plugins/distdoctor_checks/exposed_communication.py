@@ -17,6 +17,7 @@ Source           torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; ddp_c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
     )
 
 
-def _last_bucket(arrivals: Arrivals, native: np.ndarray) -> dict[int, float]:  # type: ignore[type-arg]
+def _last_bucket(arrivals: Arrivals, native: Any) -> dict[int, float]:
     """step -> when the last rank issued the last bucket."""
     came = arrivals.at[:, native].max(axis=0)
     return dict(zip(arrivals.steps[native].tolist(), came.tolist(), strict=True))

@@ -1,0 +1,132 @@
+"""Who is waited for is told from arrivals, by medians, and not where clocks or steps do not allow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.middle import Middle
+from distdoctor.diagnosis.timing import MILLISECOND, Timing
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.timing import Meeting, timed_job
+
+
+def late(recording: Recording) -> dict[int, float]:
+    """rank -> milliseconds a step that the others wait for it, of those that count as late."""
+    timing = Timing.of(recording)
+    return {one.rank: round(one.step.value / MILLISECOND, 1) for one in timing.late if timing.is_late(one)}
+
+
+def codes(recording: Recording) -> list[tuple[str, tuple[int, ...]]]:
+    checks = [check for code, check in load().checks.items() if code.startswith("DD5") or code == "DD123"]
+    return [(one.code, one.ranks) for one in examine(recording, checks).findings]
+
+
+@pytest.mark.parametrize("where", ["data", "forward", "backward"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_rank_that_takes_longer_is_the_late_one(where: str, rank: int) -> None:
+    times: dict[str, Any] = {where: {rank: {"data": 1, "forward": 20, "backward": 30}[where] + 12}}
+    recording = timed_job(3).steps(60, **times).recording()
+    assert late(recording) == {rank: pytest.approx(12, abs=0.3)}
+    assert codes(recording) == [("DD504" if where == "data" else "DD123", (rank,))]
+
+
+def test_what_the_late_rank_does_meanwhile_is_named() -> None:
+    recording = timed_job(2).steps(60, backward={1: 50}).recording()
+    timing = Timing.of(recording)
+    words, more = timing.excess(1)
+    assert words == "computes in backward"
+    assert more / MILLISECOND == pytest.approx(20, abs=0.5)
+
+
+def test_a_rank_that_is_late_now_and_then_is_not_accused() -> None:
+    job = timed_job(2)
+    for _ in range(12):
+        job.steps(4).steps(1, forward={1: 200})
+    assert late(job.recording()) == {}
+
+
+def test_ranks_that_are_late_in_turn_are_not_accused() -> None:
+    job = timed_job(2)
+    for step in range(60):
+        job.steps(1, forward={step % 2: 60})
+    assert late(job.recording()) == {}
+
+
+def test_first_steps_checkpoints_and_evaluations_do_not_move_the_medians() -> None:
+    job = timed_job(2).steps(1, forward=5000).steps(20).steps(1, forward=9000).steps(20)
+    recording = job.recording()
+    timing = Timing.of(recording)
+    assert timing.step_ns / MILLISECOND == pytest.approx(54, abs=3)
+    assert codes(recording) == []
+
+
+def test_jobs_of_a_few_steps_are_left_alone() -> None:
+    with pytest.raises(NotApplicable, match="fewer than 19 steps"):
+        Timing.of(timed_job(2).steps(12, forward={1: 500}).recording())
+
+
+def test_clocks_of_different_hosts_are_not_compared() -> None:
+    recording = timed_job(2).steps(60, forward={1: 60}).recording()
+    ranks = {rank: replace(log, host=f"node{rank}") for rank, log in recording.ranks.items()}
+    recording = replace(recording, ranks=ranks)
+    assert Timing.of(recording).arrivals == ()
+    assert codes(recording) == []
+
+
+def test_the_order_of_the_ranks_does_not_matter() -> None:
+    recording = timed_job(3).steps(60, forward={2: 60}).recording()
+    turned = replace(recording, ranks=dict(reversed(recording.ranks.items())))
+    assert codes(turned) == codes(recording) == [("DD123", (2,))]
+
+
+def test_a_rank_without_a_recording_is_waited_for_by_nobody() -> None:
+    recording = timed_job(3).steps(60, forward={2: 60}).recording()
+    recording = replace(recording, ranks={rank: log for rank, log in recording.ranks.items() if rank != 1})
+    assert codes(recording) == []
+
+
+def test_a_ring_that_has_forgotten_the_early_calls_tells_the_same() -> None:
+    job = timed_job(2).steps(60, backward={1: 50})
+    for log in job.logs:
+        log.lost["calls"] = 40
+        del log._rows["calls"][:40]
+    recording = job.recording()
+    assert codes(recording) == [("DD123", (1,))]
+    assert Timing.of(recording).excess(1)[0] == "computes in backward"
+
+
+def test_calls_that_overlap_count_once() -> None:
+    """Two buckets of a late rank are late by the same milliseconds, not by twice as many."""
+    one = late(timed_job(2).steps(60, backward={1: 50}).recording())
+    two = late(timed_job(2).steps(60, backward={1: 50}, meetings=[Meeting("all_reduce")]).recording())
+    assert one == {1: pytest.approx(20, abs=0.3)}
+    assert two == {1: pytest.approx(20, abs=0.3)}
+
+
+def test_a_middle_stands_out_only_above_its_scatter() -> None:
+    assert Middle.of([10, 10.5, 9.5, 10]).stands_out
+    assert not Middle.of([1, 20, 3, 40, 0, 9]).stands_out
+    assert not Middle.of([]).stands_out
+    assert Middle.of([5, float("nan"), 5]).count == 2
+
+
+def test_the_seconds_of_a_missing_no_sync_are_a_band_or_nothing() -> None:
+    def evidence(recording: Recording) -> Any:
+        (finding,) = [one for one in examine(recording, load().checks.values()).findings if one.code == "DD501"]
+        return finding.evidence
+
+    clear = timed_job(2).steps(30, micro_steps=4, synced=4, forward=5, backward=8, transfer=3).recording()
+    low, high = evidence(clear)["seconds_per_step_to_save_at_least"]
+    assert (low, high) == (pytest.approx(0.009, rel=0.05), pytest.approx(0.009, rel=0.05))
+    noisy = timed_job(2)
+    for step in range(40):
+        noisy.steps(1, micro_steps=4, synced=4, forward=5, backward=8, transfer=(step * 7 % 11) ** 2 / 4)
+    found = evidence(noisy.recording())
+    assert found["seconds_per_step_to_save_at_least"] is None
+    assert found["bytes_per_step_to_save"] == 3 * 4 * 1000 * 1000
