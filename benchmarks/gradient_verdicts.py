@@ -3,7 +3,7 @@
     python benchmarks/gradient_verdicts.py [--worlds 2,3,4] [--only WORD] [--no-clean] [--no-planted]
 
 The jobs are those of the tests (`tests/gradient_jobs.py`, `tests/misuse_jobs.py`). A planted case is right in its code, first
-step, ranks (of two ranks against each other, both), first parameter and line; `-` where a case has none of it. A clean one is
+step (within one), ranks (of two ranks against each other, both), first parameter and line; `-` where a case has none of it. A clean one is
 right when there is no error and no warning. Ranks start from a fork server, one job after the other.
 """
 
@@ -66,8 +66,8 @@ def planted() -> Iterator[Case]:
         odd = ranks if len(ranks) == 1 else majority.get(job, (about.get("who", 1),) if job is jobs.flipped_bit else ())
         yield Case(job, code, about, step, odd, parameter, words)
     for where, who, at in (("weight", 0, 1), ("weight", 1, 5), ("grad", 0, 2), ("grad", 1, 6)):
-        bit = 7 * at + who
-        about = {"who": who, "at": at, "where": where, "bit": bit, "element": 91 * at}
+        bit = (7 * at + who) % 32
+        about = {"who": who, "at": at, "where": where, "bit": bit, "element": 91 * at % 640}
         yield Case(
             jobs.flipped_bit, "DD214", about, at + (where == "weight"), (who,), "body.weight", "optimizer.step()"
         )
@@ -95,8 +95,13 @@ def planted() -> Iterator[Case]:
         first = evidence.get("parameters", [""])[0]
         odd = (1,) if job is misuse.branch_by_rank else ()
         line = "" if words.startswith("def ") else words
-        yield Case(job, code, about, evidence.get("step"), odd, first, line)
+        yield Case(job, code, about, evidence.get("step"), odd, first, line, _worlds(job))
     yield Case(misuse.branch_by_rank, "DD210", {"since": 2}, 2, (1,), words="# decided by this rank alone")
+
+
+def _worlds(job: Callable[..., Any]) -> tuple[int, ...]:
+    """Layers of 32 units cannot be split by three."""
+    return (2, 4) if job.__name__ in ("split_with_dropout", "tensor_parallel") else (2, 3, 4)
 
 
 def clean() -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
@@ -131,15 +136,25 @@ def judge(case: Case, world_size: int) -> Verdict:
         return Verdict((False, *(False if wanted else None for wanted in _wanted(case))), said)
     lines = recording.sources.get(first.place.path, "").splitlines()
     line = lines[first.place.line - 1] if 0 < first.place.line <= len(lines) else ""
-    names: Sequence[str] = first.evidence.get("parameters") or [""]  # type: ignore[assignment]
+    listed = first.evidence.get("parameters")
+    names = listed if isinstance(listed, list) and listed else [""]
     right = (
-        first.evidence.get("step") == case.step,
-        first.ranks == case.ranks(world_size, always=case.code in ALONE or case.about.get("where") == "weight"),
+        abs(_number(first.evidence.get("step")) - (case.step or 0)) <= 1,
+        first.ranks == case.ranks(world_size, always=_alone(case)),
         names[0] == case.parameter,
         case.words in line,
     )
     marks = tuple(mark if wanted else None for mark, wanted in zip(right, _wanted(case), strict=True))
     return Verdict((True, *marks), f"{first.code} {first.ranks_named} {first.title}")
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -9
+
+
+def _alone(case: Case) -> bool:
+    """Whether this rank's own record shows it: two ranks are no tie then."""
+    return case.code in ALONE or (case.code == "DD214" and case.about.get("where", "weight") == "weight")
 
 
 def _wanted(case: Case) -> tuple[bool, ...]:
@@ -185,7 +200,7 @@ def run_clean(worlds: Sequence[int], only: str) -> int:
         if only not in name:
             continue
         workloads += 1
-        for world_size in worlds:
+        for world_size in sorted(set(worlds) & set(_worlds(job))):
             recording, _ = gradient_jobs.watched(job, ranks=world_size, streams=STREAMS, timeout=180, **about)
             findings, jobs = found(recording), jobs + 1
             severities.update(one.severity.word for one in findings if one.severity is not None)

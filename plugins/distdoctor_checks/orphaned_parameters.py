@@ -46,15 +46,18 @@ class Orphans:
 
 @check("DD211", "orphaned-parameters", severity=ERROR)
 def examine(gradients: Gradients) -> Iterator[Finding]:
-    seen: dict[Orphans, list[int]] = defaultdict(list)
-    at_ns: dict[Orphans, int] = {}
+    # Shards differ in size, and an empty one has no gradient to be seen: ranks are told together, by the one that saw most.
+    seen: dict[tuple[Site, bool, bool], dict[int, Orphans]] = defaultdict(dict)
+    at_ns: dict[tuple[Site, bool, bool], int] = {}
     for rank, own in gradients.ranks.items():
         for event in own.events(EventKind.ORPHANED):
             found = _orphans(own.log, event)
-            seen[found].append(rank)
-            at_ns.setdefault(found, int(event["at_ns"]) + own.log.monotonic_to_wall_ns)
-    for orphans, ranks in seen.items():
-        yield _finding(orphans, tuple(sorted(ranks)), at_ns[orphans], gradients)
+            key = found.built, found.later, found.abandoned
+            seen[key][rank] = found
+            at_ns.setdefault(key, int(event["at_ns"]) + own.log.monotonic_to_wall_ns)
+    for key, by_rank in seen.items():
+        most = max(by_rank.values(), key=lambda orphans: (orphans.count, orphans.nbytes))
+        yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients)
 
 
 def _orphans(log: RankLog, event: Any) -> Orphans:

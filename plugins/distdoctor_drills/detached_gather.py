@@ -21,6 +21,7 @@ DETACHED_GATHER = Drill(
     plant="distdoctor_drills.detached_gather:plant",
     ranks=(),
     strategies=("ddp",),
+    arguments={"steps": 20},
 )
 
 

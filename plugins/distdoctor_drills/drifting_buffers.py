@@ -19,7 +19,7 @@ DRIFTING_BUFFERS = Drill(
     plant="distdoctor_drills.drifting_buffers:plant",
     ranks=(),
     strategies=("ddp",),
-    arguments={"by_hand": True},
+    arguments={"by_hand": True, "steps": 20},
 )
 
 

@@ -20,7 +20,7 @@ LOCAL_NORM_CLIPPING = Drill(
     plant="distdoctor_drills.local_norm_clipping:plant",
     ranks=(),
     strategies=("ddp",),
-    arguments={"by_hand": True},
+    arguments={"by_hand": True, "steps": 20},
 )
 
 

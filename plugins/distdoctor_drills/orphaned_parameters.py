@@ -20,6 +20,7 @@ ORPHANED_PARAMETERS = Drill(
     plant="distdoctor_drills.orphaned_parameters:plant",
     ranks=(),
     strategies=("ddp",),
+    arguments={"steps": 20},
 )
 
 

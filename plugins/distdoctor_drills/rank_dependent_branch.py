@@ -19,7 +19,7 @@ RANK_DEPENDENT_BRANCH = Drill(
     plant="distdoctor_drills.rank_dependent_branch:plant",
     ranks=(),
     strategies=("ddp",),
-    arguments={"by_hand": True},
+    arguments={"by_hand": True, "steps": 20},
 )
 
 

@@ -19,6 +19,7 @@ REMOVED_OR_DEPRECATED_API = Drill(
     expect='DD804: torch.cuda.amp.GradScaler is deprecated; use torch.amp.GradScaler("cuda")',
     plant="distdoctor_drills.removed_or_deprecated_api:plant",
     ranks=(),
+    arguments={"steps": 20},
 )
 
 

@@ -20,6 +20,7 @@ SAME_NOISE_EVERYWHERE = Drill(
     plant="distdoctor_drills.same_noise_everywhere:plant",
     ranks=(),
     strategies=("ddp",),
+    arguments={"steps": 20},
 )
 
 
