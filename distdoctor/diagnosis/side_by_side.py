@@ -173,8 +173,11 @@ def waiting_share(
 
 
 def _waits_unseen(log: RankLog) -> bool:
+    """Whether reductions went through functional collectives (torch.distributed._functional_collectives): torch waits for them
+    inside C++, and nobody asks their handles."""
     calls = log.calls
-    return bool((((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] == 0)).sum() > len(log.steps))
+    functional = ((calls["flags"] & _UNBLOCKING) == CallFlag.ASYNC) & (calls["waited_ns"] == 0)
+    return bool((functional & (calls["op"] == Op.ALL_REDUCE)).sum() > len(log.steps))
 
 
 def _blocked(log: RankLog) -> Any:
