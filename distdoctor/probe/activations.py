@@ -119,8 +119,7 @@ class DeepLooks:
         if self._storages is None:
             if not self.stream.known.seen:
                 self.stream.count_categories()
-            self._storages = Storages()
-            self._storages.seen = self.stream.known.seen.copy()
+            self._storages = Storages(self.stream.known.seen)
         found = graphs.look(roots, self._storages, since=since)
         if found.saved:
             frame = sites.user_frame(sys._getframe(2))

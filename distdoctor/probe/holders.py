@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -59,15 +60,22 @@ class Look:
     def units(self) -> list[Unit]:
         """Every holder with tensors in it."""
         self._deadline = thread_time() + self.seconds
-        found = []
-        for label, value, site in self._roots():
-            if thread_time() > self._deadline:
-                break
-            for path, one, where in self._leaves(label, value, site, 0):
-                unit = self._unit(path, one, where)
-                if unit is not None:
-                    found.append(unit)
+        found: list[Unit] = []
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass of Tensor must not hear of it
+            for label, value, site in self._roots():
+                if thread_time() > self._deadline:
+                    break
+                try:
+                    self._below(label, value, site, found)
+                except Exception:  # another thread is at work on it, or it is like nothing that we know
+                    continue
         return found
+
+    def _below(self, label: str, value: Any, site: str, found: list[Unit]) -> None:
+        for path, one, where in self._leaves(label, value, site, 0):
+            unit = self._unit(path, one, where)
+            if unit is not None:
+                found.append(unit)
 
     # -- where to begin ------------------------------------------------------------------------------------------------
 
@@ -151,8 +159,7 @@ class Look:
         whole = self._gather(value, tensors, scale, 0)
         if not tensors:
             return None
-        storages = Storages()
-        storages.seen = self.known.seen.copy()
+        storages = Storages(self.known.seen)
         counted = int(sum(map(storages.add, tensors)) * scale[0])
         roots = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         graph = graphs.look(roots, storages, before=self.before, deadline=self._deadline) if roots else Graph()

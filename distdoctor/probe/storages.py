@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -23,7 +24,8 @@ class Categories(NamedTuple):
 class Storages:
     """Counts storages that were not counted before. Remembers where they lie, and keeps none of them alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Set[int] = frozenset()) -> None:
+        self.known = known  # not counted either
         self.seen: set[int] = set()
 
     def add(self, tensor: Tensor) -> int:
@@ -34,14 +36,19 @@ class Storages:
             size = 0 if storage.device.type == "meta" else storage.nbytes()
         except (RuntimeError, NotImplementedError, AttributeError):
             return 0
-        if not size or where in self.seen:
+        if not size or where in self.seen or where in self.known:
             return 0
         self.seen.add(where)
         return size
 
 
 def categories(optimizers: Iterable[Optimizer], roots: Iterable[nn.Module]) -> tuple[Categories, Storages]:
-    """What the optimizers and the modules that they train hold, and the storages that belong to it."""
+    """What the optimizers and these modules hold, and the storages that belong to it."""
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass of Tensor must not hear of it
+        return _categories(optimizers, roots)
+
+
+def _categories(optimizers: Iterable[Optimizer], roots: Iterable[nn.Module]) -> tuple[Categories, Storages]:
     storages = Storages()
     parameters: dict[int, Tensor] = {}
     states: list[Tensor] = []
