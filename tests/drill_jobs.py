@@ -1,0 +1,53 @@
+"""Reference trainings with a planted illness, recorded, in ranks of the fork server: `run --fire-drill` without its start."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from jobs import RankResult, run_ranks
+from reference_training import request, train_rank
+
+from distdoctor.launch.sources import with_sources
+from distdoctor.offers import Drill
+from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.run_folder import read_run
+
+EPOCHS = 2  # of trainings whose length the drill does not say
+
+
+def planted(drill: Drill, strategy: str, *, timeout: float = 120, settings: Mapping[str, str] | None = None) -> Recording:
+    """The recording of the job after its end."""
+    options = {"evaluate": False, **drill.arguments}
+    if not {"epochs", "steps"} & options.keys():
+        options["epochs"] = EPOCHS
+    asked = replace(request(strategy, **options), drills=(drill.plant,))
+    with tempfile.TemporaryDirectory() as folder:
+        results = run_ranks(
+            _rank, drill.needs_ranks, asked.to_json(), folder, dict(settings or {}), timeout=timeout, join=False
+        )
+        found = read_run(Path(folder))
+        assert not found.troubles, found.troubles
+        ends = {result.rank: _end(result) for result in results}
+        return with_sources(Recording(Job(world_size=drill.needs_ranks, ends=ends), found.ranks))
+
+
+def _end(result: RankResult) -> RankEnd:
+    assert not result.timed_out, result
+    code = result.exit_code or 0
+    return RankEnd(code if code >= 0 else None, signal=max(0, -code))
+
+
+def _rank(rank: int, world_size: int, text: str, folder: str, settings: dict[str, str]) -> None:
+    os.environ.update(settings, DISTDOCTOR_RUN=folder)
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    from distdoctor.probe.start import start
+
+    start()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    train_rank(rank, world_size, text)
