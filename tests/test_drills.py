@@ -53,10 +53,12 @@ def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tm
 def test_a_planted_illness_is_found_in_what_its_ranks_record(drill: Drill) -> None:
     diagnosis = examine(planted(drill, strategy_of(drill)), PLUGINS.checks.values())
 
-    first = diagnosis.findings[0]
-    assert first.code == drill.code, [finding.title for finding in diagnosis.findings]
-    assert set(drill.ranks) <= set(first.ranks)
-    assert first.place.path.endswith(".py")
+    told = [finding for finding in diagnosis.findings if finding.code == drill.code]
+    worse = [f.title for f in diagnosis.findings if told and (f.severity or 0) > (told[0].severity or 0)]
+    assert told, [finding.title for finding in diagnosis.findings]
+    assert worse == []  # a note about a slow rank may be true on a busy machine
+    assert set(drill.ranks) <= set(told[0].ranks)
+    assert told[0].place.path.endswith(".py")
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "pipeline", "amp", "model-parallel", "tensor", "hybrid"])
