@@ -84,13 +84,12 @@ class Look:
             yield from self._of_stack(frame)
         if self.only_frames:
             return
-        for name, module in list(sys.modules.items()):
-            path = getattr(module, "__dict__", {}).get("__file__")
-            if isinstance(path, str) and path.endswith(".py") and sites.belongs_to_user(path) and name != "__mp_main__":
-                site = site_text(path, 0, "<module>")
-                for label, value in list(module.__dict__.items()):
-                    if not label.startswith("__"):
-                        yield label, value, site
+        for name, path in users_modules().items():
+            module = sys.modules.get(name)
+            site = site_text(path, 0, "<module>")
+            for label, value in list(getattr(module, "__dict__", {}).items()):
+                if not label.startswith("__"):
+                    yield label, value, site
 
     def _of_stack(self, frame: types.FrameType | None) -> Iterator[tuple[str, Any, str]]:
         for _ in range(_FRAMES):
@@ -213,6 +212,20 @@ def _attributes(value: Any) -> dict[str, Any]:
     except AttributeError:
         return {}
     return found if type(found) is dict else {}
+
+
+_known_modules: set[str] = set()
+_users_modules: dict[str, str] = {}
+
+
+def users_modules() -> dict[str, str]:
+    """The user's own modules by name, with their files. A module is judged once: there are thousands, and hardly any is new."""
+    for name in [name for name in list(sys.modules) if name not in _known_modules]:
+        _known_modules.add(name)
+        path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
+        if isinstance(path, str) and path.endswith(".py") and name != "__mp_main__" and sites.belongs_to_user(path):
+            _users_modules[name] = path
+    return _users_modules
 
 
 def users_class(value: Any) -> str:
