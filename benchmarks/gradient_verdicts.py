@@ -3,8 +3,8 @@
     python benchmarks/gradient_verdicts.py [--worlds 2,3,4] [--only WORD] [--no-clean] [--no-planted]
 
 The jobs are those of the tests (`tests/gradient_jobs.py`, `tests/misuse_jobs.py`). A planted case is right in its code, first
-step (within one), ranks (of two ranks against each other, both), first parameter and line; `-` where a case has none of it. A clean one is
-right when there is no error and no warning. Ranks start from a fork server, one job after the other.
+step (within one), ranks (of two ranks against each other, both), first parameter and line; `-` where a case has none of it. A
+clean one is right when there is no error and no warning. Ranks start from a fork server, one job after the other.
 """
 
 from __future__ import annotations
