@@ -82,7 +82,7 @@ def watch_groups(rank: Rank) -> None:
         if rank.tape is not None:
             group = kwargs.get("group", args[0] if args else None)
             everything = group is None or group is c10d.GroupMember.WORLD
-            name = "" if everything else c10d._world.pg_names.get(group, "")
+            name = "" if everything or group is None else c10d._world.pg_names.get(group, "")
             rank.tape.event(EventKind.GROUP_DESTROYED, name, site=rank.tape.texts.id(sites.user_site()))
 
     def destroying(original: Any) -> Any:
