@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from jobs import run_ranks, values
@@ -276,6 +277,89 @@ def trials(rank: int, world_size: int) -> Handed:
     for _trial in range(3):
         sampler.set_epoch(0)
         handed.append(Trainer().epoch(loader))
+    return handed
+
+
+class Part(Sampler[int]):
+    """A rank's piece of the data, cut for `pieces` ranks."""
+
+    def __init__(self, length: int, rank: int, pieces: int, *, shuffles: bool = False) -> None:
+        self.length, self.rank, self.pieces, self.shuffles = length, rank, pieces, shuffles
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        each = self.length // self.pieces
+        order = list(range(self.length))
+        if self.shuffles:
+            random.Random(self.epoch).shuffle(order)
+        return iter(order[self.rank * each : (self.rank + 1) * each])
+
+
+def leaving_a_hole(rank: int, world_size: int, *, pieces: int = 3, shuffles: bool = False) -> Handed:
+    data, trainer, handed = numbers(99), Trainer(), []
+    sampler = Part(99, rank, pieces, shuffles=shuffles)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        handed.append(trainer.epoch(DataLoader(data, batch_size=3, sampler=sampler)))
+    return handed
+
+
+def in_order(rank: int, world_size: int, *, swapped: bool = False) -> Handed:
+    data, trainer, handed = numbers(80), Trainer(), []
+    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=False)
+    test = DataLoader(numbers(64), batch_size=32, sampler=DistributedSampler(numbers(64), shuffle=True))
+    for _epoch in range(2):
+        handed.append(trainer.epoch(DataLoader(data, batch_size=4, sampler=sampler)))
+        if swapped:
+            trainer.test(test)
+    return handed
+
+
+class Augmented(Numbers):
+    """Draws from NumPy or torch, or from a generator of its own."""
+
+    def __init__(self, length: int, source: str) -> None:
+        super().__init__(length)
+        self.source = source
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        noise = {"numpy": np.random.random, "own": self.rng.random, "torch": lambda: float(torch.rand(()))}[self.source]
+        return super().__getitem__(index) + 0 * noise()
+
+
+def _seeded_alike(worker: int) -> None:
+    np.random.seed(0)
+
+
+def _seeded_by_torch(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.rng = np.random.default_rng(info.seed)  # type: ignore[attr-defined]
+
+
+def augmented(rank: int, world_size: int, *, source: str, workers: int = 2, seed_workers: str = "",
+              seed: int | None = None) -> Handed:  # fmt: skip
+    torch.manual_seed(rank if seed is None else seed)
+    data, trainer, handed = Augmented(64, source), Trainer(), []
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    seeding = {"": None, "alike": _seeded_alike, "torch": _seeded_by_torch}[seed_workers]
+    # As below a launcher: the ranks of these tests come from a fork server, which would make the workers too.
+    how = "fork" if workers else None
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        loader = DataLoader(
+            data,
+            batch_size=4,
+            sampler=sampler,
+            num_workers=workers,
+            worker_init_fn=seeding,
+            multiprocessing_context=how,
+        )
+        handed.append(trainer.epoch(loader))
     return handed
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.probe import replicas, sites, wrappers
+from distdoctor.probe import replicas, sites, worker_noise, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.dataset_content import Content, content_of
 from distdoctor.probe.fingerprints import fingerprint
@@ -86,6 +86,7 @@ class SamplesStream:
         self._set_epoch_events = 0
         self._telling = threading.local()
         self._wrapped: set[type] = set()
+        self.noise: worker_noise.WorkerNoise | None = None
 
     # --- loaders -----------------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,8 @@ class SamplesStream:
             known = self.begin(iterator)
         if known.counts:
             known.exhausted()
+        if self.noise is not None and self.noise.waiting:
+            self.noise.write()
 
     def begin(self, iterator: Any) -> Pass:
         """A new pass, seen at its first draw."""
@@ -163,6 +166,8 @@ class SamplesStream:
         self.latest = begun = Pass(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep)
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
+        if self.noise is not None:
+            self.noise.begun(iterator.__dict__.pop("_distdoctor_noise", -1), begun, loader.workers)
         if flags & PassFlag.GRADIENTS_ON:
             self.rank.epoch = told.value if told.value >= 0 else count - 1
         return begun
@@ -170,6 +175,8 @@ class SamplesStream:
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer steps."""
         self.steps += 1
+        if self.noise is not None and self.noise.waiting:
+            self.noise.write()
         number = self._optimizers.get(optimizer)
         if number is None:
             self._seen_optimizers = number = self._seen_optimizers + 1
@@ -328,10 +335,13 @@ def install(rank: Rank) -> None:
     register_optimizer_step_pre_hook(rank.guarded(stream.stepped))
     made = rank.guarded(stream.made)
     exhausted = rank.guarded(stream.exhausted)
+    stream.noise = noise = worker_noise.install(rank, rank.tape)
+    about_to_iterate = rank.guarded(noise.about_to_iterate)
 
     @rank.guarded
     def begun(iterator: Any, loader: Any) -> None:
         iterator.__dict__["_distdoctor_loader"] = known = stream.loader(loader)
+        iterator.__dict__["_distdoctor_noise"] = noise.number
         if known.flags & PassFlag.ITERABLE:
             iterator.__dict__["_next_data"] = stream.watched_stream(iterator)
 
@@ -344,6 +354,7 @@ def install(rank: Rank) -> None:
 
     def iterating(original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            about_to_iterate()
             original(iterator, loader, *args, **kwargs)
             begun(iterator, loader)
 

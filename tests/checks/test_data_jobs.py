@@ -8,7 +8,7 @@ import pytest
 import sample_jobs as jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -131,7 +131,44 @@ def test_a_stream_that_every_worker_repeats_is_found() -> None:
     assert (finding.evidence["workers"], finding.evidence["batches_compared"]) == (2, 12)
 
 
+def test_a_hole_that_nobody_draws_is_found() -> None:
+    recording, _ = jobs.watched(jobs.leaving_a_hole)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.evidence["unseen"]) == ("DD310", (0, 1), 33)
+    assert "samples 66-98" in finding.title
+
+
+def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() -> None:
+    recording, _ = jobs.watched(jobs.in_order)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.place.function) == ("DD312", NOTE, "in_order")
+    recording, _ = jobs.watched(jobs.in_order, swapped=True)
+    assert [(one.code, one.severity) for one in found(recording)] == [("DD312", WARNING)]
+
+
+@pytest.mark.parametrize(
+    ("about", "alike", "severity"),
+    [
+        ({"source": "numpy", "seed_workers": "alike"}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "own"}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "torch", "seed": 0}, "ranks 0-1 draw", NOTE),
+        ({"source": "torch", "seed": 0, "workers": 0}, "ranks 0-1 draw", NOTE),
+    ],
+    ids=["numpy seeded with a constant", "a generator of the data set", "ranks alike", "ranks alike without workers"],
+)
+def test_workers_and_ranks_that_augment_alike_are_found(about: dict[str, Any], alike: str, severity: int) -> None:
+    recording, _ = jobs.watched(jobs.augmented, **about)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity) == ("DD308", (0, 1), severity)
+    assert alike in finding.title
+
+
 HEALTHY = [
+    (jobs.leaving_a_hole, {"shuffles": True}),
+    (jobs.leaving_a_hole, {"pieces": 2}),
+    (jobs.augmented, {"source": "numpy"}),
+    (jobs.augmented, {"source": "torch", "seed_workers": "alike"}),
+    (jobs.augmented, {"source": "own", "seed_workers": "torch"}),
     (jobs.split_by_rank, {"seed_alike": True}),
     (jobs.ordinary, {"workers": 2, "sampler_drops": True}),
     (jobs.ordinary, {"drop_last": True}),

@@ -1,0 +1,62 @@
+"""With which random states the workers of a loader began, of those generators that its samples drew from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from distdoctor.recording.layout import NOISE_SOURCES, EventKind
+from distdoctor.recording.recording import RankLog, Recording
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker in one pass. `states`: digests by source, only of sources that were drawn from. Number 0 of a loader without
+    workers is the rank itself."""
+
+    number: int
+    states: Mapping[str, int]
+
+    def only(self, source: str) -> Worker:
+        """The same worker, reduced to one source."""
+        return Worker(self.number, {source: self.states[source]})
+
+
+@dataclass(frozen=True)
+class WorkerNoise:
+    """The fact: workers by (rank, seq of the pass)."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"samples"})
+    passes: Mapping[tuple[int, int], tuple[Worker, ...]]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        """Nothing is there for data whose samples draw nothing: that is healthy, not unseen."""
+        return cls(
+            {(rank, seq): workers for rank, log in recording.ranks.items() for seq, workers in _passes(log).items()}
+        )
+
+    def workers(self, rank: int, seq: int) -> list[Worker]:
+        """The workers of one pass that drew; none when nothing was drawn."""
+        return [worker for worker in self.passes.get((rank, seq), ()) if worker.states]
+
+
+def _passes(log: RankLog) -> dict[int, tuple[Worker, ...]]:
+    events = log.events[log.events["kind"] == EventKind.WORKER_NOISE]
+    return {int(event["a"]): _workers(log.text(int(event["text"]))) for event in events}
+
+
+def _workers(text: str) -> tuple[Worker, ...]:
+    found = []
+    for number, words in enumerate(text.split(";")):
+        bits, *digests = words.split(",")
+        if not bits.isdigit() or len(digests) != len(NOISE_SOURCES):
+            break  # cut off
+        states = {
+            name: int(digest, 16)
+            for place, (name, digest) in enumerate(zip(NOISE_SOURCES, digests, strict=True))
+            if int(bits) >> place & 1
+        }
+        found.append(Worker(number, states))
+    return tuple(found)

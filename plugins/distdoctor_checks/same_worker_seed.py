@@ -1,0 +1,157 @@
+"""
+DD308 same-worker-seed: workers, epochs or ranks draw the same augmentation.
+
+What it means    The samples draw random numbers, and two workers begin an epoch with their generator in the same state: what the
+                 one flips and crops, the other flips and crops alike. Or a worker begins each epoch as it began the one before.
+                 Or the workers of all ranks do, because the ranks are seeded alike.
+Why it hurts     The augmentation has a fraction of its variety, and it repeats itself. Nothing else shows it.
+How we know      Digests of the generators' states before a worker's first batch, of those generators that changed while samples
+                 were read: torch's, Python's and NumPy's own, and generators that the data set holds (every worker gets a copy).
+What to do       Let torch seed the workers (it seeds all three differently in each worker and epoch), drop the worker_init_fn
+                 that seeds them alike, make generators in worker_init_fn from get_worker_info().seed, and seed each rank apart.
+When it is fine  Samples that draw nothing are never accused. Ranks alike, with workers apart, is a note: other samples meet the
+                 same draws, which costs little.
+Source           torch.utils.data._utils.worker._worker_loop (torch 2.15): base_seed + worker_id; "NumPy's random in workers".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.replicas import Replicas
+from distdoctor.diagnosis.samples import Pass, SampleOrders
+from distdoctor.diagnosis.worker_noise import Worker, WorkerNoise
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import compress, named
+from distdoctor.recording.recording import Recording
+
+
+@check("DD308", "same-worker-seed", severity=WARNING)
+def examine(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> Iterator[Finding]:
+    told: set[str] = set()
+    for alike, found in (
+        ("workers", _by_worker(orders, noise)),
+        ("epochs", _by_epoch(orders, noise)),
+        ("ranks", _by_rank(orders, noise, replicas)),
+    ):
+        for passes, workers in found:
+            line = str(next(iter(passes.values())).made_line)
+            if line not in told:
+                told.add(line)
+                yield _finding(alike, passes, workers)
+
+
+Found = tuple[dict[int, Pass], list[Worker]]
+
+
+def _by_worker(orders: SampleOrders, noise: WorkerNoise) -> Iterator[Found]:
+    """Training passes in which several workers of one rank began alike, with all ranks in which they did."""
+    found: dict[str, dict[int, tuple[Pass, list[Worker]]]] = defaultdict(dict)
+    for rank, passes in orders.by_rank.items():
+        for one in passes:
+            alike = _alike(noise.workers(rank, one.seq)) if one.trains else []
+            if alike:
+                found[str(one.made_line)].setdefault(rank, (one, alike))
+    for by_rank in found.values():
+        yield {rank: one for rank, (one, _) in by_rank.items()}, next(iter(by_rank.values()))[1]
+
+
+def _alike(workers: list[Worker]) -> list[Worker]:
+    """The largest set of workers that share a state."""
+    by_state: dict[tuple[str, int], list[Worker]] = defaultdict(list)
+    for worker in workers:
+        for state in worker.states.items():
+            by_state[state].append(worker.only(state[0]))
+    largest = max(by_state.values(), key=len, default=[])
+    return largest if len(largest) > 1 else []
+
+
+def _by_epoch(orders: SampleOrders, noise: WorkerNoise) -> Iterator[Found]:
+    """A loader whose workers begin an epoch as they began the one before."""
+    found: dict[str, dict[int, tuple[Pass, list[Worker]]]] = defaultdict(dict)
+    for rank in orders.by_rank:
+        for passes in orders.by_loader(rank).values():
+            training = [one for one in passes if one.trains and noise.workers(rank, one.seq)]
+            for earlier, later in pairwise(training):
+                again = _again(noise.workers(rank, earlier.seq), noise.workers(rank, later.seq))
+                if again and earlier.optimizer == later.optimizer:
+                    found[str(later.made_line)].setdefault(rank, (later, again))
+    for by_rank in found.values():
+        yield {rank: one for rank, (one, _) in by_rank.items()}, next(iter(by_rank.values()))[1]
+
+
+def _again(earlier: list[Worker], later: list[Worker]) -> list[Worker]:
+    pairs = zip(earlier, later, strict=False)
+    same = [
+        (one, next((n for n, state in one.states.items() if before.states.get(n) == state), ""))
+        for before, one in pairs
+    ]
+    return [one.only(name) for one, name in same if name]
+
+
+def _by_rank(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> Iterator[Found]:
+    """Replicas whose first workers begin an epoch alike."""
+    for together in orders.together():
+        for known in replicas.sets:
+            passes = dict(together.among(known.ranks).passes)
+            first = [noise.workers(rank, one.seq)[:1] for rank, one in passes.items()]
+            if not together.trains or len(passes) < 2 or not all(first):
+                continue
+            states = [set(workers[0].states.items()) for workers in first]
+            shared = set.intersection(*states)
+            if shared:
+                yield passes, [first[0][0].only(min(shared)[0])]
+
+
+def _finding(alike: str, passes: dict[int, Pass], workers: list[Worker]) -> Finding:
+    one, ranks = next(iter(passes.values())), tuple(passes)
+    source = next(iter(workers[0].states))
+    numbers = [worker.number for worker in workers]
+    what = {
+        "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",
+        "epochs": f"the workers of {named(ranks)} draw in each epoch the augmentation of the epoch before",
+        "ranks": f"{named(ranks)} draw the same augmentation",
+    }[alike]
+    severity = NOTE if alike == "ranks" else WARNING
+    return Finding(
+        title=f"{what}: {_words(source)} begins in the same state",
+        ranks=ranks,
+        severity=severity,
+        confidence=CERTAIN,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is made, {one.workers} workers"),
+            Place(one.loop_line, ranks, "iterates it to train"),
+        ),
+        evidence={"generator": source, "workers": numbers, "epoch": one.number - 1, "dataset": one.data.name},
+        why=f"its state before the first batch is equal, and reading {one.data.name} draws from it",
+        cures=(Cure("seed-by-rank" if alike == "ranks" else "seed-workers"),),
+        at_ns=one.started_ns,
+    )
+
+
+def _words(source: str) -> str:
+    return f"{source}'s generator" if source in ("torch", "random", "numpy") else source
+
+
+def _job(states: dict[int, str], workers: int = 2) -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100).train(workers=workers)
+    for rank, words in states.items():
+        job.logs[rank].event(EventKind.WORKER_NOISE, words, a=1, b=workers)
+    return job.recording()
+
+
+def sick() -> Recording:
+    """A worker_init_fn that seeds NumPy with a constant."""
+    return _job({0: "4,1,2,5,0;4,3,4,5,0", 1: "4,7,8,5,0;4,9,a,5,0"})
+
+
+def healthy() -> Recording:
+    """NumPy begins alike in both workers, but the samples draw from torch alone."""
+    return _job({0: "1,1,2,5,0;1,3,4,5,0", 1: "1,7,8,5,0;1,9,a,5,0"})

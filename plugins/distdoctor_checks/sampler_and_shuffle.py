@@ -1,0 +1,135 @@
+"""
+DD312 sampler-and-shuffle: a loader is given both a sampler and shuffle=True, or the training data are read in order.
+
+What it means    DataLoader(sampler=..., shuffle=True) contradicts itself: torch refuses it, and the job ends. And a training
+                 loader that reads the same order in every epoch, from the first sample to the last, shuffles nothing.
+Why it hurts     Where the data are sorted, by class or by time, each batch holds one kind, and the model forgets the others.
+How we know      The first: torch's own error. The second: torch's SequentialSampler, or a DistributedSampler with shuffle=False,
+                 in two training epochs, over the same indices in rising order. When the evaluation loader shuffles instead,
+                 the two were probably swapped: that is a warning, else it is a note.
+What to do       shuffle=True belongs into the sampler: DistributedSampler(dataset, shuffle=True) and a loader without shuffle.
+When it is fine  Time series and language models are often read in order on purpose, as is data shuffled on disk: a note.
+Source           torch.utils.data.DataLoader.__init__ (torch 2.15): "sampler option is mutually exclusive with shuffle".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.noted import Noted
+from distdoctor.diagnosis.sampler_source import line_at
+from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
+from distdoctor.recording.layout import EventKind, PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+
+REFUSED = "sampler option is mutually exclusive with shuffle"
+LEAST_EPOCHS = 2
+LEAST_DRAWS = 32  # of a rank; fewer samples are no data set that has to be shuffled
+
+
+@check("DD312", "sampler-and-shuffle", severity=NOTE)
+def examine(noted: Noted, orders: SampleOrders | None, recording: Recording) -> Iterator[Finding]:
+    yield from _refused(noted, recording)
+    if orders is not None:
+        yield from _in_order(orders)
+
+
+def _refused(noted: Noted, recording: Recording) -> Iterator[Finding]:
+    """Ranks that torch's error has ended."""
+    found: dict[Site, list[int]] = defaultdict(list)
+    at_ns = 0
+    for rank, log, event in noted.events(EventKind.EXCEPTION):
+        if REFUSED in log.text(int(event["text"])):
+            found[log.site(int(event["site"]))].append(rank)
+            at_ns = at_ns or int(event["at_ns"]) + log.monotonic_to_wall_ns
+    for site, ranks in found.items():
+        line = line_at(recording.sources.get(site.path, ""), site.line)
+        yield Finding(
+            title=f"{named(ranks)} ended: the loader is given a sampler and shuffle=True",
+            ranks=tuple(ranks),
+            severity=ERROR,
+            confidence=CERTAIN,
+            place=site,
+            places=(Place(site, tuple(ranks), "makes the loader"),),
+            evidence={"error": REFUSED},
+            why="a sampler is the order of the samples; torch refuses to be told the order twice",
+            cures=(Cure("shuffle-in-the-sampler", change=_without_shuffle(site, line)),),
+            at_ns=at_ns,
+        )
+
+
+def _without_shuffle(site: Site, line: str) -> str:
+    for words in (", shuffle=True", "shuffle=True, "):
+        if words in line:
+            return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{line.replace(words, '')}"
+    return "leave shuffle=True out of the loader; give it to the sampler"
+
+
+def _in_order(orders: SampleOrders) -> Iterator[Finding]:
+    """Training loaders whose every epoch runs from the first sample to the last."""
+    loaders: dict[str, list[Together]] = defaultdict(list)
+    for together in orders.together():
+        if together.trains:
+            loaders[str(together.one.made_line)].append(together)
+    swapped = {
+        str(one.made_line) for passes in orders.by_rank.values() for one in passes if one.evaluates and one.shuffles
+    }
+    for epochs in loaders.values():
+        passes = [one for together in epochs for one in together.passes.values()]
+        if len(epochs) >= LEAST_EPOCHS and all(_reads_in_order(one) for one in passes):
+            yield _finding(epochs, sorted(swapped))
+
+
+def _reads_in_order(one: Pass) -> bool:
+    stock = one.flags & (PassFlag.WHOLE | PassFlag.DISTRIBUTED_SAMPLER)
+    first = one.first.astype(np.int64)
+    if one.shuffles is not False or not stock or not one.comparable or one.flags & PassFlag.TRANSLATED:
+        return False
+    last = len(first) - len(one.padding) if one.drawn == len(first) else len(first)
+    return last >= LEAST_DRAWS and bool((np.diff(first[:last]) > 0).all())
+
+
+def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
+    one, ranks = epochs[0].one, epochs[0].ranks
+    shuffled = f", while the evaluation shuffles ({swapped[0]}): the two were probably swapped" if swapped else ""
+    return Finding(
+        title=f"the training data are read in order, from the first sample to the last, in {len(epochs)} epochs{shuffled}",
+        ranks=ranks,
+        severity=WARNING if swapped else NOTE,
+        confidence=LIKELY if swapped else POSSIBLE,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}, shuffle off"),
+            Place(one.loop_line, ranks, "iterates it to train"),
+        ),
+        evidence={
+            "sampler": one.sampler,
+            "epochs": len(epochs),
+            "first_indices": [int(index) for index in one.first[:5]],
+        },
+        why=f"{one.sampler_name} does not shuffle; right for data that are shuffled already or must keep their order",
+        cures=(Cure("shuffle-in-the-sampler", effect="every epoch has an order of its own"),),
+        at_ns=one.started_ns,
+    )
+
+
+def sick() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    return job.train(shuffle=False).train(shuffle=False, epoch_told=1, set_epoch_calls=1).recording()
+
+
+def healthy() -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    for epoch in range(2):
+        job.train(epoch=epoch, epoch_told=epoch, set_epoch_calls=epoch + 1).evaluate()
+    return job.recording()

@@ -1,0 +1,141 @@
+"""
+DD310 unseen-samples: a part of the data set is never drawn, in no epoch and on no rank.
+
+What it means    The shares of the ranks leave a hole: an off-by-one in a hand-written sampler, a stride of the wrong world, a
+                 length that was rounded down.
+Why it hurts     The model never sees those samples. Losses look as usual; whole classes can be missing where the data are sorted.
+How we know      Every rank's loader came to its end in two epochs or more, and the same samples were drawn by nobody in each
+                 of them, nor by any other loader over the same data. Which they are is certain; that it was not meant is likely.
+What to do       Let DistributedSampler divide the data, or take range(rank, len(dataset), world_size).
+When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, Subsets (a split on purpose),
+                 epochs of limited steps, a curriculum whose part of the data changes: nothing is reported.
+Source           torch.utils.data.distributed.DistributedSampler covers range(len(dataset)).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.samples import Indices, Pass, SampleOrders, Together, unseen
+from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+LEAST_EPOCHS = 2
+LEAST_SHARE = 0.01  # of the data set; below that it may be what bucketing by size leaves over
+_ON_PURPOSE = ("Weighted", "Subset", "Curriculum", "Limit")
+
+
+@check("DD310", "unseen-samples", severity=WARNING, live=False, family="shares")
+def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+    loaders: dict[str, list[Together]] = defaultdict(list)
+    for together in orders.together():
+        if together.trains and set(together.ranks) == set(range(recording.world_size)):
+            loaders[str(together.one.made_line)].append(together)
+    for epochs in loaders.values():
+        hole = _hole(epochs)
+        if len(hole) and not _drawn_elsewhere(hole, epochs, orders):
+            yield _finding(hole, epochs)
+
+
+def _hole(epochs: list[Together]) -> Indices:
+    """What nobody drew in any epoch, when that is more than the ends of the epochs; as far as indices are kept."""
+    none = np.empty(0, np.uint32)
+    passes = [one for together in epochs for one in together.passes.values()]
+    first = passes[0]
+    if len(epochs) < LEAST_EPOCHS or first.length < 1 or not all(_usable(one, first) for one in passes):
+        return none
+    keep = max(one.keep_one_in for one in passes)
+    per_epoch = [unseen(list(together.passes.values()), first.length) for together in epochs]
+    hole = per_epoch[0]
+    for other in per_epoch[1:]:
+        hole = np.intersect1d(hole, other, assume_unique=True)
+    ends = sum(max(1, one.batch_size) for one in epochs[0].passes.values()) + len(epochs[0].passes)
+    changing = max(len(other) for other in per_epoch) - len(hole)
+    if len(hole) * keep <= max(ends, LEAST_SHARE * first.length) or changing * keep > ends:
+        return none
+    return hole
+
+
+def _usable(one: Pass, first: Pass) -> bool:
+    odd = PassFlag.REPLACEMENT | PassFlag.TRANSLATED
+    return (
+        one.exhausted
+        and one.whole
+        and one.comparable
+        and not one.flags & odd
+        and one.length == first.length
+        and one.data.same_content(first.data)
+        and not any(word in one.sampler for word in _ON_PURPOSE)
+    )
+
+
+def _drawn_elsewhere(hole: Indices, epochs: list[Together], orders: SampleOrders) -> bool:
+    """Whether another loader over the same data, in training or evaluation, draws some of it: then the hole is a split."""
+    first = epochs[0].one
+    own = {(rank, one.seq) for together in epochs for rank, one in together.passes.items()}
+    for rank, passes in orders.by_rank.items():
+        for one in passes:
+            other = (rank, one.seq) not in own and one.data.same_content(first.data) and one.drawn > 0
+            if other and (not one.comparable or len(np.intersect1d(hole, one.indices)) > 0):
+                return True
+    return False
+
+
+def _finding(hole: Indices, epochs: list[Together]) -> Finding:
+    one, ranks = epochs[0].one, epochs[0].ranks
+    count = len(hole) * one.keep_one_in
+    about = "about " if one.keep_one_in > 1 else ""
+    return Finding(
+        title=f"{about}{count:,} of {one.length:,} samples are never drawn, in none of {len(epochs)} epochs: {_range(hole)}",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates it to train"),
+        ),
+        evidence={
+            "unseen": count,
+            "samples": one.length,
+            "examples": [int(index) for index in hole[:5]],
+            "epochs": len(epochs),
+            "drawn": {rank: p.drawn for rank, p in list(epochs[0].passes.items())[:8]},
+            "sampler": one.sampler,
+        },
+        why=f"{named(ranks)} came to the end of every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
+        f"together; {one.sampler_name} leaves the same ones out each time",
+        cures=(Cure("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
+        at_ns=one.started_ns,
+    )
+
+
+def _range(hole: Indices) -> str:
+    """`samples 75-99`, or where they begin and end."""
+    first, last = int(hole[0]), int(hole[-1])
+    gaps = int(np.count_nonzero(np.diff(hole.astype(np.int64)) > 1))
+    return f"samples {first}-{last}" if not gaps else f"between sample {first} and {last}, in {gaps + 1:,} pieces"
+
+
+def _job(orders: dict[int, list[int]], epochs: int = 2) -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    for _ in range(epochs):
+        job.train(orders=orders, sampler="BatchSampler>OwnSampler")
+    return job.recording()
+
+
+def sick() -> Recording:
+    """Each rank takes a third of the data, and there are two ranks."""
+    return _job({0: list(range(33)), 1: list(range(33, 66))})
+
+
+def healthy() -> Recording:
+    """Batches of 4 on 2 ranks drop a few samples at the end of each epoch."""
+    return _job({0: list(range(48)), 1: list(range(48, 96))})
