@@ -17,10 +17,11 @@ from distdoctor.errors import DoctorError
 COMMANDS = {
     "run": "distdoctor.cli.run:run",
     "check-grads": "distdoctor.cli.check_grads:check_grads",
-    "check-data": "distdoctor.cli.check_data:check_data",
     "check-memory": "distdoctor.cli.check_memory:check_memory",
+    "check-data": "distdoctor.cli.check_data:check_data",
     "hang-dump": "distdoctor.cli.hang_dump:hang_dump",
     "compare": "distdoctor.cli.compare:compare",
+    "advise": "distdoctor.cli.advise:advise",
     "examine": "distdoctor.cli.examine:examine",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",

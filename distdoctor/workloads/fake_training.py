@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -99,17 +100,11 @@ class FakeTraining(Training):
     def make_model(self) -> nn.Module:
         model = super().make_model()
         self.ledger.label_training(model, None)
+        self.ledger.timeline.parameters = sum(parameter.numel() for parameter in model.parameters())
         return model
 
     def make_sampler(self, dataset: Any, *, shuffle: bool) -> None:
         return None
-
-    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer = super().make_optimizer(model)
-        if self._foreach:
-            for group in optimizer.param_groups:
-                group["foreach"] = True
-        return optimizer
 
     def make_loader(
         self, dataset: Any, sampler: Any, *, drop_last: bool, skip: int = 0
@@ -130,8 +125,13 @@ class FakeTraining(Training):
         self.scaler.update()
 
     def _start(self) -> None:
+        # ZeroRedundancyOptimizer holds another optimizer, which takes its settings from its groups.
+        for group in self.optimizer.param_groups if self._foreach else ():
+            group["foreach"] = True
         self.progress = Progress(shown=False, steps=STEPS)
         self._label()
+        local = [p.to_local() if isinstance(p, DTensor) else p for p in self.arrangement.module.parameters()]
+        self.ledger.timeline.parameter_bytes = sum(parameter.nbytes for parameter in local)
 
     def _enter(self, phase: str) -> None:
         self.ledger.phase = phase

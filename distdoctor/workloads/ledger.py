@@ -52,7 +52,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.label(parameter.grad, "gradients")
         for buffer in module.buffers():
             self.label(buffer, "buffers")
-        for state in optimizer.state.values() if optimizer is not None else ():
+        inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer holds the one that has state
+        for state in inner.state.values() if inner is not None else ():
             for value in state.values():
                 if isinstance(value, Tensor):
                     self.label(value, "optimizer")

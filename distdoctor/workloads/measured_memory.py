@@ -7,19 +7,19 @@ profiler's memory events are the truth, each allocation and each release of torc
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from distdoctor.workloads import memory_results
+
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
-FOLDER = "DISTDOCTOR_MEMORY"
+STEP = "distdoctor: a step begins"
 PLANT = "distdoctor.workloads.measured_memory:plant"
 
 
@@ -38,36 +38,33 @@ def plant(training: Training) -> None:
             profiler.start()
         return usual()
 
+    def step_starts() -> None:
+        steps.append(time.perf_counter())
+        with torch.profiler.record_function(STEP):
+            pass
+
     def write(training: Training) -> None:
         if on_gpu:
-            peak = torch.cuda.max_memory_allocated(training.device)
+            peaks = [torch.cuda.max_memory_allocated(training.device)]
         else:
             profiler.stop()
-            peak = peak_of(profiler)
-        found = {
-            "rank": training.rank,
-            "peak_bytes": peak,
-            "seconds": [b - a for a, b in itertools.pairwise(steps)],
-        }
-        (Path(os.environ[FOLDER]) / f"memory-{training.rank}.json").write_text(json.dumps(found), encoding="utf-8")
+            peaks = peaks_of(profiler)
+        seconds = [after - before for before, after in itertools.pairwise(steps)]
+        memory_results.write(os.environ[memory_results.FOLDER], training.rank, peaks, seconds)
 
     training.replace("make_model", make_model)
-    training.on("step_start", lambda _: steps.append(time.perf_counter()))
+    training.on("step_start", lambda _: step_starts())
     training.on("training_end", write)
 
 
-def peak_of(profiler: Any) -> int:
-    """The most bytes of host memory that were allocated at one time while this profiler ran."""
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = peak = 0
+def peaks_of(profiler: Any) -> list[int]:
+    """Bytes of host memory: the most at one time until the first step, and in each step."""
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() in ("[memory]", STEP)]
+    held, peaks = 0, [0]
     for event in sorted(events, key=lambda event: event.start_ns()):
-        if event.device_type() == torch._C._autograd.DeviceType.CPU:
+        if event.name() == STEP:
+            peaks.append(held)
+        elif event.device_type() == torch._C._autograd.DeviceType.CPU:
             held += event.nbytes()
-            peak = max(peak, held)
-    return int(peak)
-
-
-def read(folder: Path) -> dict[int, dict[str, Any]]:
-    """What each rank wrote, by rank."""
-    found = [json.loads(path.read_text("utf-8")) for path in folder.glob("memory-*.json")]
-    return {one["rank"]: one for one in sorted(found, key=lambda one: int(one["rank"]))}
+            peaks[-1] = max(peaks[-1], held)
+    return peaks

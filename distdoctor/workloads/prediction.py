@@ -26,6 +26,8 @@ class Prediction:
     """Floating point operations of one step on this rank, forward and backward."""
     recomputed_flops: int
     """Those among them that activation checkpointing does a second time."""
+    parameter_bytes: int
+    """That this rank keeps, on the device or in host memory."""
     sent_bytes: int
     """What this rank sends in one step, with ring algorithms."""
 
@@ -38,16 +40,23 @@ class Predictor:
     """
 
     def __init__(
-        self, request: TrainingRequest, world_size: int, *, device: str = "cpu", shares: int | None = None
+        self,
+        request: TrainingRequest,
+        world_size: int,
+        *,
+        device: str = "cpu",
+        shares: int | None = None,
+        like: Predictor | None = None,
     ) -> None:
         self.request = request
         self.world_size = world_size
         self.device = device
         self.unit = (world_size if shares is None else shares) * request.accumulate
         """The smallest batch: one sample per micro-step and rank that reads its own."""
-        self._traces: dict[int, Timeline] = {}
+        self._traces: dict[int, Timeline] = like._traces if like is not None else {}
         self._scaled: Scaled | None = None
         self._tried = False
+        self._first = 0  # the batch of the timeline that is scaled
 
     def at(self, batch_size: int) -> Prediction:
         """The prediction for this global batch.
@@ -58,7 +67,7 @@ class Predictor:
         if scaled is None:
             timeline = self._trace(batch_size)
             return self._said(timeline, timeline.peak(**self._manner, without=SETUP), 1.0)
-        factor = batch_size / (2 * self.unit)
+        factor = batch_size / self._first
         return self._said(scaled.timeline, scaled.peak(batch_size, **self._manner, without=SETUP), factor)
 
     def exactly(self, batch_size: int) -> Prediction:
@@ -75,15 +84,25 @@ class Predictor:
         return low * self.unit
 
     @property
+    def parameters(self) -> int:
+        """How many parameters the whole model has, sharded or not."""
+        return next(iter(self._traces.values())).parameters
+
+    @property
     def _manner(self) -> dict[str, bool]:
         return {"offloaded": self.request.offload, "rounded": self.device == "cuda"}
 
     def _scaling(self) -> Scaled | None:
         if not self._tried:
             self._tried = True
-            # Not one sample: kernels take other ways with dimensions of size one.
-            batches = (2 * self.unit, 3 * self.unit)
-            self._scaled = Scaled.between(self._trace(batches[0]), self._trace(batches[1]), batches)
+            # What was traced already serves again. With one sample, kernels may take other ways: then two and three.
+            known = sorted(self._traces)[:1]
+            for first in (*known, 2 * self.unit):
+                batches = (first, first + self.unit)
+                self._scaled = Scaled.between(self._trace(batches[0]), self._trace(batches[1]), batches)
+                self._first = first
+                if self._scaled is not None:
+                    break
         return self._scaled
 
     def _trace(self, batch_size: int) -> Timeline:
@@ -101,6 +120,7 @@ class Predictor:
             setup_bytes=max((size for size in _running(timeline, "setup")), default=0),
             flops=int((forward + backward) * factor),
             recomputed_flops=int(again * factor),
+            parameter_bytes=timeline.parameter_bytes,
             sent_bytes=sent_bytes(timeline.traffic, self.world_size),
         )
 

@@ -24,6 +24,11 @@ class Peak:
     categories: dict[str, int]
     host_bytes: int = 0
 
+    @property
+    def state_bytes(self) -> int:
+        """What no smaller batch makes smaller."""
+        return sum(self.categories[name] for name in ("parameters", "gradients", "optimizer", "buffers"))
+
 
 @dataclass
 class Timeline:
@@ -43,6 +48,11 @@ class Timeline:
     """Floating point operations (an addition and a multiplication are two) by phase, in the last step."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes of the tensors given to each kind of collective, in the last step."""
+
+    parameters: int = 0
+    """Of the whole model, counted when it was made."""
+    parameter_bytes: int = 0
+    """Of the parameters that this rank keeps."""
 
     def allocate(self, size: int, category: str, phase: str) -> int:
         """A new storage; returns its number."""

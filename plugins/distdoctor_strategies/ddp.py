@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distdoctor.errors import WrongUse
 from distdoctor.offers import Option, Strategy
 from distdoctor.workloads.request import TrainingRequest, refuse_offload, require_even_shares
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from distdoctor.workloads.training import Training
 
 DDP = Strategy(
@@ -23,6 +26,18 @@ DDP = Strategy(
             False,
         ),
         Option("find-unused-parameters", "Let DDP look for parameters that a step does not use.", bool, False),
+        Option(
+            "gradient-as-bucket-view",
+            "Let gradients live in DDP's buckets, without a second copy of them.",
+            bool,
+            True,
+        ),
+        Option(
+            "shard-optimizer",
+            "ZeroRedundancyOptimizer: each rank keeps the optimizer's state of a share of the parameters.",
+            bool,
+            False,
+        ),
         Option("sync-batch-norm", "Normalise by the whole batch (GPU only).", bool, False),
     ),
 )
@@ -31,6 +46,11 @@ DDP = Strategy(
 def validate(request: TrainingRequest, world_size: int) -> None:
     refuse_offload(request)
     require_even_shares(request, world_size)
+    if request.options["shard_optimizer"] and request.save:
+        raise WrongUse(
+            "a checkpoint of an optimizer that is sharded over the ranks is not written",
+            way_out="Leave out --save or --shard-optimizer, or take --strategy fsdp.",
+        )
     if request.options["sync_batch_norm"] and request.backend == "gloo":
         raise no_synchronised_batch_norm()
 
@@ -63,8 +83,23 @@ def train(training: Training) -> None:
         module,
         device_ids=training.device_ids,
         find_unused_parameters=training.option("find_unused_parameters"),
-        gradient_as_bucket_view=True,  # gradients live in the buckets: no second copy of them
+        gradient_as_bucket_view=training.option("gradient_as_bucket_view"),
     )
+    if training.option("shard_optimizer"):
+        training.replace("make_optimizer", lambda model: sharded_optimizer(training, model))
     training.fit(
         Replica(model, module=module, precision=training.precision).reading_share(training.rank, training.world_size)
     )
+
+
+def sharded_optimizer(training: Training, model: nn.Module) -> torch.optim.Optimizer:
+    """The training's optimizer, with the state of each parameter on one rank only."""
+    import torch
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    settings: dict[str, Any] = {"lr": training.request.lr}
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW
+    if training.request.optimizer == "sgd":
+        kind, settings = torch.optim.SGD, {**settings, "momentum": 0.9}
+    sharded: torch.optim.Optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, **settings)
+    return sharded

@@ -10,7 +10,7 @@ import pytest
 
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
-from distdoctor.workloads import measured_memory
+from distdoctor.workloads import measured_memory, memory_results
 from distdoctor.workloads.data import synthetic
 from distdoctor.workloads.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.request import TrainingRequest, make_request
@@ -34,9 +34,9 @@ def really_allocated(wanted: TrainingRequest, folder: Path, monkeypatch: pytest.
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(measured_memory.FOLDER, str(folder))
+    monkeypatch.setenv(memory_results.FOLDER, str(folder))
     train(Training(replace(wanted, steps=steps, evaluate=False, drills=(measured_memory.PLANT,))))
-    return int(json.loads((folder / "memory-0.json").read_text())["peak_bytes"])
+    return max(json.loads((folder / "memory-0.json").read_text())["peaks"])
 
 
 @pytest.mark.parametrize(

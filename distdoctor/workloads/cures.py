@@ -1,0 +1,123 @@
+"""The remedies against too little memory that distdoctor can put on a reference training itself: what each changes in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distdoctor.errors import WrongUse
+from distdoctor.offers import Strategy
+from distdoctor.workloads.request import TrainingRequest, validate
+
+Strategies = Mapping[str, Strategy]
+
+
+@dataclass(frozen=True)
+class Cure:
+    """One change. `slug` is the remedy's; `flags` is how to ask for it on the command line."""
+
+    slug: str
+    flags: str
+    change: Callable[[TrainingRequest, Strategies], TrainingRequest]
+
+    def applied(self, request: TrainingRequest, strategies: Strategies) -> TrainingRequest:
+        """The request with the change.
+
+        WrongUse: it has it already, or its strategy does not know it.
+        """
+        changed = self.change(request, strategies)
+        if changed == request:
+            raise WrongUse(
+                f"the training has {self.slug} already", way_out="Leave that option out to see what the remedy saves."
+            )
+        return changed
+
+
+def with_strategy(request: TrainingRequest, strategy: Strategy, **options: Any) -> TrainingRequest:
+    """The same training another way, with the strategy's own options at their defaults but for those given."""
+    kept = {option.key: option.default for option in strategy.options}
+    return replace(request, strategy=strategy.name, train=strategy.train, options={**kept, **options})
+
+
+def _fully_shard(request: TrainingRequest, strategies: Strategies) -> TrainingRequest:
+    return request if request.strategy == "fsdp" else with_strategy(request, strategies["fsdp"])
+
+
+def _offload(request: TrainingRequest, strategies: Strategies) -> TrainingRequest:
+    return replace(_fully_shard(request, strategies), offload=True)
+
+
+def _half(request: TrainingRequest, _: Strategies) -> TrainingRequest:
+    return request if request.precision == "bf16" else replace(request, precision="bf16")
+
+
+def _option(name: str, value: object, strategy: str) -> Callable[[TrainingRequest, Strategies], TrainingRequest]:
+    def change(request: TrainingRequest, _: Strategies) -> TrainingRequest:
+        if name not in request.options:
+            raise WrongUse(
+                f"strategy {request.strategy} has no option {name.replace('_', '-')}",
+                way_out=f"Add --strategy {strategy}, the strategy that this remedy is for.",
+            )
+        return replace(request, options={**request.options, name: value})
+
+    return change
+
+
+CURES = {
+    cure.slug: cure
+    for cure in (
+        Cure(
+            "checkpoint-activations",
+            "--checkpoint-activations",
+            lambda request, _: replace(request, checkpoint_activations=True),
+        ),
+        Cure("mixed-precision", "--precision bf16", _half),
+        Cure("fully-shard", "--strategy fsdp", _fully_shard),
+        Cure("offload-to-host", "--strategy fsdp --offload", _offload),
+        Cure(
+            "smaller-micro-batch",
+            "--accumulate N",
+            lambda request, _: replace(request, accumulate=2 * request.accumulate),
+        ),
+        Cure("shard-the-optimizer", "--shard-optimizer", _option("shard_optimizer", True, "ddp")),
+        Cure("gradient-as-bucket-view", "--gradient-as-bucket-view", _option("gradient_as_bucket_view", True, "ddp")),
+        Cure(
+            "set-gradients-to-none",
+            "",
+            lambda request, _: replace(request, drills=tuple(d for d in request.drills if d != ZEROED)),
+        ),
+    )
+}
+"""By slug."""
+ZEROED = "distdoctor.workloads.zeroed_gradients:plant"
+"""What the remedy set-gradients-to-none undoes: gradients that are filled with zeros instead of being given back."""
+
+
+def cure_named(slug: str) -> Cure:
+    """The cure; WrongUse lists those there are."""
+    if slug not in CURES:
+        close = difflib.get_close_matches(slug, CURES, n=1)
+        guess = f"Did you mean {close[0]}? " if close else ""
+        raise WrongUse(f"there is no remedy {slug} to try", way_out=f"{guess}There are {', '.join(CURES)}.")
+    return CURES[slug]
+
+
+def tried(
+    slug: str, request: TrainingRequest, ranks: int, strategies: Strategies
+) -> tuple[TrainingRequest, TrainingRequest]:
+    """(the training without the remedy, the training with it), both possible on this many ranks.
+
+    Where the training has the remedy by default, "without" leaves it out.
+    """
+    cure = cure_named(slug)
+    without = request
+    if slug == "gradient-as-bucket-view" and "gradient_as_bucket_view" in request.options:
+        without = replace(request, options={**request.options, "gradient_as_bucket_view": False})
+    if slug == "set-gradients-to-none":
+        without = replace(request, drills=(*request.drills, ZEROED))
+    cured = cure.applied(without, strategies)
+    for one in (without, cured):
+        validate(one, ranks)
+    return without, cured

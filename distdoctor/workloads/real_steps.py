@@ -1,0 +1,89 @@
+"""A few steps of a reference training in real processes, with something planted to look at them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from distdoctor.errors import CouldNotLook
+from distdoctor.workloads import memory_results
+from distdoctor.workloads.request import TrainingRequest
+
+SECONDS = 600
+STEPS = 4
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "0"}
+"""glibc gives back what torch frees at once: what is resident is what is held."""
+SHORT_OF_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "OutOfMemoryError",
+    "MemoryError",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the ranks wrote, by rank; `short` when memory was asked for in vain."""
+
+    by_rank: dict[int, dict[str, Any]]
+    short: bool = False
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the first two steps and the setup, on the rank that needed most."""
+        return max(memory_results.typical_peak(one) for one in self.by_rank.values())
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of the steps after the first, on the slowest rank."""
+        return max(float(median(one["seconds"][1:] or [0.0])) for one in self.by_rank.values())
+
+
+def train(request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None) -> Steps:
+    """Train `STEPS` steps on this many ranks.
+
+    CouldNotLook: it fails for another reason than memory.
+    """
+    wanted = replace(
+        request, steps=STEPS, epochs=STEPS, evaluate=False, save=None, resume=None, drills=(*request.drills, plant)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "request.json"
+        wanted.write(path)
+        environment = {**os.environ, **MALLOC, **(env or {}), memory_results.FOLDER: folder, "DISTDOCTOR": "0"}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        done = subprocess.run(
+            [*command, "-m", "distdoctor.workloads.train", str(path)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=SECONDS,
+        )
+        if done.returncode == 0:
+            return Steps(memory_results.read(Path(folder)))
+    if any(words in done.stderr for words in SHORT_OF_MEMORY):
+        return Steps({}, short=True)
+    raise CouldNotLook(
+        f"{request.strategy} on {ranks} ranks failed: {_last_error(done.stderr)}",
+        way_out=f"Try `distdoctor run --strategy {request.strategy} --nproc {ranks}` by itself.",
+    )
+
+
+def _last_error(text: str) -> str:
+    lines = [
+        line.partition("]:")[2].strip() or line.strip()
+        for line in text.splitlines()
+        if "Error" in line or "error:" in line
+    ]
+    return lines[0] if lines else "no message"
