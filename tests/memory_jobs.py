@@ -248,6 +248,19 @@ def out_of_memory(rank: int, world_size: int, *, who: int = 1) -> None:
         optimizer.step()
 
 
+def out_of_device_memory(rank: int, world_size: int) -> None:
+    torch.manual_seed(0)
+    model = Net().cuda()
+    optimizer, generator = torch.optim.AdamW(model.parameters()), torch.Generator().manual_seed(rank)
+    for step in range(6):
+        inputs, targets = (tensor.cuda() for tensor in batch(generator))
+        optimizer.zero_grad()
+        if step == 4:
+            inputs = inputs.new_empty(1 << 44)  # 64 TiB of a device
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
 # --- healthy ----------------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import memory_jobs as jobs
 import pytest
+import torch
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
@@ -123,3 +124,17 @@ def test_a_rank_that_runs_out_of_memory_is_named_with_step_phase_line_and_size()
     assert finding.evidence["phase"] == "forward"
     assert finding.place.line == jobs.line("# a hidden layer of 2 GiB")
     assert finding.evidence["held"]["state"] > 0  # type: ignore[index]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_rank_that_runs_out_of_device_memory_is_named_with_what_the_allocator_held() -> None:
+    recording, _ = jobs.watched(jobs.out_of_device_memory, ranks=1, fails=True)
+    finding = only(recording)
+
+    assert (finding.code, finding.evidence["of"], finding.evidence["step"]) == ("DD408", "device memory", 5)
+    assert finding.evidence["asked_bytes"] == 1 << 46
+    assert finding.place.line == jobs.line("# 64 TiB of a device")
+    rows = recording.ranks[0].rows("memory")
+    assert rows["device"][-1] == 0
+    assert rows["capacity"][-1] > rows["reserved"][-1] >= rows["peak"][-1] >= rows["allocated"][-1] > 0

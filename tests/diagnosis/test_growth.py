@@ -146,3 +146,19 @@ def test_sizes_are_written_for_people() -> None:
         "320 MiB",
         "3.25 GiB",
     ]
+
+
+def test_a_worker_without_room_in_shared_memory_is_named_by_its_last_words() -> None:
+    words = (
+        "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's workers "
+        "are out of shared memory. Please try to raise your shared memory limit."
+    )
+    job = memory_job(2).trains(4, shm_size=64 * MIB, shm_free=2 * MIB, workers=4).fails(1, words, "train.py:30 train")
+    (finding,) = load().checks["DD413"].look(job.recording())
+
+    assert (finding.ranks, finding.confidence) == ((1,), "certain")
+    assert "/dev/shm has 64 MiB, 2 MiB of it were free" in finding.why
+    other = (
+        memory_job(2).trains(4).fails(1, "RuntimeError: Caught ValueError in DataLoader worker process 0.", "t.py:3 f")
+    )
+    assert load().checks["DD413"].look(other.recording()) == []

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from distdoctor.diagnosis.memory import Memory
 from distdoctor.probe import graphs
 from distdoctor.probe.holders import Look, locals_of
+from distdoctor.probe.host_memory import children, host
 from distdoctor.probe.memory import is_out_of_memory, looks_at_holders
 from distdoctor.probe.storages import Storages, categories
 from distdoctor.recording.layout import MORE_RINGS, STREAMS, HolderFlag, plan
@@ -115,6 +116,21 @@ def test_a_function_that_asked_for_its_locals_keeps_them() -> None:
     assert found["value"] == 5
     assert mine["value"] == 5
     assert value == 5
+
+
+def test_the_host_and_the_workers_of_a_loader_are_counted() -> None:
+    from torch.utils.data import DataLoader
+
+    found = host()
+    assert 0 < found.available <= found.limit
+    assert 0 <= found.shm_free <= found.shm_size
+    before = children()[0]
+    batches = iter(DataLoader(list(range(8)), num_workers=2))
+    next(batches)
+    count, size = children()
+    assert count - before == 2
+    assert size > 1 << 20
+    del batches
 
 
 def test_only_requests_for_memory_count_as_such() -> None:
