@@ -1,12 +1,14 @@
 """Features that a collective gathered without their gradient, and that the loss was computed from all the same.
 
 At `backward` the graph of the loss is searched for the bits that came out of the collective. On the CPU, a few times; nothing is
-kept alive.
+kept alive: of what was gathered a checksum is remembered.
 """
 
 from __future__ import annotations
 
+import ctypes
 import weakref
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOKS = 6  # backward passes that are searched
 NODES = 4000  # of one graph
-MOST_BYTES = 64 << 20  # of what was gathered
+MOST_BYTES = 16 << 20  # of what was gathered
 
 
 @dataclass
@@ -36,9 +38,12 @@ class Gather:
     op: str
     site: int
     given: weakref.ref[Tensor]
-    outputs: list[weakref.ref[Tensor]]  # one for each rank, or a single one for all
-    own: int  # this rank's number in the group; -1 unknown
-    nbytes: int
+    parts: list[tuple[int, int]]  # (bytes, checksum) of what came from each rank, or of all together
+    own: int  # this rank's number in the group
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for size, _ in self.parts)
 
 
 class Gathers:
@@ -71,6 +76,8 @@ class Gathers:
                 return
             names = ("tensor_list", "tensor") if op == "all_gather" else ("output_tensor", "input_tensor")
             out, given = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names))
+            if kwargs.get("async_op", len(args) > 3 and args[3]):
+                return  # nothing is there yet
             if isinstance(given, Tensor) and given.requires_grad and given.device.type == "cpu" and given.numel() > 1:
                 self._remember(op, out if isinstance(out, list) else [out], given, args, kwargs)
 
@@ -87,13 +94,13 @@ class Gathers:
     def _remember(self, op: str, outputs: list[Any], given: Tensor, args: Any, kwargs: Any) -> None:
         if not all(type(one) is Tensor and one.is_contiguous() and not one.requires_grad for one in outputs):
             return
-        nbytes = sum(one.nbytes for one in outputs)
-        if nbytes > MOST_BYTES or len(self._pending) >= 8:
+        if sum(one.nbytes for one in outputs) > MOST_BYTES or len(self._pending) >= 8:
             return
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         own = torch.distributed.get_rank(group)
         site = self.stream.tape.texts.id(sites.user_site())
-        self._pending.append(Gather(op, site, weakref.ref(given), [weakref.ref(o) for o in outputs], own, nbytes))
+        parts = [(one.nbytes, _checksum(one.data_ptr(), one.nbytes)) for one in outputs]
+        self._pending.append(Gather(op, site, weakref.ref(given), parts, own))
 
     def backward_begins(self, root: Any) -> None:
         """Search the graph of what `backward` is called on."""
@@ -112,10 +119,9 @@ class Gathers:
 
     def _judge(self, one: Gather, nodes: Sequence[Any], saved: Sequence[Tensor]) -> None:
         """`more` is `cut`: the loss has no other way to what was gathered; `reached`: it has one."""
-        outputs = [tensor for ref in one.outputs if (tensor := ref()) is not None]
-        if len(outputs) < len(one.outputs) or one.site in self._told:
+        if one.site in self._told:
             return
-        found = [tensor for tensor in saved if _holds(tensor, outputs, one.own)]
+        found = [tensor for tensor in saved if _holds(tensor, one)]
         if not found or any(tensor.requires_grad for tensor in found):
             return
         given = one.given()
@@ -157,24 +163,24 @@ def _saved_by(node: Any) -> Iterator[Tensor]:
                 yield from (part for part in value if isinstance(part, Tensor))
 
 
-def _holds(tensor: Tensor, outputs: Sequence[Tensor], own: int) -> bool:
-    """Whether a tensor lies in what was gathered, or holds the bits of all other ranks one behind the other (cat, stack).
+def _holds(tensor: Tensor, one: Gather) -> bool:
+    """Whether a tensor's storage holds the bits that came from all other ranks, one behind the other (cat, stack, the output).
 
     A part of zeros alone proves nothing.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         return False
     storage = tensor.untyped_storage()
-    if any(storage.data_ptr() == one.untyped_storage().data_ptr() for one in outputs):
-        return True
-    if len(outputs) < 2 or storage.nbytes() != sum(one.nbytes for one in outputs):
+    if storage.nbytes() != one.nbytes:
         return False
-    with torch.no_grad():
-        raw, at = torch.empty(0, dtype=torch.uint8).set_(storage), 0
-        for rank, one in enumerate(outputs):
-            part = raw[at : at + one.nbytes]
-            at += one.nbytes
-            bits = one.detach().reshape(-1).view(torch.uint8)
-            if rank != own and not (torch.equal(part, bits) and bool(bits.any())):
-                return False
-    return True
+    at = storage.data_ptr()
+    for rank, (size, checksum) in enumerate(one.parts):
+        if (rank != one.own or len(one.parts) == 1) and _checksum(at, size) != checksum:
+            return False
+        at += size
+    others = [part for rank, part in enumerate(one.parts) if rank != one.own or len(one.parts) == 1]
+    return any(checksum != zlib.crc32(bytes(size)) for size, checksum in others)
+
+
+def _checksum(address: int, size: int) -> int:
+    return zlib.crc32((ctypes.c_char * size).from_address(address)) if size else 0
