@@ -77,7 +77,7 @@ CURES = {
         Cure("fully-shard", "--strategy fsdp", _fully_shard),
         Cure("offload-to-host", "--strategy fsdp --offload", _offload),
         Cure(
-            "smaller-micro-batch",
+            "halve-the-micro-batch",
             "--accumulate N",
             lambda request, _: replace(request, accumulate=2 * request.accumulate),
         ),

@@ -1,0 +1,64 @@
+"""
+DD402 activation-bound: activations fill the device.
+
+What it means    What forward keeps for backward is the largest part of the memory at its highest point.
+Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and activations are more than
+                 parameters with gradients, and more than optimizer state.
+What to do       Recompute activations block by block, autocast to 16 bits, or halve the micro-batch and accumulate.
+                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+Source           torch.utils.checkpoint; torch.amp; Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.memory import MIB, Memory, mib
+from distdoctor.diagnosis.memory_bound import fullest
+from distdoctor.recording.recording import Recording
+
+
+@check("DD402", "activation-bound", severity=NOTE, live=False)
+def examine(memory: Memory) -> Iterator[Finding]:
+    found = fullest(memory, "activations")
+    if found is None:
+        return
+    bound, ranks = found
+    yield Finding(
+        title=f"activations take {mib(bound.activations)} of a device of {mib(bound.capacity)} that is nearly full",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=bound.site,
+        evidence=bound.evidence,
+        why=bound.why,
+        cures=(
+            Cure("checkpoint-activations", effect=f"most of {mib(bound.activations)}, for one more forward per step"),
+            Cure(
+                "mixed-precision", effect=f"up to {mib(bound.activations // 2)}: activations of matrix products halve"
+            ),
+            Cure("halve-the-micro-batch", effect=f"{mib(bound.activations // 2)}: activations halve"),
+        ),
+    )
+
+
+def sick() -> Recording:
+    return _job(peak=7_400)
+
+
+def healthy() -> Recording:
+    """The same job on a device with room left."""
+    return _job(peak=6_000)
+
+
+def _job(peak: int) -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    held = {"parameters": 600, "gradients": 600, "state": 1_200}
+    columns: dict[str, Any] = {name: size * MIB for name, size in held.items()}
+    job = memory_job(2).trains(4, device=0, capacity=8_000 * MIB, peak=peak * MIB, **columns)
+    return job.recording()

@@ -1,0 +1,67 @@
+"""
+DD403 optimizer-bound: the optimizer's state fills the device.
+
+What it means    What the optimizer remembers of each parameter is the largest part of the memory at its highest point.
+Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and optimizer state is more than
+                 parameters with gradients, and more than activations.
+What to do       Shard the optimizer's state over the ranks, or everything (fully_shard), or keep it in host memory.
+                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+Source           torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., ZeRO, 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.memory import MIB, Memory, mib
+from distdoctor.diagnosis.memory_bound import fullest
+from distdoctor.recording.recording import Recording
+
+
+@check("DD403", "optimizer-bound", severity=NOTE, live=False)
+def examine(memory: Memory) -> Iterator[Finding]:
+    found = fullest(memory, "optimizer")
+    if found is None:
+        return
+    bound, ranks = found
+    yield Finding(
+        title=f"optimizer state takes {mib(bound.optimizer)} of a device of {mib(bound.capacity)} that is nearly full",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=bound.site,
+        evidence=bound.evidence,
+        why=bound.why,
+        cures=(
+            Cure(
+                "shard-the-optimizer",
+                effect=f"{mib(bound.sharded(bound.optimizer))} per rank, divided by {bound.ranks}",
+            ),
+            Cure(
+                "offload-to-host",
+                effect=f"{mib(bound.optimizer)} per rank go to host memory, with the parameters' shards",
+            ),
+        ),
+    )
+
+
+def sick() -> Recording:
+    return _job(peak=7_400)
+
+
+def healthy() -> Recording:
+    """The same job on a device with room left."""
+    return _job(peak=6_000)
+
+
+def _job(peak: int) -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    held = {"parameters": 1_500, "gradients": 1_000, "state": 3_000}
+    columns: dict[str, Any] = {name: size * MIB for name, size in held.items()}
+    job = memory_job(2).trains(4, device=0, capacity=8_000 * MIB, peak=peak * MIB, **columns)
+    return job.recording()

@@ -1,0 +1,64 @@
+"""
+DD404 parameter-bound: parameters and gradients fill the device.
+
+What it means    The model itself, with its gradients, is the largest part of the memory at its highest point.
+Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and parameters with gradients are
+                 more than optimizer state, and more than activations.
+What to do       Shard the model over the ranks (fully_shard), or keep the shards in host memory.
+                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+Source           torch.distributed.fsdp.fully_shard; Rajbhandari et al., ZeRO, 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.memory import MIB, Memory, mib
+from distdoctor.diagnosis.memory_bound import fullest
+from distdoctor.recording.recording import Recording
+
+
+@check("DD404", "parameter-bound", severity=NOTE, live=False)
+def examine(memory: Memory) -> Iterator[Finding]:
+    found = fullest(memory, "weights")
+    if found is None:
+        return
+    bound, ranks = found
+    yield Finding(
+        title=f"parameters and gradients take {mib(bound.weights)} of a device of {mib(bound.capacity)} that is nearly full",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=bound.site,
+        evidence=bound.evidence,
+        why=bound.why,
+        cures=(
+            Cure(
+                "fully-shard",
+                effect=f"{mib(bound.sharded(bound.weights + bound.optimizer))} per rank, divided by {bound.ranks}",
+            ),
+            Cure("offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank go to host memory"),
+        ),
+    )
+
+
+def sick() -> Recording:
+    return _job(peak=7_400)
+
+
+def healthy() -> Recording:
+    """The same job on a device with room left."""
+    return _job(peak=6_000)
+
+
+def _job(peak: int) -> Recording:
+    from distdoctor.testing.memory import memory_job
+
+    held = {"parameters": 3_000, "gradients": 3_000}
+    columns: dict[str, Any] = {name: size * MIB for name, size in held.items()}
+    job = memory_job(2).trains(4, device=0, capacity=8_000 * MIB, peak=peak * MIB, **columns)
+    return job.recording()
