@@ -6,6 +6,8 @@ a set time of its own thread. What it found are numbers and names; when it is ov
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
 import types
 from collections import deque
@@ -110,7 +112,7 @@ class Look:
     def _leaves(self, label: str, value: Any, site: str, depth: int) -> Iterator[tuple[str, Any, str]]:
         """Tensors and containers below a variable, with the path to them and where to look for what puts things there."""
         kind = type(value)  # isinstance would ask a proxy for its __class__, which is the user's code
-        if id(value) in self._seen or issubclass(kind, (type, types.ModuleType, str, bytes, int, float)):
+        if id(value) in self._seen or issubclass(kind, (types.ModuleType, str, bytes, int, float)):
             return
         if issubclass(kind, _KEEPING):
             self._seen.add(id(value))
@@ -119,7 +121,13 @@ class Look:
         if depth >= _DEEPEST or issubclass(kind, Optimizer):
             return
         self._seen.add(id(value))
-        if kind is types.MethodType:
+        if issubclass(kind, type):
+            yield from self._of_class(value, depth)
+        elif kind is functools._lru_cache_wrapper:
+            for inner in gc.get_referents(value):  # lru_cache(maxsize=None) keeps results in a plain dictionary
+                if type(inner) is dict and inner is not _attributes(value):
+                    yield from self._leaves(f"{label} (lru_cache)", inner, site, depth + 1)
+        elif kind is types.MethodType:
             yield from self._leaves(f"{label}.__self__", value.__self__, site, depth + 1)
         elif kind is types.FunctionType:
             if value.__closure__ and sites.belongs_to_user(value.__code__.co_filename):
@@ -134,6 +142,16 @@ class Look:
             there = site if site.startswith(f"{path}\0") else site_text(path, 0, kind.__name__)
             for name, inner in list(_attributes(value).items()):
                 yield from self._leaves(f"{label}.{name}", inner, there, depth + 1)
+
+    def _of_class(self, owner: type, depth: int) -> Iterator[tuple[str, Any, str]]:
+        """What the user keeps on a class of the user's own."""
+        module = sys.modules.get(owner.__module__) if type(owner.__module__) is str else None
+        path = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(path, str) and sites.belongs_to_user(path):
+            site = site_text(path, 0, owner.__name__)
+            for name, inner in list(type.__getattribute__(owner, "__dict__").items()):
+                if issubclass(type(inner), _KEEPING):
+                    yield from self._leaves(f"{owner.__name__}.{name}", inner, site, depth + 1)
 
     def _of_module(self, label: str, root: nn.Module, site: str, depth: int) -> Iterator[tuple[str, Any, str]]:
         """What the user has put on modules, besides parameters, buffers and children."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import memory_jobs as jobs
 import pytest
@@ -89,6 +90,26 @@ def test_a_look_finds_what_variables_and_attributes_hold() -> None:
     assert units["recent"].flags == HolderFlag.BOUNDED
     assert units["recorder.seen"].bytes == 28
     assert "recorder.forbidden" not in units
+
+
+class Registry:
+    """Keeps things on the class."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+
+@functools.cache
+def cached(number: int) -> torch.Tensor:
+    return torch.ones(number)
+
+
+def test_a_look_finds_what_classes_and_unbounded_caches_hold() -> None:
+    Registry.seen.append(torch.ones(11))
+    cached(13)
+    units = {unit.label: unit for unit in Look(Storages(), seconds=5).units()}
+
+    assert units["Registry.seen"].bytes == 44
+    assert units["cached (lru_cache)"].bytes == 52
 
 
 def test_a_look_keeps_nothing_alive() -> None:
