@@ -145,7 +145,7 @@ def slow_data_everywhere(rank: int) -> None:
 
 def read_ahead(rank: int) -> None:
     """The same slow samples, made by workers while the model is at work."""
-    training(rank, data=0.012, workers=2, forward=0.02, backward=0.02)
+    training(rank, data=0.012, workers=1, forward=0.02, backward=0.02, steps=22)
 
 
 def slow_forward(rank: int, **about: Any) -> None:
@@ -225,10 +225,12 @@ class Wide(nn.Module):
         return Working.apply(self.large(self.body(inputs)), 0.0, self.seconds)  # type: ignore[no-any-return]
 
 
-def on_the_wire(rank: int, *, hidden: bool = False, width: int = 120_000, seconds: float = 0.01) -> None:
-    model = DistributedDataParallel(Wide(width, seconds, hidden), bucket_cap_mb=1)
+def on_the_wire(
+    rank: int, *, hidden: bool = False, width: int = 120_000, seconds: float = 0.0, steps: int = STEPS
+) -> None:
+    model = DistributedDataParallel(Wide(width, seconds, hidden), bucket_cap_mb=1 if hidden else 200)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 64)).mean().backward()  # what is sent
         optimizer.step()
@@ -257,7 +259,7 @@ def pipelined(rank: int, *, seconds: tuple[float, float] = (0.002, 0.008), steps
         optimizer.step()
 
 
-def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 40) -> None:
+def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -270,7 +272,7 @@ def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 40) -> None
         optimizer.step()
 
 
-def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 40) -> None:
+def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

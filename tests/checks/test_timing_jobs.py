@@ -59,7 +59,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.averaged_at_once, {}),
     (jobs.pipelined, {"seconds": (0.005, 0.005)}),
     (jobs.searching_for_a_reason, {}),
-    (jobs.on_the_wire, {"hidden": True, "seconds": 0.2}),
+    (jobs.on_the_wire, {"hidden": True, "seconds": 0.15, "steps": 20}),
     (jobs.barriers_now_and_then, {}),
 ]
 
