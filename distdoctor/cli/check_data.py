@@ -22,6 +22,11 @@ WALK_STREAMS = "collectives,progress,samples,environment"
 class CheckDataCommand(RunCommand):
     """The options of `run`, and a reference training where nothing else is asked for."""
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Of the reference training's options, --save and --resume are ours here: we make the checkpoint."""
+        ours = ("training_save", "training_resume")
+        return [option for option in super().get_params(ctx) if option.name not in ours]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = {arg.partition("=")[0].replace("_", "-") for arg in args}
         walks = bool({"--loader", "--dry"} & given)
@@ -44,13 +49,28 @@ class CheckDataCommand(RunCommand):
             help="Read the loaders that this function returns in each rank, without training (--epochs times, by default 2).",
         ),
         click.Option(["--dry"], is_flag=True, help="Only read loaders; needs --loader."),
+        click.Option(
+            ["--resume", "resumes"],
+            is_flag=True,
+            help="Run the job twice more, to a checkpoint and on from it: which samples repeat, which are lost?",
+        ),
+        click.Option(
+            ["--at"],
+            type=click.IntRange(1),
+            metavar="STEP",
+            help="With --resume and --strategy: end it there.  [default: 2/3]",
+        ),
+        click.Option(
+            ["--stop-args"], metavar="ARGS", help="With --resume: what makes your script save a checkpoint and end."
+        ),
+        click.Option(["--resume-args"], metavar="ARGS", help="With --resume: what makes your script go on from it."),
         *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
     ],
     panels=run.panels,
     context_settings=run.context_settings,
 )
 @click.pass_context
-def check_data(ctx: click.Context, /, loader: str | None, dry: bool, **values: Any) -> None:
+def check_data(ctx: click.Context, /, loader: str | None, dry: bool, resumes: bool, **values: Any) -> None:
     """Is every rank reading the right data? Account for every sample of every loader, epoch and rank.
 
     Alone it trains the reference workload with DistributedDataParallel on two ranks; with --strategy any other way of training;
@@ -58,6 +78,10 @@ def check_data(ctx: click.Context, /, loader: str | None, dry: bool, **values: A
     in real ranks. The first line is the answer. The table below it has, for each loader, epoch and rank, how many samples were
     drawn, how many different ones, how many again as padding, which ranks drew the same ones, what nobody drew, and which
     earlier epoch had the same order.
+
+    With --resume the job is run three times: in one piece, to a checkpoint, and on from it. A reference training saves and
+    resumes by itself; a script is told how: `check-data --resume --stop-args "--max-steps 50 --save c.pt" --resume-args
+    "--resume c.pt" train.py`. Samples that repeat or are lost are counted, epoch by epoch, with the likely cause (DD704).
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
@@ -66,10 +90,18 @@ def check_data(ctx: click.Context, /, loader: str | None, dry: bool, **values: A
         return
     if loader or dry:
         _walk_instead(loader, values)
+    from distdoctor.cli.resume_job import Protocol, compare_runs
     from distdoctor.cli.run_job import execute
 
+    protocol = Protocol.of(values, ctx.meta[COMMAND]) if resumes else None
     text = values["output_format"] in (None, "text") or values["output"] is not None
-    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], lambda folder: _show(folder, values, text=text)))
+
+    def afterwards(folder: Path) -> None:
+        if protocol is not None:
+            compare_runs(folder, protocol)
+        _show(folder, values, text=text)
+
+    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], afterwards))
 
 
 def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
@@ -101,7 +133,11 @@ def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
 
     plugins = load_plugins(load({"no_plugin": values["no_plugin"]}))
     ignored = {code.upper() for code in values["ignore"] or ()}
-    checks = [check for check in plugins.checks.values() if check.code.startswith("DD3") and check.code not in ignored]
+    checks = [
+        check
+        for check in plugins.checks.values()
+        if check.code.startswith(("DD3", "DD704")) and check.code not in ignored
+    ]
     recording = with_sources(read_run(folder))
     findings = examine(recording, checks).findings
     deliver.show(sample_table.render(recording, findings) + "\n", sys.stdout if text else sys.stderr)

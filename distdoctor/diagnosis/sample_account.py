@@ -74,13 +74,13 @@ class LoaderAccount:
 def accounts(orders: SampleOrders) -> list[LoaderAccount]:
     """The account of every loader, in the order in which they were first read."""
     found: dict[tuple[str, str, str], list[Together]] = defaultdict(list)
-    for together in _everything(orders):
+    for together in everything(orders):
         one = together.one
         found[str(one.made_line), str(one.loop_line), _purpose(together)].append(together)
     return [_account(purpose, epochs) for (_, _, purpose), epochs in found.items()]
 
 
-def _everything(orders: SampleOrders) -> Iterator[Together]:
+def everything(orders: SampleOrders) -> Iterator[Together]:
     """What ranks read side by side, and what one rank read alone, by the time of its beginning."""
     together = list(orders.together())
     taken = {(rank, one.seq) for group in together for rank, one in group.passes.items()}

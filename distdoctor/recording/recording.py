@@ -17,6 +17,7 @@ from distdoctor.recording.tape_reader import Rows, dtype_of
 if TYPE_CHECKING:
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.job_log import Clue
+    from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.stacks import Stacks
 
 
@@ -214,7 +215,8 @@ class Recording:
     """What was seen of a job. `streams` are the names that were recorded; a stream that is not in it is not *healthy*, it is
     *not examined*. `sources` holds lines of user files around the sites, when they could be read: path -> text. `stacks` are
     what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away.
-    `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them."""
+    `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them,
+    `resumption` what a resumed job draws, where `check-data --resume` has compared it."""
 
     job: Job
     ranks: Mapping[int, RankLog]
@@ -224,6 +226,7 @@ class Recording:
     stacks: Stacks | None = None
     clues: tuple[Clue, ...] = ()
     comparison: Comparison | None = None
+    resumption: Resumption | None = None
 
     @property
     def world_size(self) -> int:

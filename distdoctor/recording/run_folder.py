@@ -22,6 +22,7 @@ from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
 from distdoctor.recording.layout import STREAMS
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Trouble
+from distdoctor.recording.resumption import read_resumption
 from distdoctor.recording.tape_reader import Tape, read_tape
 
 JOB_FILE = "job.json"
@@ -62,7 +63,8 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
     for note in sorted(folder.glob("no-probe-*.txt")):
         troubles.append(Trouble(f"process {note.stem[9:]} is not recorded: {note.read_text('utf-8', 'replace')[:500]}"))
-    return replace(assemble(ranks, job or Job(), troubles), comparison=read_comparison(folder))
+    found = assemble(ranks, job or Job(), troubles)
+    return replace(found, comparison=read_comparison(folder), resumption=read_resumption(folder))
 
 
 def assemble(ranks: Mapping[int, RankLog], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:

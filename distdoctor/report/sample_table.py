@@ -11,6 +11,7 @@ from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.resumption import Resumption
 
 EPOCHS = 12  # of one loader; the first and the last ones where there are more
 HEAD = ("epoch", "rank", "drawn", "distinct", "padding", "order")
@@ -23,7 +24,22 @@ def render(recording: Recording, findings: Iterable[Finding] = ()) -> str:
     except NotSeen as reason:
         return f"no verdict on data: {reason}\n"
     loaders = accounts(orders)
-    return "\n\n".join([answer(loaders, list(findings)), *(_loader(one) for one in loaders)]) + "\n"
+    blocks = [answer(loaders, list(findings)), *(_loader(one) for one in loaders)]
+    if recording.resumption is not None:
+        blocks.append(_resumption(recording.resumption))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _resumption(found: Resumption) -> str:
+    if found.trouble:
+        return f"resumption: not compared, {found.trouble}"
+    words = [
+        f"resumption after step {found.step}, {found.into_epoch:,} of {found.of_epoch:,} samples into epoch {found.epoch}:",
+        f"{found.repeated:,} samples repeat, {found.lost:,} are lost; the resumed job {found.order}",
+    ]
+    names = (("repeat", found.examples[0]), ("are lost", found.examples[1]))
+    words += [f"for example {', '.join(map(str, some))} {verb}" for verb, some in names if some]
+    return "\n  ".join(words)
 
 
 def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding]) -> str:

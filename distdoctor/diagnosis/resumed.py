@@ -1,0 +1,150 @@
+"""Three recordings of one job, uninterrupted, interrupted and resumed: which samples repeat, which are lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.sample_account import everything
+from distdoctor.diagnosis.samples import Indices, Pass, SampleOrders, Together, comparable_indices
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.resumption import Resumption
+
+EXAMPLES = 5
+LEAST_DRAWS = 8  # that agree, of one rank, to call two orders the same
+
+
+def compare(whole: Recording, before: Recording, after: Recording) -> Resumption:
+    """The account. `before` ended at a checkpoint from which `after` goes on; `whole` is the same job in one piece."""
+    try:
+        base, begun, resumed = (training_epochs(recording) for recording in (whole, before, after))
+    except NotSeen as reason:
+        return Resumption(trouble=str(reason))
+    if len(begun) > len(base):
+        return Resumption(trouble=f"the interrupted job made {len(begun)} epochs, the uninterrupted one {len(base)}")
+    last = len(begun) - 1
+    drawn, of_epoch = _drawn(begun[last]), _drawn(base[last])
+    partial = drawn < of_epoch
+    epoch = last if partial else last + 1
+    follows = _follows(base, begun, resumed[0], epoch)
+    # The resumed job's first epoch belongs to the one under way, unless it begins with the order of the next.
+    at = epoch + 1 if follows == "next" else epoch
+    later: list[Together | None] = [*[None] * at, *resumed]
+    joined = [[part for part in (_at(begun, e), _at(later, e)) if part is not None] for e in range(len(base))]
+    repeated, lost, keep = _difference(base, joined)
+    place = resumed[0].one.made_line or resumed[0].one.loop_line
+    return Resumption(
+        step=max((int(log.steps["step"][-1]) for log in before.ranks.values() if len(log.steps)), default=0),
+        epoch=epoch,
+        into_epoch=drawn if partial else 0,
+        of_epoch=of_epoch,
+        repeated=keep * sum(repeated.values()),
+        lost=keep * sum(lost.values()),
+        order=_words(follows, epoch),
+        wrong_order=follows == "first" and epoch > 0,
+        examples=(tuple(sorted(repeated)[:EXAMPLES]), tuple(sorted(lost)[:EXAMPLES])),
+        ranks=resumed[0].ranks,
+        path=place.path,
+        line=place.line,
+        function=place.function,
+        keep_one_in=keep,
+    )
+
+
+def _at(epochs: Sequence[Together | None], number: int) -> Together | None:
+    return epochs[number] if number < len(epochs) else None
+
+
+def training_epochs(recording: Recording) -> list[Together]:
+    """The epochs of the loader that was trained on most, in order."""
+    loaders: dict[str, list[Together]] = defaultdict(list)
+    for together in everything(SampleOrders.of(recording)):
+        if together.trains:
+            loaders[str(together.one.made_line)].append(together)
+    if not loaders:
+        raise NotSeen("no optimizer stepped while a loader was read")
+    epochs = max(loaders.values(), key=lambda one: sum(_drawn(together) for together in one))
+    if not all(one.whole for together in epochs for one in together.passes.values()):
+        raise NotSeen("the recording does not hold every epoch any more")
+    return epochs
+
+
+def _drawn(together: Together) -> int:
+    return sum(one.drawn for one in together.passes.values())
+
+
+def _follows(base: Sequence[Together], begun: Sequence[Together], resumed: Together, epoch: int) -> str:
+    """What the first epoch of the resumed job is: `rest` of the epoch under way, its `start`, the `next` one, the `first`, or
+    another order (`other`)."""
+    partial = epoch < len(begun)
+    expected = begun[epoch] if partial else None
+    if epoch < len(base) and _continues(base[epoch], expected, resumed):
+        return "rest"
+    if epoch < len(base) and partial and _continues(base[epoch], None, resumed):
+        return "start"
+    if epoch + 1 < len(base) and _continues(base[epoch + 1], None, resumed):
+        return "next"
+    if epoch > 0 and (_continues(base[0], None, resumed) or _continues(base[0], expected, resumed)):
+        return "first"
+    return "other"
+
+
+def _continues(base: Together, begun: Together | None, resumed: Together) -> bool:
+    """Whether every rank draws on where it had stopped in this order (at the start of it without `begun`)."""
+    for rank, one in resumed.passes.items():
+        whole, earlier = base.passes.get(rank), begun.passes.get(rank) if begun is not None else None
+        if whole is None or (begun is not None and earlier is None):
+            return False
+        if not _from(whole, len(earlier.indices) if earlier is not None else 0, one):
+            return False
+    return True
+
+
+def _from(whole: Pass, at: int, one: Pass) -> bool:
+    order, found = whole.indices[at:], one.indices
+    n = min(len(order), len(found))
+    return n >= min(LEAST_DRAWS, len(order)) and bool(np.array_equal(order[:n], found[:n]))
+
+
+def _difference(
+    base: Sequence[Together], joined: Sequence[Sequence[Together]]
+) -> tuple[dict[int, int], dict[int, int], int]:
+    """How often each sample is drawn too often, and how often too rarely, epoch by epoch; one index in how many was looked at."""
+    repeated: dict[int, int] = defaultdict(int)
+    lost: dict[int, int] = defaultdict(int)
+    keep = 1
+    for whole, parts in zip(base, joined, strict=True):
+        pieces = [one for part in parts for one in part.passes.values()]
+        lists, keep = comparable_indices([*whole.passes.values(), *pieces])
+        size = len(whole.passes)
+        values, expected, found = _counts(lists[:size], lists[size:])
+        for value, one, other in zip(values, expected, found, strict=True):
+            if other > one:
+                repeated[int(value)] += int(other - one)
+            elif one > other:
+                lost[int(value)] += int(one - other)
+    return repeated, lost, keep
+
+
+def _counts(one: Sequence[Indices], other: Sequence[Indices]) -> tuple[Indices, NDArray[np.int64], NDArray[np.int64]]:
+    """Every value, how often it is in the one, and how often in the other."""
+    none = np.empty(0, np.uint32)
+    first, second = np.concatenate([*one, none]), np.concatenate([*other, none])
+    values = np.union1d(first, second)
+    counts = [np.bincount(np.searchsorted(values, part), minlength=len(values)) for part in (first, second)]
+    different = counts[0] != counts[1]
+    return values[different], counts[0][different], counts[1][different]
+
+
+def _words(follows: str, epoch: int) -> str:
+    return {
+        "rest": "goes on where it had stopped",
+        "start": f"begins epoch {epoch} again from its first sample: the position in the epoch is not restored",
+        "next": f"begins epoch {epoch + 1}: the rest of epoch {epoch} is skipped",
+        "first": f"draws in the order of epoch 0 instead of epoch {epoch}: the sampler is not told the epoch",
+        "other": f"draws in another order than epoch {epoch} had: the seed or the random state is not restored",
+    }[follows]

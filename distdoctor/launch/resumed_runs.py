@@ -1,0 +1,40 @@
+"""One job twice more: to a checkpoint, and on from it. Each run leaves a recording of what it drew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from distdoctor.launch.side_by_side import _end, _reason
+
+STREAMS = "collectives,progress,samples"  # what the comparison needs
+BEFORE, AFTER = "interrupted", "resumed"  # folders within the run folder
+
+
+def torchrun(options: Sequence[str], script: Sequence[str]) -> list[str]:
+    """The command line of torch's own launcher."""
+    return [sys.executable, "-m", "torch.distributed.run", *options, *script]
+
+
+def run(command: Sequence[str], folder: Path, seconds: float) -> str:
+    """Run to the end, recording into `folder`; why it failed in one line, "" when it did not. Ended after `seconds`.
+
+    What the job prints to stdout is left out: it has been seen in the uninterrupted run.
+    """
+    folder.mkdir(mode=0o700)
+    env = {**os.environ, "DISTDOCTOR_RUN": str(folder), "DISTDOCTOR_STREAMS": STREAMS}
+    env.pop("DISTDOCTOR", None)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
+    try:
+        _, errors = process.communicate(timeout=seconds)
+        return _reason(errors) if process.returncode else ""
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {seconds:.0f} s"
+    finally:
+        if process.poll() is None:
+            _end(process)

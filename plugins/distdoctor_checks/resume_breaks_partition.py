@@ -1,0 +1,78 @@
+"""
+DD704 resume-breaks-partition: after a resumption samples of the epoch under way repeat, or are lost.
+
+What it means    The checkpoint holds the model but not where the data were: the epoch's number, the position in it, the sampler's
+                 seed. The resumed job begins the epoch again, skips its rest, or shuffles otherwise.
+Why it hurts     A job that is interrupted often sees the beginnings of its epochs again and again, and their ends hardly ever.
+                 The loss jumps after each resumption, and no two runs are comparable.
+How we know      `distdoctor check-data --resume` runs the job uninterrupted, to a step, and resumed from there, and counts each
+                 sample in each epoch over all ranks: what was drawn more or less often than without the interruption.
+What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip what was drawn, in the
+                 sampler and not by reading it, or save a StatefulDataLoader's state_dict.
+When it is fine  Checkpoints at the ends of epochs, with the epoch restored. Another order in which every sample still comes once.
+Source           torchdata StatefulDataLoader; torchtitan saves its loader's state with each checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.resumption import Resumption
+
+
+@check("DD704", "resume-breaks-partition", severity=WARNING, live=False)
+def examine(recording: Recording) -> Iterator[Finding]:
+    found = recording.resumption
+    if found is None:
+        raise NotApplicable("no resumption was compared (`distdoctor check-data --resume` does)")
+    if found.trouble:
+        raise NotSeen(f"the resumption was not compared: {found.trouble}")
+    if not found.healthy:
+        yield _finding(found)
+
+
+def _finding(found: Resumption) -> Finding:
+    about = "about " if found.keep_one_in > 1 else ""
+    numbers = [
+        f"{about}{n:,} samples {verb}" for n, verb in ((found.repeated, "repeat"), (found.lost, "are lost")) if n
+    ]
+    what = " and ".join(numbers) or f"the order of epoch 0 comes again in epoch {found.epoch}"
+    site = Site(found.path, found.line, found.function)
+    return Finding(
+        title=f"resumed after step {found.step}, {what}: it {found.order}",
+        ranks=found.ranks,
+        confidence=CERTAIN,
+        place=site,
+        places=(Place(site, found.ranks, "the training loader is made, in the resumed job"),),
+        evidence={
+            name: value for name, value in asdict(found).items() if name not in ("path", "line", "function", "trouble")
+        },
+        why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; every sample "
+        "was counted in each epoch, uninterrupted and resumed",
+        cures=(Cure("restore-the-position", effect="after a resumption every sample of the epoch still comes once"),),
+    )
+
+
+def _job(found: Resumption) -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    return replace(sampled_job(ranks=2, length=100).train().recording(), resumption=found)
+
+
+_AT = Resumption(
+    step=10, epoch=0, into_epoch=40, of_epoch=100, ranks=(0, 1), path="/job/train.py", line=12, function="main"
+)
+
+
+def sick() -> Recording:
+    """The epoch begins again from its first sample."""
+    return _job(replace(_AT, repeated=40, order="begins epoch 0 again from its first sample"))
+
+
+def healthy() -> Recording:
+    """It goes on where it had stopped."""
+    return _job(replace(_AT, order="goes on where it had stopped"))

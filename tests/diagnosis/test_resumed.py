@@ -1,0 +1,77 @@
+"""What a resumed job repeats and loses is counted exactly, and how it goes on is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from distdoctor.diagnosis.resumed import compare
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.resumption import Resumption, read_resumption
+from distdoctor.testing.samples import sampled_job, share
+
+
+def job(*epochs: tuple[int, int, int]) -> Recording:
+    """Two ranks' epochs over 100 samples as (whose order, first draw of a rank, last draw)."""
+    made = sampled_job(ranks=2, length=100)
+    for epoch, first, last in epochs:
+        orders = {rank: share(100, 2, rank, epoch=epoch)[first:last] for rank in range(2)}
+        made.train(orders=orders, epoch_told=epoch, set_epoch_calls=1)
+    return made.recording()
+
+
+WHOLE = [(0, 0, 50), (1, 0, 50), (2, 0, 50)]
+BEFORE = [(0, 0, 50), (1, 0, 20)]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "numbers", "words"),
+    [
+        ([(1, 20, 50), (2, 0, 50)], (0, 0), "goes on where it had stopped"),
+        ([(1, 0, 50), (2, 0, 50)], (40, 0), "begins epoch 1 again"),
+        ([(2, 0, 50)], (0, 60), "the rest of epoch 1 is skipped"),
+    ],
+    ids=["healthy", "the epoch again", "the rest skipped"],
+)
+def test_repeated_and_lost_samples_are_counted(
+    resumed: Sequence[tuple[int, int, int]], numbers: tuple[int, int], words: str
+) -> None:
+    found = compare(job(*WHOLE), job(*BEFORE), job(*resumed))
+    assert (found.repeated, found.lost, found.trouble) == (*numbers, "")
+    assert (found.epoch, found.into_epoch, found.of_epoch) == (1, 40, 100)
+    assert words in found.order
+    assert found.healthy == (numbers == (0, 0))
+
+
+def test_a_sampler_that_forgets_the_epoch_is_named() -> None:
+    found = compare(job(*WHOLE), job(*BEFORE), job((0, 20, 50), (2, 0, 50)))
+    drawn = {index for rank in range(2) for index in share(100, 2, rank, epoch=1)[:20]}
+    added = {index for rank in range(2) for index in share(100, 2, rank, epoch=0)[20:]}
+    assert (found.repeated, found.lost) == (len(drawn & added), 100 - len(drawn | added))
+    assert "order of epoch 0 instead of epoch 1" in found.order
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_may_go_on_in_another_order() -> None:
+    found = compare(job(*WHOLE), job((0, 0, 50)), job((7, 0, 50), (8, 0, 50)))
+    assert (found.repeated, found.lost, found.healthy) == (0, 0, True)
+    again = compare(job(*WHOLE), job((0, 0, 50)), job((0, 0, 50), (2, 0, 50)))
+    assert (again.repeated, again.lost, again.healthy) == (0, 0, False)
+
+
+def test_it_is_kept_in_the_run_folder(tmp_path: object) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    found = compare(job(*WHOLE), job(*BEFORE), job((1, 0, 50), (2, 0, 50)))
+    found.write(folder)
+    assert read_resumption(folder) == found
+    (folder / "resumption.json").write_text("{")
+    assert read_resumption(folder) is None
+
+
+def test_without_training_there_is_a_reason() -> None:
+    untrained = sampled_job(ranks=2, length=100).evaluate().recording()
+    assert compare(untrained, untrained, untrained) == Resumption(
+        trouble="no optimizer stepped while a loader was read"
+    )
