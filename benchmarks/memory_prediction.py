@@ -39,9 +39,9 @@ MODELS = ("mlp", "gpt", "convnet", "resnet18")
 BATCHES = (16, 64)
 
 
-def points(models: tuple[str, ...], batches: tuple[int, ...]) -> Iterator[tuple[str, str, int]]:
+def points(ways: list[str], models: list[str], batches: tuple[int, ...]) -> Iterator[tuple[str, str, int]]:
     """Way, model and batch of each training."""
-    for batch, way, model in itertools.product(batches, WAYS, models):
+    for batch, way, model in itertools.product(batches, ways, models):
         yield way, model, batch
 
 
@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--quick", action="store_true", help="one batch")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")
     options = parser.parse_args()
@@ -59,7 +60,9 @@ def main() -> None:
         f"{'way':18}{'model':10}{'batch':>6}{'ranks':>6}{'predicted MB':>14}{'measured MB':>22}{'error':>18}  predicted in",
         flush=True,
     )
-    for way, model, batch in points(tuple(options.models.split(",")), BATCHES[:1] if options.quick else BATCHES):
+    for way, model, batch in points(
+        options.ways.split(","), options.models.split(","), BATCHES[:1] if options.quick else BATCHES
+    ):
         if time.monotonic() - began > options.seconds:
             break
         name, given = WAYS[way]

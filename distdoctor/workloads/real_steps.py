@@ -59,9 +59,14 @@ def train(request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, st
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "request.json"
         wanted.write(path)
-        environment = {**os.environ, **MALLOC, **(env or {}), memory_results.FOLDER: folder, "DISTDOCTOR": "0"}
+        outside = {
+            name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        }
+        environment = {**outside, **MALLOC, **(env or {}), memory_results.FOLDER: folder, "DISTDOCTOR": "0"}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [sys.executable]
+        if ranks > 1:
+            command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         done = subprocess.run(
             [*command, "-m", "distdoctor.workloads.train", str(path)],
             check=False,

@@ -98,12 +98,36 @@ def test_a_remedy_that_is_tried_saves_what_was_predicted(say: Say, tmp_path: Pat
 
 
 @pytest.mark.job
-def test_the_batch_that_is_found_really_trains_near_the_prediction(say: Say) -> None:
-    said = say(
-        "advise", "--find-batch-size", "--gpus", "1x400MiB", "--model", "gpt", "--backend", "gloo", "--output-format", "json"
+def test_a_rank_with_a_budget_trains_within_it_and_is_refused_more() -> None:
+    from dataclasses import replace
+
+    from distdoctor import plugins
+    from distdoctor.workloads.edge import _runs_short
+    from distdoctor.workloads.prediction import Predictor
+    from distdoctor.workloads.request import make_request
+
+    found = plugins.load()
+    request = make_request(
+        found.strategies["single"], {"model": "gpt"}, models=found.models.values(), sources=found.data.values(), backend="gloo"
     )  # fmt: skip
+    budget = 300 << 20
+    predicted = Predictor(request, 1).largest(budget)
+
+    assert not _runs_short(replace(request, batch_size=int(0.8 * predicted)), 1, budget)
+    assert _runs_short(replace(request, batch_size=int(1.3 * predicted)), 1, budget)
+
+
+@pytest.mark.parametrize("really", [90, 100, 117])
+def test_the_search_ends_at_the_edge_wherever_it_lies(say: Say, monkeypatch: pytest.MonkeyPatch, really: int) -> None:
+    from distdoctor.workloads import edge
+
+    monkeypatch.setattr(edge, "_runs_short", lambda request, ranks, budget: request.batch_size > really)
+    monkeypatch.setattr(edge.Predictor, "largest", lambda self, budget: 100)
+
+    said = say("advise", "--find-batch-size", "--gpus", "2x1GiB", "--strategy", "ddp", "--output-format", "json")
 
     found = json.loads(said.out)
     assert said.code == 0
-    assert 0.8 * found["predicted"] < found["largest"] < 1.1 * found["predicted"]
-    assert found["largest"] < found["too_large"]
+    assert found["largest"] <= really < found["too_large"]
+    assert found["too_large"] - found["largest"] <= 2
+    assert found["predicted"] == 100
