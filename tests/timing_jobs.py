@@ -229,10 +229,10 @@ def on_the_wire(
     rank: int, *, hidden: bool = False, width: int = 120_000, seconds: float = 0.0, steps: int = STEPS
 ) -> None:
     model = DistributedDataParallel(Wide(width, seconds, hidden), bucket_cap_mb=1 if hidden else 200)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.module.body.parameters(), lr=0.01)  # the large layer is only sent
     for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.ones(2, 64)).mean().backward()  # what is sent
+        model.zero_grad()
+        model(torch.ones(1, 64)).mean().backward()  # what is sent
         optimizer.step()
 
 

@@ -258,9 +258,12 @@ class Timing:
 
     def is_worth(self, per_step: Middle, share: float) -> bool:
         """Whether so many nanoseconds of each step are worth a word: that share of a step, no scatter, and not a trifle."""
+        return per_step.stands_out and self.is_much(per_step, share)
+
+    def is_much(self, per_step: Middle, share: float) -> bool:
+        """Whether the median is that share of a step and no trifle, however it scatters."""
         return (
             per_step.count >= FEWEST
-            and per_step.stands_out
             and per_step.value >= max(WORTH_STEP_NS, share * self.step_ns)
             and per_step.value * max(per_step.count, self.steps) >= WORTH_SECONDS * SECOND
         )

@@ -5,8 +5,8 @@ What it means    DistributedDataParallel sends a bucket as soon as its gradients
                  still on its way when backward has nothing left to compute is exposed: everybody waits for the wire.
 Why it hurts     More ranks make it worse: the bytes stay, the computing shrinks.
 How we know      From the moment when the last rank issued its last bucket to the end of backward: waiting for a slower rank is
-                 not in it (that is DD123). Its median is a quarter of the step or more, three deviations above zero, and the
-                 buckets of a step hold 1 MiB or more.
+                 not in it (that is DD123). Its median is a quarter of the step or more, three steps of four reach half of
+                 it, and the buckets of a step hold 1 MiB or more.
 What to do       More computing per byte (a larger batch, accumulation under no_sync), fewer bytes (16-bit gradients by a
                  communication hook), earlier buckets (bucket_cap_mb where one bucket holds everything), a faster link.
 When it is fine  Small models on slow links for a short time: below half a second in all nothing is reported. On a device the
@@ -47,12 +47,15 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
     if not len(native) or not all(timing.ranks[rank].on_cpu for rank in arrivals.ranks):
         return None
     over = _last_bucket(arrivals, native)
-    exposed = {rank: Middle.of(_exposed(timing.ranks[rank], over)) for rank in arrivals.ranks}
+    each = {rank: _exposed(timing.ranks[rank], over) for rank in arrivals.ranks}
+    exposed = {rank: Middle.of(found) for rank, found in each.items()}
     rank = min(exposed, key=lambda one: exposed[one].value)  # all of them wait at least that long
     least = exposed[rank]
+    if not least.count or np.quantile(each[rank], 0.25) < 0.5 * least.value:
+        return None  # now and then, not in each step
     steps, counts = np.unique(arrivals.steps[native], return_counts=True)
     nbytes = int(np.median([int(rows["nbytes"][native][arrivals.steps[native] == step].sum()) for step in steps]))
-    if nbytes < FEWEST_BYTES or not timing.is_worth(least, SHARE):
+    if nbytes < FEWEST_BYTES or not timing.is_much(least, SHARE):
         return None
     buckets, milliseconds = int(np.median(counts)), least.value / MILLISECOND
     site = arrivals.site(rank, int(native[-1]))
