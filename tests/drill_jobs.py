@@ -21,7 +21,9 @@ from distdoctor.recording.run_folder import read_run
 EPOCHS = 2  # of trainings whose length the drill does not say
 
 
-def planted(drill: Drill, strategy: str, *, timeout: float = 120, settings: Mapping[str, str] | None = None) -> Recording:
+def planted(
+    drill: Drill, strategy: str, *, timeout: float = 120, settings: Mapping[str, str] | None = None
+) -> Recording:
     """The recording of the job after its end."""
     options = {"evaluate": False, **drill.arguments}
     if not {"epochs", "steps"} & options.keys():
