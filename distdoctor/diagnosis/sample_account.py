@@ -73,11 +73,13 @@ class LoaderAccount:
 
 def accounts(orders: SampleOrders) -> list[LoaderAccount]:
     """The account of every loader, in the order in which they were first read."""
-    found: dict[tuple[str, str, str], list[Together]] = defaultdict(list)
+    found: dict[tuple[object, ...], list[Together]] = defaultdict(list)
     for together in everything(orders):
         one = together.one
-        found[str(one.made_line), str(one.loop_line), _purpose(together)].append(together)
-    return [_account(purpose, epochs) for (_, _, purpose), epochs in found.items()]
+        # A library's own loader has no line of the user's: there the loader's number and size tell one from another.
+        known = 0 if one.made_line or one.loop_line else (one.loader, one.length)
+        found[_purpose(together), str(one.made_line), str(one.loop_line), known].append(together)
+    return [_account(str(purpose), epochs) for (purpose, *_), epochs in found.items()]
 
 
 def everything(orders: SampleOrders) -> Iterator[Together]:

@@ -8,11 +8,13 @@ two batches of a pass; afterwards the fetcher is torch's own again. Spawned work
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import os
 import random
 import struct
 import sys
+from array import array
 from collections import deque
 from typing import Any
 
@@ -27,6 +29,7 @@ from distdoctor.recording.layout import NOISE_SOURCES, EventKind
 PASSES = 8  # of one rank whose workers are looked at
 WORKERS = 16  # of one loader
 BATCHES = 2  # of one worker
+ATTRIBUTES = 64  # of a data set, among which its own generators are looked for
 _SLOT = struct.Struct("<BB6x4Q")  # batches looked at, generators drawn from (a bit each), digests of the states before
 
 
@@ -83,37 +86,48 @@ class WorkerNoise:
         at = _SLOT.size * (self.number * WORKERS + worker)
         if info is not None:
             self.number = -1  # of this worker's copy: what it reads in later epochs has no slot
-        original, left, first = fetcher.fetch, [BATCHES], [_states(dataset)]
+        original, left = fetcher.fetch, [BATCHES]
 
         def fetch(index: Any) -> Any:
             before = _states(dataset)
             try:
                 return original(index)
             finally:
-                try:
-                    left[0] -= 1
-                    self._leave(at, before, _states(dataset), first[0] if left[0] < BATCHES - 1 else before)
-                    if left[0] <= 0:
-                        del fetcher.fetch
-                except Exception:
+                left[0] -= 1
+                if not before or not self._leave(at, before, _states(dataset)) or left[0] <= 0:
                     fetcher.__dict__.pop("fetch", None)
 
         fetcher.fetch = fetch
 
-    def _leave(self, at: int, before: tuple[int, ...], after: tuple[int, ...], first: tuple[int, ...]) -> None:
+    def _leave(self, at: int, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+        """Put a batch's states where the rank finds them; False when they could not be read."""
+        if not after:
+            return False
         batches, drawn, *digests = _SLOT.unpack_from(self.memory, at)
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
             drawn |= (one != other) << number
         _SLOT.pack_into(self.memory, at, batches + 1, drawn, *(digests if batches else before))
+        return True
 
 
 def _states(dataset: Any) -> tuple[int, ...]:
-    """Digests of the states of torch's, Python's and NumPy's default generators, and of generators that the data set holds."""
-    own = b"".join(_state_of(held) for held in vars(dataset).values()) if hasattr(dataset, "__dict__") else b""
+    """Digests of the states of torch's, Python's and NumPy's default generators, and of generators that the data set holds.
+
+    Never raises: () when they cannot be read, which ends the look.
+    """
+    try:
+        return _digests(dataset)
+    except Exception:
+        return ()
+
+
+def _digests(dataset: Any) -> tuple[int, ...]:
+    held = itertools.islice(getattr(dataset, "__dict__", {}).values(), ATTRIBUTES)
+    own = b"".join(map(_state_of, held))
     numpy = sys.modules.get("numpy")
     states = (
         torch.get_rng_state().numpy().tobytes(),
-        repr(random.getstate()).encode(),
+        _python_state(random.getstate()),
         repr(numpy.random.get_state(legacy=False)["state"]["pos"]).encode()
         + numpy.random.get_state(legacy=False)["state"]["key"].tobytes()
         if numpy is not None
@@ -123,12 +137,16 @@ def _states(dataset: Any) -> tuple[int, ...]:
     return tuple(int.from_bytes(hashlib.blake2b(s, digest_size=8).digest(), "little") if s else 0 for s in states)
 
 
+def _python_state(state: tuple[Any, ...]) -> bytes:
+    return array("I", state[1]).tobytes()
+
+
 def _state_of(held: Any) -> bytes:
     """The state of a generator, b"" for anything else."""
     if isinstance(held, torch.Generator):
         return held.get_state().numpy().tobytes() if held.device.type == "cpu" else b""
     if type(held) is random.Random:
-        return repr(held.getstate()).encode()
+        return _python_state(held.getstate())
     if type(held).__module__.startswith("numpy.random"):
         bits = getattr(held, "bit_generator", None)
         return repr(bits.state).encode() if bits is not None else repr(held.get_state()).encode()
