@@ -84,7 +84,8 @@ class Gathers:
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
-                gathered(args, kwargs)
+                if not torch.compiler.is_compiling():  # a whole graph (fullgraph=True) may not be left for us
+                    gathered(args, kwargs)
                 return result
 
             return call

@@ -285,6 +285,40 @@ def test_a_rank_whose_recorder_fell_silent_is_not_accused_of_having_left(tmp_pat
     assert "TypeError" in reasons["DD101"]
 
 
+COMPILED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def step(x):
+    parts = torch.empty(x.numel() * dist.get_world_size())
+    dist.all_gather_into_tensor(parts, x)
+    dist.all_reduce(x)
+    return parts.sum() + x.sum()
+compiled = torch.compile(step, backend="eager", fullgraph=True)
+assert compiled(torch.arange(4.0)) == step(torch.arange(4.0))
+model = torch.compile(torch.nn.Linear(4, 4), backend="aot_eager", fullgraph=True)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_whole_graph_is_compiled_as_without_us(tmp_path: Path) -> None:
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    done = launch(script, folder, ranks=1)
+
+    assert done.returncode == 0, done.stderr
+    recording = read_run(folder)
+    assert recording.troubles == ()
+    assert len(recording.ranks[0].steps) == 3
+
+
 def test_the_probe_swallows_no_interrupt() -> None:
     from distdoctor.probe.context import Rank
 
