@@ -55,7 +55,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
     if np.median(between[together]) > BETWEEN * np.median(took):
         return None
     each = Middle.of([float(took[arrivals.steps[mine] == step].sum()) for step in steps])
-    if each.value < SHARE * timing.step_ns or not each.stands_out:
+    if each.value < SHARE * timing.step_ns:
         return None
     site = arrivals.site(arrivals.ranks[0], int(mine[0]))
     if not site:
