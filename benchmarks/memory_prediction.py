@@ -86,7 +86,7 @@ def show(way: str, model: str, request: TrainingRequest, ranks: int, errors: dic
     started = time.monotonic()
     prediction = predict(request, ranks)
     seconds = time.monotonic() - started
-    predicted = max(prediction.setup_bytes, prediction.peak.bytes + prediction.peak.host_bytes)
+    predicted = prediction.total_bytes
     measured = [memory_results.typical_peak(one) for one in real_steps.train(request, ranks, PLANT).by_rank.values()]
     apart = [predicted / peak - 1 for peak in measured]
     errors.setdefault(request.strategy, []).extend(apart)

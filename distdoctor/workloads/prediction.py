@@ -22,6 +22,8 @@ class Prediction:
 
     peak: Peak
     setup_bytes: int
+    total_bytes: int
+    """The highest sum of what device and host hold, setup included: what a training on the CPU takes."""
     flops: int
     """Floating point operations of one step on this rank, forward and backward."""
     recomputed_flops: int
@@ -66,14 +68,15 @@ class Predictor:
         scaled = self._scaling()
         if scaled is None:
             timeline = self._trace(batch_size)
-            return self._said(timeline, timeline.peak(**self._manner, without=SETUP), 1.0)
+            return self._said(timeline, timeline.peak(**self._manner, without=SETUP), timeline.peak().bytes, 1.0)
         factor = batch_size / self._first
-        return self._said(scaled.timeline, scaled.peak(batch_size, **self._manner, without=SETUP), factor)
+        total = scaled.peak(batch_size).bytes
+        return self._said(scaled.timeline, scaled.peak(batch_size, **self._manner, without=SETUP), total, factor)
 
     def exactly(self, batch_size: int) -> Prediction:
         """The same from a trace of its own, where the batch is the only one asked for."""
         timeline = self._trace(batch_size)
-        return self._said(timeline, timeline.peak(**self._manner, without=SETUP), 1.0)
+        return self._said(timeline, timeline.peak(**self._manner, without=SETUP), timeline.peak().bytes, 1.0)
 
     def largest(self, budget: int, *, most: int = 1 << 20) -> int:
         """The largest global batch whose peak is within `budget` bytes, a multiple of `unit`; 0 where none is."""
@@ -112,12 +115,13 @@ class Predictor:
             )
         return self._traces[batch_size]
 
-    def _said(self, timeline: Timeline, peak: Peak, factor: float) -> Prediction:
+    def _said(self, timeline: Timeline, peak: Peak, total: int, factor: float) -> Prediction:
         forward, backward = timeline.flops.get("forward", 0), timeline.flops.get("backward", 0)
         again = max(0, backward - 2 * forward) if self.request.checkpoint_activations else 0
         return Prediction(
             peak=peak,
             setup_bytes=max((size for size in _running(timeline, "setup")), default=0),
+            total_bytes=total,
             flops=int((forward + backward) * factor),
             recomputed_flops=int(again * factor),
             parameter_bytes=timeline.parameter_bytes,

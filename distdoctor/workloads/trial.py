@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from distdoctor.diagnosis.memory import mib
 from distdoctor.workloads import real_steps
-from distdoctor.workloads.prediction import Prediction, predict
+from distdoctor.workloads.prediction import predict
 from distdoctor.workloads.request import TrainingRequest
 
 CLOSE = 0.10
@@ -70,8 +70,8 @@ def try_remedy(
     return Trial(
         slug,
         ranks,
-        _both(before),
-        _both(after),
+        before.total_bytes,
+        after.total_bytes,
         measured[0].peak_bytes,
         measured[1].peak_bytes,
         measured[0].step_seconds,
@@ -80,11 +80,6 @@ def try_remedy(
         after.sent_bytes,
         max(0, after.flops - before.flops),
     )
-
-
-def _both(prediction: Prediction) -> int:
-    """On the CPU the host is the device."""
-    return max(prediction.peak.bytes + prediction.peak.host_bytes, prediction.setup_bytes)
 
 
 def render(trial: Trial) -> str:
