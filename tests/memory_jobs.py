@@ -186,7 +186,7 @@ def cache_without_bound(rank: int, world_size: int, *, steps: int = 40) -> None:
         cache[step] = torch.ones(256, 1024)  # one MiB in each step
 
 
-def evaluated_with_gradients(rank: int, world_size: int, *, without: bool = False, loader: bool = True) -> None:
+def evaluated_with_gradients(rank: int, world_size: int, *, without: bool = False, mixed: bool = False) -> None:
     model, optimizer, generator = made(rank)
     data = DataLoader(TensorDataset(*batch(generator, 1024)), batch_size=256)
     for _ in range(2):
@@ -195,15 +195,15 @@ def evaluated_with_gradients(rank: int, world_size: int, *, without: bool = Fals
             optimizer.zero_grad()
             cross_entropy(model(inputs), targets).backward()
             optimizer.step()
-        with torch.set_grad_enabled(not without):
-            validate(model, data if loader else [batch(generator) for _ in range(4)])
+        validate(model, data, without=without, mixed=mixed)
 
 
-def validate(model: nn.Module, data: Any) -> float:
-    model.eval()  # no dropout from here on
+def validate(model: nn.Module, data: Any, *, without: bool, mixed: bool) -> float:
+    model.eval()
     correct = 0.0
     for inputs, targets in data:  # validation
-        output = model(inputs)
+        with torch.set_grad_enabled(not without), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            output = model(inputs)
         correct += float((output.argmax(-1) == targets).float().mean())
     return correct
 

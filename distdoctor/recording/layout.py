@@ -576,7 +576,9 @@ class EventKind(IntEnum):
 
     SEARCHED = 50  # DistributedDataParallel looks for unused parameters; see `probe.unused_search`
     DATA_PARALLEL = 51  # nn.DataParallel was made; text: its devices, a: how many
-    WORKER_NOISE = 60  # for each worker `bits of NOISE_SOURCES drawn from,digest,digest,...`; a: seq of its pass, b: workers
+    WORKER_NOISE = (
+        60  # for each worker `bits of NOISE_SOURCES drawn from,digest,digest,...`; a: seq of its pass, b: workers
+    )
     WAITED_FOR_DEVICE = (
         52  # Python waited for the device; text: by what, a: how often in b steps, c: nanoseconds in all
     )

@@ -7,6 +7,7 @@ Why it hurts     The evaluation needs as much memory as the training and more ti
                  memory, because its batches are larger.
 How we know      Between model.eval() and model.train() autograd has numbered operations, batches were read, and neither backward
                  nor autograd.grad was called. What the graph kept was counted while a batch's outputs were still there.
+                 Nothing is said when no variable was seen to hold a graph: autocast numbers its casts without gradients too.
 What to do       Put `with torch.inference_mode():` (or no_grad) around the evaluation, or the decorator above its function.
 When it is fine  Attacks, attributions and fine-tuning in eval mode ask for gradients: nothing is reported.
 Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
@@ -33,7 +34,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
     for rank in memory.each():
         used = {one.site for one in rank.evaluations if one.how == "used"}
         for one in rank.evaluations:
-            if one.site not in used and one.nodes >= max(LEAST_OPERATIONS, 2 * one.batches):
+            if one.site not in used and one.bytes and one.nodes >= max(LEAST_OPERATIONS, 2 * one.batches):
                 best = found.setdefault(str(one.site), {}).get(rank.rank)
                 if best is None or (one.how == "over", one.bytes) > (best.how == "over", best.bytes):
                     found[str(one.site)][rank.rank] = one
@@ -44,7 +45,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
 def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
     ranks = tuple(sorted(by_rank))
     one = max(by_rank.values(), key=lambda each: (each.bytes, each.batches))
-    kept = f": `{one.variable}` keeps {mib(one.bytes)} of each batch" if one.bytes else ""
+    kept = f": `{one.variable}` keeps {mib(one.bytes)} of each batch"
     line = statement_at(memory.recording.sources.get(one.site.path, ""), one.site.line)
     pad = " " * 4
     change = f"+with torch.inference_mode():\n{pad}{line}" if line.startswith(("for ", "while ")) else ""
@@ -66,9 +67,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
             Cure(
                 "evaluate-without-gradients",
                 change=change,
-                effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph"
-                if one.bytes
-                else "",
+                effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph",
             ),
         ),
         confidence=CERTAIN if one.how == "over" and one.batches else LIKELY,
