@@ -180,13 +180,6 @@ class Gradients:
         for one in self.ranks.values():
             yield from one.updates
 
-    def loss_of(self, rank: int, step: int, optimizer: int = 1) -> float:
-        """The loss that this rank trained with in a step, NaN when it is not known."""
-        for update in self.ranks[rank].updates:
-            if update.step == step and update.optimizer == optimizer:
-                return update.value("loss")
-        return float("nan")
-
 
 def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[Peers]:
     wrapped = {one.log.text(int(event["text"])) for one in ranks.values() for event in one.events(EventKind.WRAPPED)}

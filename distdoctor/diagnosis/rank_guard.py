@@ -101,11 +101,6 @@ def _only_call(tree: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) 
     return called.get(id(used[0])) if len(used) == 1 else None
 
 
-def rank_guards(source: str, line: int) -> tuple[Guard, ...]:
-    """Those of the conditions that depend on the rank."""
-    return tuple(guard for guard in guards_at(source, line) if guard.on_rank)
-
-
 def alternatives(source: str, one: int, other: int) -> Guard | None:
     """The condition of which the two lines are different branches; None when they are not."""
     tree = _tree(source)

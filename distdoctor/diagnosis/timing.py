@@ -7,7 +7,7 @@ hosts are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -88,10 +88,6 @@ class RankTimes:
     @cached_property
     def data(self) -> Middle:
         return Middle.of(self.of("data_ns"))
-
-    def waiting_in_data(self) -> float:
-        """Share of the step, 0-1."""
-        return self.data.value / self.step.value if self.step.value else 0.0
 
     @cached_property
     def native(self) -> dict[int, tuple[float, float]]:
@@ -377,12 +373,3 @@ def uses_devices(log: RankLog) -> bool:
     if not backends:
         return bool(log.environment.get("cuda_devices"))
     return any(word in backend for backend in backends for word in ("nccl", "xccl", "hccl"))
-
-
-def sites_of(log: RankLog, mask: Any) -> Iterator[tuple[Site, Any]]:
-    """(line, rows) of the calls that a mask chooses, line by line."""
-    calls = log.calls[mask]
-    for number in np.unique(calls["site"]):
-        site = log.site(int(number))
-        if site:
-            yield site, calls[calls["site"] == number]

@@ -215,8 +215,3 @@ def hang_codes(checks: Iterable[Check]) -> frozenset[str]:
 def _key(finding: Finding) -> _Key:
     """What makes two findings of two looks the same one; titles carry seconds that grow."""
     return finding.code, finding.ranks, finding.place.path, finding.place.line
-
-
-def is_hang(finding: Finding) -> bool:
-    """Whether one of distdoctor's own findings says that ranks wait for what will never come."""
-    return finding.severity == ERROR and finding.code.startswith("DD1") and finding.code not in GOES_ON

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,11 +36,11 @@ from distdoctor.probe.non_finite import Origins
 from distdoctor.probe.orphans import Orphans
 from distdoctor.probe.scalers import Scalers
 from distdoctor.probe.spots import Spots
+from distdoctor.probe.stream import Stream
 from distdoctor.probe.tape import Tape
-from distdoctor.probe.unseen import uncompiled
 from distdoctor.probe.wrapped import WrapperWatch
 from distdoctor.probe.zeroing import Zeroing
-from distdoctor.recording.layout import DigestFlag, EventKind, UpdateFlag, digest_of, extend
+from distdoctor.recording.layout import DigestFlag, UpdateFlag, digest_of, extend
 
 SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
 FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
@@ -49,8 +49,6 @@ LONGEST = 4096  # steps between two looks
 MOST_TENSORS = 3072  # of one optimizer; the rest is not digested
 
 LARGEST_NORM = 3e38  # of what a 32-bit field can hold
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Tracked:
@@ -103,12 +101,14 @@ class Tracked:
         self.interval = min(LONGEST, 1 << max(0, math.ceil(math.log2(max(1.0, wanted)))))
 
 
-class GradientsStream:
+class GradientsStream(Stream):
     """Writes updates and digests. What torch calls is guarded: trouble ends this stream, and nothing else."""
 
+    name = "gradients"
+
     def __init__(self, rank: Rank, tape: Tape, deep: bool, every: int) -> None:
-        self.rank, self.tape, self.deep, self.every = rank, tape, deep, every
-        self.off = False
+        super().__init__(rank, tape, deep)
+        self.every = every
         self.trees = ModuleTrees()
         self.wrappers = WrapperWatch(self)
         self.backwards = Backwards(self)
@@ -138,28 +138,6 @@ class GradientsStream:
             self.origins.install()
         register_optimizer_step_pre_hook(self.guarded(self.before))
         register_optimizer_step_post_hook(self.guarded(self.after))
-
-    def guarded(self, function: Function) -> Function:
-        """`function` as a callback for the host: it returns None and raises nothing; after trouble it does nothing."""
-        plain = uncompiled(function)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.off or self.rank.silent:
-                return None
-            try:
-                return plain(*args, **kwargs)
-            except Exception as error:
-                self.off = True
-                self._note_trouble(error)
-                return None
-
-        return call  # type: ignore[return-value]
-
-    def _note_trouble(self, error: Exception) -> None:
-        try:
-            self.tape.event(EventKind.TROUBLE, f"gradients: {type(error).__name__}: {error}"[:500])
-        except Exception:
-            return
 
     # -- around a step -------------------------------------------------------------------------------------------------
 

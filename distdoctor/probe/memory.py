@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.autograd
@@ -27,8 +26,9 @@ from distdoctor.probe.holders import Look, Unit
 from distdoctor.probe.host_memory import Host, ResidentMemory, children, host
 from distdoctor.probe.module_trees import ModuleTrees
 from distdoctor.probe.storages import Categories, Storages, categories
+from distdoctor.probe.stream import Stream
 from distdoctor.probe.tape import Tape
-from distdoctor.probe.unseen import skipped, uncompiled
+from distdoctor.probe.unseen import skipped
 from distdoctor.recording.layout import EventKind, HolderFlag, Phase
 
 FIRST_STEPS = 64  # every one of them is written down
@@ -47,8 +47,6 @@ SHARE = 0.002  # of the time of the training that looks at variables may take af
 MOST_UNITS = 16  # of one look are written, those with the most behind them
 LEAST_BYTES = 4096  # in a holder without a graph, to be written
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 
 def looks_at_holders(step: int) -> bool:
     """Whether the user's variables are looked at after this step: 3, 6, 9, 12, then 12 and 18 times powers of two."""
@@ -58,12 +56,13 @@ def looks_at_holders(step: int) -> bool:
     return (odd == 3 and step >= 12) or (odd == 9 and step >= 18)
 
 
-class MemoryStream:
+class MemoryStream(Stream):
     """Writes what a rank's memory is used for. What torch calls is guarded: trouble ends this stream, and nothing else."""
 
+    name = "memory"
+
     def __init__(self, rank: Rank, tape: Tape, deep: bool) -> None:
-        self.rank, self.tape, self.deep = rank, tape, deep
-        self.off = False
+        super().__init__(rank, tape, deep)
         self.trees = ModuleTrees()
         self.resident = ResidentMemory()
         self.device = DeviceMemory()
@@ -102,28 +101,6 @@ class MemoryStream:
 
             self.deep_looks = DeepLooks(self)
             self.deep_looks.install()
-
-    def guarded(self, function: Function) -> Function:
-        """`function` as a callback for the host: it returns None and raises nothing; after trouble it does nothing."""
-        plain = uncompiled(function)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.off or self.rank.silent:
-                return None
-            try:
-                return plain(*args, **kwargs)
-            except Exception as error:
-                self.off = True
-                self._note_trouble(error)
-                return None
-
-        return call  # type: ignore[return-value]
-
-    def _note_trouble(self, error: Exception) -> None:
-        try:
-            self.tape.event(EventKind.TROUBLE, f"memory: {type(error).__name__}: {error}"[:500])
-        except Exception:
-            return
 
     # -- phases --------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.diagnosis.edit import out_of_condition
-from distdoctor.diagnosis.rank_guard import ENCLOSES, LEAVES, alternatives, guards_at, rank_guards, statement_at
+from distdoctor.diagnosis.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
 
 SOURCE = """\
 import torch.distributed as dist
@@ -40,6 +40,11 @@ def lora(rank, matrix_rank, ranks):
 
 def found(line: int) -> list[tuple[int, str, bool, bool]]:
     return [(g.line, g.how, g.negated, g.on_rank) for g in guards_at(SOURCE, line)]
+
+
+def rank_guards(source: str, line: int) -> tuple[Guard, ...]:
+    """The conditions around a line that depend on the rank."""
+    return tuple(guard for guard in guards_at(source, line) if guard.on_rank)
 
 
 def test_a_condition_that_is_not_about_the_rank_is_found_and_said_to_be_none() -> None:

@@ -1,0 +1,45 @@
+"""What the larger streams have in common: trouble in one of them ends that one, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from distdoctor.probe.context import Rank
+from distdoctor.probe.tape import Tape
+from distdoctor.probe.unseen import uncompiled
+from distdoctor.recording.layout import EventKind
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Stream:
+    """One stream of one rank. `off` after trouble."""
+
+    name: ClassVar[str]
+
+    def __init__(self, rank: Rank, tape: Tape, deep: bool) -> None:
+        self.rank, self.tape, self.deep = rank, tape, deep
+        self.off = False
+
+    def guarded(self, function: Function) -> Function:
+        """`function` as a callback for the host: it returns None and raises nothing; after trouble it does nothing."""
+        plain = uncompiled(function)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.off or self.rank.silent:
+                return None
+            try:
+                return plain(*args, **kwargs)
+            except Exception as error:
+                self.off = True
+                self._note_trouble(error)
+                return None
+
+        return call  # type: ignore[return-value]
+
+    def _note_trouble(self, error: Exception) -> None:
+        try:
+            self.tape.event(EventKind.TROUBLE, f"{self.name}: {type(error).__name__}: {error}"[:500])
+        except Exception:
+            return
