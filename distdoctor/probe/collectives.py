@@ -20,7 +20,7 @@ import torch.distributed
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.probe.handles import Handles, follow_handles
+from distdoctor.probe.handles import Handles
 from distdoctor.probe.tape import Tape
 from distdoctor.recording.layout import (
     CALL,
@@ -284,7 +284,7 @@ class CollectivesStream:
         )  # fmt: skip
         here.open = 0 if returned else seq
         if is_async and caller.by_user and caller.site is not None:
-            here.handed = seq
+            self.handles.expect(seq)
         return seq
 
     def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
@@ -452,7 +452,6 @@ def install(rank: Rank, tape: Tape) -> None:
     wrappers.lay(c10d, "_register_pg_in_world", registering)
     wrappers.lay(dist.Work, "wait", stream.wrap_wait)
     wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
-    follow_handles(stream.handles)
     atexit.register(rank.guarded(stream.handles.end))
     if HAS_HOOKS:
         atexit.register(rank.guarded(stream.detach_all))

@@ -1,7 +1,8 @@
 """What becomes of the handles that asynchronous collectives give: waited for, looked at, or dropped as they are.
 
-Only handles that the user's own line gets back are followed; what a library does with its own is its business. The handle is held
-by a weak reference, so it dies when the user lets go of it, and that is what is noted.
+Only handles that the user's own line gets back are followed; what a library does with its own is its business. The handle is
+held by a weak reference, so it dies when the user lets go of it, and that is what is noted. The first handle of a job is not
+followed: it is what brings the wrappers, which programs without handles do not pay for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ class Handles:
     def __init__(self, rank: Rank, tape: Tape) -> None:
         self.rank, self.tape = rank, tape
         self._open: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._laid = False
+
+    def expect(self, call: int) -> None:
+        """The user's line is about to get the handle of this call."""
+        if self._laid:
+            self.rank.here.handed = call
+            return
+        self._laid = True
+        for name in ISSUING:
+            wrappers.lay(dist.ProcessGroup, name, self.wrap_issue)
+        for name in LOOKING:
+            wrappers.lay(dist.Work, name, self.wrap_look)
 
     def follow(self, work: Any, call: int) -> None:
         """From now on note what becomes of the handle of this call."""
@@ -95,11 +108,3 @@ class Handles:
             return original(work, *args, **kwargs)
 
         return look
-
-
-def follow_handles(handles: Handles) -> None:
-    """Lay the wrappers; `Work.wait` has one of its own, which asks as well."""
-    for name in ISSUING:
-        wrappers.lay(dist.ProcessGroup, name, handles.wrap_issue)
-    for name in LOOKING:
-        wrappers.lay(dist.Work, name, handles.wrap_look)
