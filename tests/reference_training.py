@@ -28,9 +28,17 @@ def request(strategy: str, **options: Any) -> TrainingRequest:
     return replace(made, model=model) if model else made
 
 
-def train(strategy: str, world_size: int, *, timeout: float = 120, drills: tuple[str, ...] = (), **options: Any) -> Any:
+def train(
+    strategy: str,
+    world_size: int,
+    *,
+    timeout: float = 120,
+    drills: tuple[str, ...] = (),
+    result: str | None = None,
+    **options: Any,
+) -> Any:
     """Train with real ranks; returns each rank's result."""
-    asked = replace(request(strategy, **options), drills=drills)
+    asked = replace(request(strategy, **options), drills=drills, result=result)
     validate(asked, world_size)
     return values(run_ranks(train_rank, world_size, asked.to_json(), timeout=timeout))
 

@@ -79,6 +79,7 @@ def check_that_the_model_goes_first(training: Training) -> None:
 
     def checked() -> None:
         assert models[0]() is None
+        Path(str(training.request.result), f"checked-{training.rank}").touch()
         destroy()
 
     dist.destroy_process_group = checked
@@ -86,8 +87,11 @@ def check_that_the_model_goes_first(training: Training) -> None:
 
 @pytest.mark.job
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
-def test_the_model_is_gone_before_the_process_group(strategy: str) -> None:
-    train(strategy, 2, drills=("test_reference_training:check_that_the_model_goes_first",), steps=2, evaluate=False)
+def test_the_model_is_gone_before_the_process_group(strategy: str, tmp_path: Path) -> None:
+    drills = ("test_reference_training:check_that_the_model_goes_first",)
+    train(strategy, 2, drills=drills, steps=2, evaluate=False, result=str(tmp_path))
+
+    assert sorted(path.name for path in tmp_path.glob("checked-*")) == ["checked-0", "checked-1"]
 
 
 def test_every_action_exists_and_an_unknown_one_is_refused() -> None:

@@ -112,4 +112,8 @@ def test_what_makes_no_sense_is_refused_in_one_sentence_with_a_way_out(
 @pytest.mark.parametrize("strategy", NAMES)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_the_defaults_of_every_strategy_suit_one_two_and_four_ranks(strategy: str, world_size: int) -> None:
-    validate(request(strategy), world_size)
+    asked_for = request(strategy)
+
+    validate(asked_for, world_size)
+
+    assert asked_for.batch_size % world_size == 0
