@@ -127,3 +127,10 @@ def _value(number: Number, rank: int, step: int) -> int:
 def memory_job(ranks: int = 2) -> MemoryJob:
     """A job that has not trained yet."""
     return MemoryJob(ranks)
+
+
+def job_on_device(held: Mapping[str, int], *, peak: int) -> Recording:
+    """Two ranks that train on devices of 8,000 MiB. `held`: columns of `layout.MEMORY` in MiB; `peak` of the allocator in MiB."""
+    columns: dict[str, Any] = {name: size << 20 for name, size in held.items()}
+    job = memory_job(2).trains(4, device=0, capacity=8_000 << 20, peak=peak << 20, **columns)
+    return job.recording()

@@ -14,13 +14,13 @@ Source           torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
-from distdoctor.diagnosis.memory import MIB, Memory, mib
+from distdoctor.diagnosis.memory import Memory, mib
 from distdoctor.diagnosis.memory_bound import fullest
 from distdoctor.recording.recording import Recording
+from distdoctor.testing.memory import job_on_device
 
 
 @check("DD403", "optimizer-bound", severity=NOTE, live=False)
@@ -49,19 +49,13 @@ def examine(memory: Memory) -> Iterator[Finding]:
     )
 
 
+HELD = {"parameters": 1_500, "gradients": 1_000, "state": 3_000}
+
+
 def sick() -> Recording:
-    return _job(peak=7_400)
+    return job_on_device(HELD, peak=7_400)
 
 
 def healthy() -> Recording:
     """The same job on a device with room left."""
-    return _job(peak=6_000)
-
-
-def _job(peak: int) -> Recording:
-    from distdoctor.testing.memory import memory_job
-
-    held = {"parameters": 1_500, "gradients": 1_000, "state": 3_000}
-    columns: dict[str, Any] = {name: size * MIB for name, size in held.items()}
-    job = memory_job(2).trains(4, device=0, capacity=8_000 * MIB, peak=peak * MIB, **columns)
-    return job.recording()
+    return job_on_device(HELD, peak=6_000)
