@@ -41,7 +41,8 @@ def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks
         for process in _processes(job, host):
             pids[process.pid] = process
     samples = _samples([*pids], [pid for pid, process in pids.items() if process.is_python], manner)
-    seen = {pid: _process(process, samples, manner) for pid, process in pids.items()}
+    native = _native_frames(samples[-1], manner)
+    seen = {pid: _process(process, samples, native.get(pid)) for pid, process in pids.items()}
     return [_stacks(job, host, seen, samples, manner) for job in jobs]
 
 
@@ -59,15 +60,20 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
             time.sleep(max(0.0, taken[-1].at + manner.interval_seconds - time.monotonic()))
         at = time.monotonic()
         facts = {pid: found for pid in pids if (found := facts_of(pid)) is not None}
-        native = manner.native and number == 0  # once is enough: it freezes the process
         asleep = _asleep_since(taken[-1], facts) if taken else {}
         asked = [pid for pid in pythons if pid in facts and pid not in asleep]
-        # What does not run cannot be paused for its C++ frames: py-spy would wait for it.
-        held = {pid for pid in asked if facts[pid].frozen or facts[pid].state in "TtD"} if native else set()
-        dumps = py_spy.dump_all([p for p in asked if p not in held], native=native, user_locals=manner.user_locals)
-        dumps |= py_spy.dump_all(held, user_locals=manner.user_locals)
-        taken.append(_Sample(at, facts, {**asleep, **dumps}))
+        taken.append(_Sample(at, facts, asleep | py_spy.dump_all(asked, user_locals=manner.user_locals)))
     return taken
+
+
+def _native_frames(last: _Sample, manner: Manner) -> dict[int, Dump]:
+    """The stacks with their C++ frames. Read after all samples: the freeze wakes a thread that stood still for hours."""
+    if not manner.native:
+        return {}
+    # What does not run cannot be paused for its C++ frames: py-spy would wait for it.
+    asked = [pid for pid in last.dumps if not (last.facts[pid].frozen or last.facts[pid].state in "TtD")]
+    dumps = py_spy.dump_all(asked, native=True, user_locals=manner.user_locals)
+    return {pid: dump for pid, dump in dumps.items() if not dump.trouble}
 
 
 def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump]:
@@ -76,14 +82,13 @@ def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump
         pid: dump
         for pid, dump in before.dumps.items()
         if not dump.trouble
-        and not dump.native
         and pid in facts
         and facts[pid].ran_ns >= 0
         and (facts[pid].ran_ns, facts[pid].started) == (before.facts[pid].ran_ns, before.facts[pid].started)
     }
 
 
-def _process(process: Process, samples: Sequence[_Sample], manner: Manner) -> ProcessStacks:
+def _process(process: Process, samples: Sequence[_Sample], native: Dump | None) -> ProcessStacks:
     """One process over all samples."""
     pid = process.pid
     dumps = [sample.dumps[pid] for sample in samples if pid in sample.dumps]
@@ -93,8 +98,7 @@ def _process(process: Process, samples: Sequence[_Sample], manner: Manner) -> Pr
     if first is None or last is None or last.started != first.started:
         return replace(found, state="X", trouble="it ended while we looked")
     if readable:
-        best = next((dump for dump in readable if dump.native), readable[-1])
-        found = replace(found, threads=best.threads)
+        found = replace(found, threads=(native or readable[-1]).threads)
     elif process.is_python and dumps:
         worst = dumps[-1]
         found = replace(found, trouble=worst.trouble, is_python=worst.is_python)
@@ -105,12 +109,11 @@ def _process(process: Process, samples: Sequence[_Sample], manner: Manner) -> Pr
         if min(first.ran_ns, last.ran_ns) >= 0
         else last.cpu_seconds - first.cpu_seconds
     )
-    plain = [dump for dump in readable if not dump.native]
-    changed = len({_shape(dump, pid) for dump in plain}) > 1
+    changed = len({_shape(dump, pid) for dump in readable}) > 1
     return replace(
         found,
         state=last.state,
-        moved=changed or (ran / seconds > AWAKE_SHARE and not plain),
+        moved=changed or (ran / seconds > AWAKE_SHARE and not readable),
         cpu_share=max(0.0, last.cpu_seconds - first.cpu_seconds, ran) / seconds if len(samples) > 1 else 0.0,
         still_seconds=_still(last, seconds if ran == 0 and len(samples) > 1 else 0.0),
         age_seconds=max(0.0, time.time() - process.started),
@@ -120,7 +123,7 @@ def _process(process: Process, samples: Sequence[_Sample], manner: Manner) -> Pr
         tracer=last.tracer,
         frozen=last.frozen,
         worker=_worker(found.threads),
-        held_gil=bool(plain) and len(plain) > 1 and all(_main_holds_gil(dump, pid) for dump in plain),
+        held_gil=len(readable) > 1 and all(_main_holds_gil(dump, pid) for dump in readable),
     )
 
 

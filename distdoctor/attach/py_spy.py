@@ -43,7 +43,6 @@ class Dump:
     trouble: str = ""
     refused: bool = False
     is_python: bool = True
-    native: bool = False
     ranks_named: tuple[int, ...] = ()
 
 
@@ -103,7 +102,7 @@ def _dump_once(pid: int, native: bool, user_locals: bool) -> Dump:
         stacks = tuple(_thread(one, user_locals) for one in threads)
     except (ValueError, KeyError, TypeError) as trouble:
         return Dump(pid, trouble=f"py-spy's answer is no JSON: {trouble}")
-    return Dump(pid, stacks, native=native, ranks_named=_ranks_named(threads))
+    return Dump(pid, stacks, ranks_named=_ranks_named(threads))
 
 
 def _refusal(pid: int, words: str) -> Dump:
