@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,14 @@ def train_rank(rank: int, world_size: int, text: str) -> dict[str, Any]:
     training.on("training_end", lambda training: results.append(result_of(training)))  # the model is freed after that
     train_here(training)
     return results[0] if results else result_of(training)
+
+
+def measured_rank(rank: int, world_size: int, text: str, folder: str) -> None:
+    """One rank of a training that writes down what it allocates, into this folder."""
+    from distdoctor.workloads import memory_results
+
+    os.environ[memory_results.FOLDER] = folder
+    train_rank(rank, world_size, text)
 
 
 def losses(result: dict[str, Any]) -> list[float]:
