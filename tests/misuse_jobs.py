@@ -151,11 +151,14 @@ def branch_by_step(rank: int, world_size: int) -> str:
 # --- clipping --------------------------------------------------------------------------------------------------------------
 
 
-def clipped_by_hand(rank: int, world_size: int, *, early: bool = True) -> str:
+def clipped_by_hand(rank: int, world_size: int, *, early: bool = True, halves: bool = False) -> str:
     model = Net()
 
     def average(step: int) -> None:
-        if early:
+        if early and halves:
+            norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+            nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, norm)  # the norm of this rank alone
+        elif early:
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # of this rank alone
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)

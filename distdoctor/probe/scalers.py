@@ -40,6 +40,8 @@ class Scalers:
         wrappers.lay(GradScaler, "update", self._around_update)
         for name, word in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
             wrappers.lay_everywhere((torch.nn.utils.clip_grad, torch.nn.utils), name, self._around_clip(word))
+        # The second half of clipping, for those who take get_total_norm first.
+        wrappers.lay(torch.nn.utils, "clip_grads_with_norm_", self._around_clip("norm", given=2))
 
     @property
     def at_work(self) -> bool:
@@ -121,7 +123,9 @@ class Scalers:
 
         return update
 
-    def _around_clip(self, word: str) -> Any:
+    def _around_clip(self, word: str, given: int | None = None) -> Any:
+        """`given`: the place of the argument `total_norm`; without it the norm is what the function returns."""
+
         @self.stream.guarded
         def clipping() -> None:
             self._clipped = True
@@ -141,10 +145,13 @@ class Scalers:
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
                 clipping()
-                norm = original(*args, **kwargs)
-                clipped(norm)
-                return norm
+                result = original(*args, **kwargs)
+                clipped(result if given is None else norm_in(args, kwargs))
+                return result
 
             return clip
+
+        def norm_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return args[given] if given is not None and len(args) > given else kwargs.get("total_norm")
 
         return make

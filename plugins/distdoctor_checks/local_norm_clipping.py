@@ -5,8 +5,8 @@ What it means    Gradients are clipped before they are averaged, or a rank that 
                  Each rank multiplies its part by another factor.
 Why it hurts     The direction of the step changes, not only its length: shards, or ranks with large gradients, are scaled down
                  more than others. The limit means something else at every number of ranks.
-How we know      clip_grad_norm_ returned different norms in the same step on ranks that train one model together: before they
-                 had averaged (their gradients agree when the optimizer steps), or over shards.
+How we know      clip_grad_norm_ (or clip_grads_with_norm_) went by different norms in the same step on ranks that train one model
+                 together: before they had averaged (their gradients agree when the optimizer steps), or over shards.
 What to do       Clip once, after averaging. Over shards, take a norm that sees all of them: DTensor parameters (fully_shard) give
                  the right one to clip_grad_norm_, FSDP1 has model.clip_grad_norm_.
 When it is fine  After DistributedDataParallel's backward: the norms are equal. Clipping each rank's part on purpose (as private

@@ -28,6 +28,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
      {"step": 1, "used_by": {"head.weight": [0], "head.bias": [0], "second.weight": [1], "second.bias": [1]}}),
     (jobs.branch_by_rank, {"since": 4}, "DD210", ERROR, CERTAIN, "# decided by this rank alone", {"step": 4}),
     (jobs.clipped_by_hand, {}, "DD215", ERROR, CERTAIN, "# of this rank alone", {"step": 1}),
+    (jobs.clipped_by_hand, {"halves": True}, "DD215", ERROR, CERTAIN, "# the norm of this rank alone", {"step": 1}),
     (jobs.clipped_flat_shards, {}, "DD215", ERROR, CERTAIN, "# of this shard alone", {"step": 1}),
     (jobs.dropout_by_seed, {}, "DD216", NOTE, CERTAIN, "cross_entropy", {"dropout": "drop (Dropout 0.2)"}),
     (jobs.split_with_dropout, {}, "DD216", ERROR, LIKELY, "cross_entropy", {"step": 1}),
