@@ -37,7 +37,7 @@ class Backwards:
         self._line_since = 0  # the number of the backward pass from which on all were called there
 
     def install(self) -> None:
-        wrappers.lay(torch.autograd, "backward", self._around_backward)
+        wrappers.listen(torch.autograd, "backward", before=self.stream.guarded(self.begun))
 
     def flags(self, after: int) -> int:
         """What is to say about the backward passes after number `after`."""
@@ -57,15 +57,6 @@ class Backwards:
         mean = self._sum / self._losses if self._losses else math.nan
         self._losses, self._sum = 0, 0.0
         return mean
-
-    def _around_backward(self, original: Any) -> Any:
-        begun = self.stream.guarded(self.begun)
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            begun(tensors)
-            return original(tensors, *args, **kwargs)
-
-        return backward
 
     def begun(self, tensors: Any) -> None:
         """A backward pass begins. One inside another (checkpointing) is a part of that one."""

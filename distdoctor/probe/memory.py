@@ -88,9 +88,14 @@ class MemoryStream(Stream):
         from torch.utils.data import dataloader
 
         self.trees.install()
-        wrappers.lay(torch.autograd, "backward", self._around_backward)
+        wrappers.listen(torch.autograd, "backward", before=self.guarded(self._backward_begins))
         wrappers.lay(torch.autograd, "grad", self._around_grad)
-        wrappers.lay(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
+        wrappers.listen(
+            dataloader._BaseDataLoaderIter,
+            "__next__",
+            before=self.guarded(self._batch_asked_for),
+            after=self.guarded(self._batch_is_there),
+        )
         register_optimizer_step_pre_hook(self.guarded(self._before))
         register_optimizer_step_post_hook(self.guarded(self._after))
         self.evaluations.install()
@@ -109,15 +114,6 @@ class MemoryStream(Stream):
         if self.deep_looks is not None and not self.off and not self.rank.silent:
             self.deep_looks.leave(self.phase)
         self.phase = phase
-
-    def _around_backward(self, original: Any) -> Any:
-        begins = self.guarded(self._backward_begins)
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            begins(tensors)
-            return original(tensors, *args, **kwargs)
-
-        return skipped(backward)
 
     def _around_grad(self, original: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:
@@ -138,18 +134,7 @@ class MemoryStream(Stream):
                 self._write(0, self.tape.texts.id(sites.user_site()))
             self.enter(Phase.BACKWARD)
 
-    def _around_next(self, original: Any) -> Any:
-        asks, has = self.guarded(self._batch_asked_for), self.guarded(self._batch_is_there)
-
-        def __next__(iterator: Any) -> Any:
-            asks()
-            batch = original(iterator)
-            has()
-            return batch
-
-        return skipped(__next__)
-
-    def _batch_asked_for(self) -> None:
+    def _batch_asked_for(self, iterator: Any) -> None:
         self.enter(Phase.DATA)
         self.evaluations.next_batch()
 

@@ -6,6 +6,7 @@ about it that checks leave them alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
@@ -22,8 +23,8 @@ class StepTimes:
     """Adds up between two steps. `write` is called when an optimizer has stepped."""
 
     __slots__ = (
-        "backward", "backwards", "batches", "data", "earlier_tails", "ended", "forward_ended", "optimizer", "rank", "ring",
-        "stepping", "tail", "waited",
+        "backward", "backwards", "batches", "began", "data", "earlier_tails", "ended", "forward_ended", "optimizer", "rank",
+        "ring", "stepping", "tail", "waited",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, ring: Ring) -> None:
@@ -40,8 +41,9 @@ class StepTimes:
         """Lay the wrappers around `next` of DataLoaders and around `backward`."""
         from torch.utils.data import dataloader
 
-        wrappers.lay(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
-        wrappers.lay(torch.autograd, "backward", self._around_backward)
+        asks, has, begins, ends = self._listeners()
+        wrappers.listen(dataloader._BaseDataLoaderIter, "__next__", before=asks, after=has)
+        wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
 
     def watch_optimizers(self) -> None:
         """Note when an optimizer begins to step. Called last of all streams: what theirs do there is not the optimizer's time."""
@@ -67,34 +69,31 @@ class StepTimes:
         self.waited = self.rank.waited_ns
         self._reset()
 
-    def _around_next(self, original: Any) -> Any:
-        gradients_on = torch.is_grad_enabled
+    def _listeners(self) -> tuple[Callable[[Any], None], Callable[[], None], Callable[[Any], None], Callable[[], None]]:
+        """What is done ahead of the next batch and when it is there, ahead of backward and when it has ended."""
+        gradients_on, inside = torch.is_grad_enabled, torch._C._current_graph_task_id
 
-        def __next__(iterator: Any) -> Any:
-            began = monotonic_ns()
-            batch = original(iterator)
+        def batch_asked_for(iterator: Any) -> None:
+            self.began = monotonic_ns()
+
+        def batch_is_there() -> None:
             if gradients_on():
-                self.data += monotonic_ns() - began
+                self.data += monotonic_ns() - self.began
                 self.batches += 1
-            return batch
 
-        return skipped(__next__)
+        def backward_begins(tensors: Any) -> None:
+            if inside() == -1:  # else a part of the pass, that recomputes activations
+                self.began = monotonic_ns()
 
-    def _around_backward(self, original: Any) -> Any:
-        inside = torch._C._current_graph_task_id
-
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if inside() != -1:  # a part of the pass that recomputes activations
-                return original(*args, **kwargs)
-            began = monotonic_ns()
-            result = original(*args, **kwargs)
+        def backward_has_ended() -> None:
+            if inside() != -1:
+                return
             self.ended = ended = monotonic_ns()
-            self.forward_ended = began
+            self.forward_ended = began = self.began
             self.backward += ended - began
             self.backwards += 1
             self.earlier_tails += self.tail
             issued = self.rank.native_ns
             self.tail = ended - issued if issued > began else 0
-            return result
 
-        return skipped(backward)
+        return skipped(batch_asked_for), skipped(batch_is_there), skipped(backward_begins), skipped(backward_has_ended)

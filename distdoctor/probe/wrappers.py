@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from distdoctor.probe.unseen import skipped
+
 _laid: list[tuple[Any, str, Any]] = []
+_listeners: dict[tuple[Any, str], tuple[list[Callable[[Any], None]], list[Callable[[], None]]]] = {}
 
 
 def lay(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
@@ -33,6 +36,46 @@ def lay_everywhere(
         if getattr(owner, name, None) is original:
             _laid.append((owner, name, original))
             setattr(owner, name, wrapper)
+    return True
+
+
+def listen(
+    owner: Any,
+    name: str,
+    *,
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[], None] | None = None,
+) -> bool:
+    """Have `before` called with the first argument ahead of `owner.name`, and `after` when it has returned without raising.
+
+    All who listen share one wrapper, so a traceback through it has one line of ours. The first to listen is nearest to the call.
+    They must not raise. False when this torch has no such name.
+    """
+    if (owner, name) not in _listeners:
+        befores: list[Callable[[Any], None]] = []
+        afters: list[Callable[[], None]] = []
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                first = args[0] if args else next(iter(kwargs.values()), None)
+                for listener in befores:
+                    listener(first)
+                del first
+                result = original(*args, **kwargs)
+                for told in afters:
+                    told()
+                return result
+
+            return skipped(call)
+
+        if not lay(owner, name, make):
+            return False
+        _listeners[owner, name] = befores, afters
+    befores, afters = _listeners[owner, name]
+    if before is not None:
+        befores.insert(0, before)
+    if after is not None:
+        afters.append(after)
     return True
 
 
@@ -65,6 +108,7 @@ def laid() -> list[str]:
 
 def remove_all() -> None:
     """Give torch back its own functions."""
+    _listeners.clear()
     while _laid:
         owner, name, original = _laid.pop()
         setattr(owner, name, original)

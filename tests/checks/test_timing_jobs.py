@@ -13,7 +13,8 @@ from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
-pytestmark = pytest.mark.job
+# A rank from which a busy machine takes its core is a slow rank in earnest: then the job has to be run again.
+pytestmark = [pytest.mark.job, pytest.mark.flaky(reruns=3, reruns_delay=2)]
 
 
 def found(recording: Recording) -> list[Finding]:

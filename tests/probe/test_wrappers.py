@@ -1,0 +1,68 @@
+"""What several streams want to hear of is wrapped once, and given back."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from distdoctor.probe import wrappers
+
+
+def with_call(function: Any) -> Any:
+    owner: Any = ModuleType("owner")
+    owner.call = function
+    return owner
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    yield
+    wrappers.remove_all()
+
+
+def test_all_who_listen_share_one_wrapper_and_the_first_is_nearest_to_the_call() -> None:
+    heard: list[object] = []
+    owner = with_call(lambda x, y=0: heard.append(("call", x, y)))
+    original = owner.call
+
+    for name in ("first", "second"):
+        wrappers.listen(
+            owner,
+            "call",
+            before=lambda x, name=name: heard.append((name, "before", x)),  # type: ignore[misc]
+            after=lambda name=name: heard.append((name, "after")),  # type: ignore[misc]
+        )
+    owner.call(1, y=2)
+
+    assert heard == [
+        ("second", "before", 1), ("first", "before", 1), ("call", 1, 2), ("first", "after"), ("second", "after"),
+    ]  # fmt: skip
+    wrappers.remove_all()
+    assert owner.call is original
+
+
+def test_what_is_raised_goes_through_one_line_of_ours_and_ends_nothing() -> None:
+    def fails() -> None:
+        raise StopIteration
+
+    heard: list[str] = []
+    owner = with_call(fails)
+    for name in ("first", "second"):
+        wrappers.listen(
+            owner, "call", before=lambda _, name=name: heard.append(name), after=lambda: heard.append("ended")
+        )  # type: ignore[misc]
+
+    with pytest.raises(StopIteration) as raised:
+        owner.call()
+
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert [frame.name for frame in frames if frame.filename == wrappers.__file__] == ["call"]
+    assert heard == ["second", "first"]
+
+
+def test_a_name_that_this_torch_does_not_have_is_no_trouble() -> None:
+    assert not wrappers.listen(ModuleType("owner"), "call", after=lambda: None)
