@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from distdoctor.attach import flight_recorders
 from distdoctor.attach.look import Manner, look_at
 from distdoctor.attach.processes import FoundJob, Host
 from distdoctor.errors import DoctorError
+from distdoctor.recording.backend_state import state_of
 from distdoctor.recording.recording import Job, RankEnd, Recording, Site
 from distdoctor.recording.run_folder import read_run
 from distdoctor.recording.stacks import Stacks
@@ -49,7 +51,9 @@ def recording_of(job: FoundJob, stacks: Stacks, host: Host) -> Recording:
     else:
         recording = Recording(about, {}, frozenset())
     paths = {site.path for site in _sites(stacks, recording)}
-    return replace(recording, job=about, stacks=stacks, sources=_texts(paths))
+    dumps = flight_recorders.dumps_of(job.run_folder) if job.run_folder is not None else {}
+    backend = {rank: state_of(dump) for rank, dump in dumps.items()}
+    return replace(recording, job=about, stacks=stacks, sources=_texts(paths), backend=backend)
 
 
 def _recorded(job: FoundJob) -> Recording | None:

@@ -141,6 +141,10 @@ def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int)
     tree = stack_tree.render(recording.stacks, base) if recording.stacks else []
     if tree:
         lines += ["", "stacks", *tree]
+    if recording.backend:
+        from distdoctor.recording.backend_state import told
+
+        lines += ["", "torch's flight recorder", *(f"  {line}" for line in told(recording.backend))]
     return "\n".join(lines) + "\n"
 
 
@@ -159,7 +163,10 @@ def _job_line(job: FoundJob, recording: Recording, of: int) -> str:
 
 
 def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
-    """The report of the worst job, as any other report, with `stacks`; further jobs in the same shape under `other_jobs`."""
+    """The report of the worst job, as any other report, with `stacks` and, of ranks that distdoctor started, `flight_recorder`.
+
+    Further jobs are in the same shape under `other_jobs`.
+    """
     import json
 
     import msgspec
@@ -171,5 +178,6 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
     for diagnosis, recording in sorted(seen, key=lambda one: -len(one[0].findings)):
         document = msgspec.to_builtins(report_of(diagnosis), enc_hook=str)
         document["stacks"] = stack_tree.as_json(recording.stacks) if recording.stacks else []
+        document["flight_recorder"] = msgspec.to_builtins([*recording.backend.values()])
         documents.append(document)
     return json.dumps({**documents[0], "other_jobs": documents[1:]}, indent=2, default=str) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.run_folder import JOB_FILE, job_to_json, read_job
+from distdoctor.recording.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, tape_paths
 from distdoctor.recording.tape_reader import read_tape
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
@@ -124,6 +125,7 @@ class RunningJob:
             ends = self._ends_for_good(end)
             job = replace(self.job(), ends=ends, exit_code=end.exit_code)
             self._write(job)
+            self._remove_sockets()
         self.orders.afterwards()
         return self._examined(job, end)
 
@@ -208,6 +210,14 @@ class RunningJob:
             deadline = time.monotonic() + patience
             while self.ends.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
+
+    def _remove_sockets(self) -> None:
+        """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""
+        tapes, here = tape_paths(self.orders.folder), socket.gethostname()[:63]
+        for rank, path in socket_paths(self.orders.folder).items():
+            with contextlib.suppress(OSError, DoctorError):
+                if rank in tapes and read_tape(tapes[rank], only=frozenset()).head.host == here:
+                    path.unlink()
 
     def _ends_for_good(self, end: AgentEnd) -> dict[int, RankEnd]:
         for rank, code_of in self.state.exit_codes.items():

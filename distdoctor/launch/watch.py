@@ -112,7 +112,9 @@ class Watcher:
             self._sources, self._recorded = recording.sources, set(recording.ranks)
             self._leaving = {rank for rank, log in recording.ranks.items() if np.isin(log.events["kind"], _LAST).any()}
             streams = recorded_streams(self._folder, recording)
-            recording = replace(recording, streams=streams, stacks=seen.stacks if seen else None)
+            recording = replace(recording, streams=streams)
+            if seen is not None:
+                recording = replace(recording, stacks=seen.stacks, backend=seen.backend)
             diagnosis = suppress(
                 examine(recording, self._checks, self._remedies, live=True), recording.sources, self._ignored
             )

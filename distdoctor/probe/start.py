@@ -13,6 +13,7 @@ from distdoctor.probe import (
     data_parallel,
     deprecated,
     environment,
+    flight,
     gradients,
     memory,
     progress,
@@ -130,6 +131,8 @@ def _await_group(rank: Rank) -> None:
             try:
                 rank.tape.set_world(dist.get_world_size())
                 rank.tape.event(EventKind.INIT_DONE, a=dist.get_world_size(), b=int(seconds * 1e9))
+                if "collectives" in rank.streams:
+                    flight.serve(rank, rank.tape.rank, rank.tape.attempt)
             except Exception as error:
                 rank.trouble("init_process_group", error)
 

@@ -57,7 +57,8 @@ class Dump:
     source: str
     entries: Sequence[Mapping[str, Any]]
     groups: Mapping[str, tuple[int, ...]]  # of pg_config: name -> global ranks; gloo's is broken and left out
-    enqueued: Mapping[str, int] = field(default_factory=dict)  # of pg_status, by pg_id
+    # Of pg_status, by pg_id: the last number enqueued, started, completed; -1 is none, or not noted (gloo: never started).
+    status: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     library: str = ""
     written_ns: int = 0  # wall clock
 

@@ -47,28 +47,42 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
             f"{path} does not say which rank it is of",
             way_out="Name the files so that they end in the rank: dump_rank_3.",
         )
-    content = _content(path)
+    try:
+        return dump_of(_content(path), rank, str(path), _written_ns(path))
+    except ValueError as trouble:
+        raise _no_dump(path, str(trouble)) from None
+
+
+def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int) -> Dump:
+    """The dump of a rank from what its file, or its worker server, holds.
+
+    ValueError: it has no entries.
+    """
     entries, config = content.get("entries"), content.get("pg_config") or {}
     if (
         not isinstance(entries, list | tuple)
         or not isinstance(config, dict)
         or not all(isinstance(e, dict) for e in entries)
     ):
-        raise _no_dump(path, "it holds no entries")
+        raise ValueError("it holds no entries")
     status = content.get("pg_status") or {}
     return Dump(
         rank,
-        str(path),
+        source,
         sorted(entries, key=lambda entry: whole(entry.get("record_id"))),
         _config_groups(config),
         {
-            str(key): whole(value.get("last_enqueued_collective"))
-            for key, value in status.items()
+            str(key): (_last(value, "enqueued"), _last(value, "started"), _last(value, "completed"))
+            for key, value in (status.items() if isinstance(status, dict) else ())
             if isinstance(value, dict)
         },
         text(content.get("comm_lib_version") or content.get("nccl_version") or ""),
-        _written_ns(path),
+        written_ns,
     )
+
+
+def _last(status: Mapping[str, Any], what: str) -> int:
+    return whole(status.get(f"last_{what}_collective", -1))
 
 
 def rank_in(name: str) -> int | None:

@@ -15,6 +15,7 @@ from distdoctor.recording.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS
 from distdoctor.recording.tape_reader import Rows, dtype_of
 
 if TYPE_CHECKING:
+    from distdoctor.recording.backend_state import BackendState
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.job_log import Clue
     from distdoctor.recording.resumption import Resumption
@@ -215,6 +216,7 @@ class Recording:
     """What was seen of a job. `streams` are the names that were recorded; a stream that is not in it is not *healthy*, it is
     *not examined*. `sources` holds lines of user files around the sites, when they could be read: path -> text. `stacks` are
     what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away.
+    `backend` is what torch's flight recorder said of each rank when it was asked while the job ran.
     `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them,
     `resumption` what a resumed job draws, where `check-data --resume` has compared it."""
 
@@ -225,6 +227,7 @@ class Recording:
     sources: Mapping[str, str] = field(default_factory=dict)
     stacks: Stacks | None = None
     clues: tuple[Clue, ...] = ()
+    backend: Mapping[int, BackendState] = field(default_factory=dict)
     comparison: Comparison | None = None
     resumption: Resumption | None = None
 

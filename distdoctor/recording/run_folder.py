@@ -4,6 +4,7 @@ job.json                 argv, world size, launcher, when; then how each rank en
 rank-00003.a0.tape       what rank 3 did, first start (a1: after one restart)
 rank-00003.a0.tape.memory-PID-FD   there was no room: the tape is in the memory of process PID
 rank-00003.a0.json       its environment
+rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
 no-probe-PID.txt         why a process that should have been recorded is not
 comparison.json          gradients against a baseline, where they were compared
 rank-00003.a0.traceback.txt   its uncaught exception, if that is how it ended
@@ -26,6 +27,7 @@ from distdoctor.recording.resumption import read_resumption
 from distdoctor.recording.tape_reader import Tape, read_tape
 
 JOB_FILE = "job.json"
+_SOCKET = re.compile(r"rank-(\d+)\.a(\d+)\.sock$")
 _END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
 _TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.tape(?:\.memory-(\d+)-(\d+))?$")
 
@@ -40,6 +42,16 @@ def tape_paths(folder: Path) -> dict[int, Path]:
             if rank not in newest or attempt > newest[rank][0]:
                 # Where there was no room on the disk, an empty file says in which process's memory the tape lies.
                 newest[rank] = (attempt, Path(f"/proc/{match[3]}/fd/{match[4]}") if match[3] else path)
+    return {rank: path for rank, (_, path) in sorted(newest.items())}
+
+
+def socket_paths(folder: Path) -> dict[int, Path]:
+    """Where the flight recorder of each rank answers (of its last restart); of a rank that has ended nobody does."""
+    newest: dict[int, tuple[int, Path]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _SOCKET.match(path.name)
+        if match:
+            newest[int(match[1])] = max(newest.get(int(match[1]), (-1, path)), (int(match[2]), path))
     return {rank: path for rank, (_, path) in sorted(newest.items())}
 
 

@@ -20,6 +20,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
 from distdoctor.diagnosis.seen_in_backend import seen_in_backend
 from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.two_sides import told_by_backend
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import by_site, full, seconds, short
 from distdoctor.recording.recording import Recording
@@ -41,6 +42,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     group = event.waiting[0].group
     silent = event.silence.seconds if event.silence else 0.0
     usual = event.silence.usual_seconds if event.silence else 0.0
+    backend = told_by_backend(verdict.recording.backend, event.ranks, group.name if group else "")
     rhythm = f", where {seconds(usual)} are usual" if usual else ""
     return Finding(
         title=f"all are in {short(calls[0])}, and it does not complete",
@@ -55,7 +57,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "silence_seconds": round(silent, 1),
             "hosts": sorted({verdict.timeline(call.rank).log.host for call in calls}),
         },
-        why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program",
+        why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program"
+        + (f"; {backend}" if backend else ""),
         cures=(Cure("gather-backend-evidence"),),
         at_ns=event.at_ns,
     )

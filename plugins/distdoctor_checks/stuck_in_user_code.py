@@ -29,7 +29,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.looks import frame, in_collective, looked_at, rank
 
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.silence
-OWN_CODE = (Doing.USER, Doing.CHECKPOINT, Doing.HANDLE)
+OWN_CODE = (Doing.USER, Doing.CHECKPOINT)
 
 
 @check("DD116", "stuck-in-user-code", severity=ERROR, family="hang")
