@@ -60,6 +60,7 @@ def watched(
         returned = values(run_ranks(_watched, ranks, target, folder, about, timeout=timeout, join=False))
         recording = read_run(Path(folder))
         assert not recording.troubles, recording.troubles
+        assert all(file.content for log in recording.ranks.values() for file in log.drawn_sets.values())
         source = Path(__file__).read_text("utf-8")
         return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source}), returned
 

@@ -10,19 +10,21 @@ from itertools import combinations
 import numpy as np
 
 from distdoctor.diagnosis.samples import (
+    MATRIX_RANKS,
     Pass,
     SampleOrders,
     Together,
     comparable_indices,
+    drawn_sets,
     overlap,
     same_order,
     unseen,
 )
+from distdoctor.recording.drawn_set import DrawnSet, in_common
 from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.recording import Site
 
 LEAST_DRAWS = 2  # one draw is in the same order as any other
-MATRIX_RANKS = 8  # beyond that only the pairs that share most are told
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class EpochAccount:
-    """One epoch of one loader. Numbers of samples; where `keep_one_in` is above 1 they are estimates from one index in so many.
+    """One epoch of one loader. Numbers of samples, exact unless `keep_one_in` is above 1: then they are estimates from one index
+    in so many, as the sets of all samples could not be kept.
 
     `unseen` -1: not to be told (the loader was left early, or what it held is not known). `shared`: drawn by more than one rank,
     padding left out; `pairs`: (rank, rank, how many both drew), pairs that share nothing left out.
@@ -112,8 +115,11 @@ def _account(purpose: str, epochs: Sequence[Together]) -> LoaderAccount:
 
 
 def _share(one: Pass, earlier: Sequence[tuple[int, Pass]]) -> Share:
-    different = len(np.unique(one.indices)) * one.keep_one_in + len(np.setdiff1d(one.padding, one.indices))
-    distinct = min(one.drawn, different)
+    if one.keep_one_in > 1 and one.drawn_set is not None:
+        distinct = len(one.drawn_set) + int(np.count_nonzero(~one.drawn_set.holds(np.unique(one.padding))))
+    else:
+        different = len(np.unique(one.indices)) * one.keep_one_in + len(np.setdiff1d(one.padding, one.indices))
+        distinct = min(one.drawn, different)
     same = (number for number, before in earlier if _same(before, one))
     return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.exhausted)
 
@@ -128,18 +134,40 @@ def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -
     every = list(passes.values())
     one = every[0]
     comparable = all(p.comparable and one.data.same_content(p.data) for p in every)
-    common = overlap(every) if comparable and len(every) > 1 else None
-    keep = max(p.keep_one_in for p in every)
+    shared, pairs, missing, keep = _compared(every) if comparable else (0, (), -1, max(p.keep_one_in for p in every))
     return EpochAccount(
         number=number,
         shares=shares,
         length=one.data.length if one.flags & PassFlag.TRANSLATED else one.length,
-        shared=common.shared * keep if common else 0,
-        pairs=_pairs(every) if common and common.shared else (),
-        unseen=_unseen(every) if comparable else -1,
+        shared=shared,
+        pairs=pairs,
+        unseen=missing,
         keep_one_in=keep,
         comparable=comparable,
     )
+
+
+def _compared(every: Sequence[Pass]) -> tuple[int, tuple[tuple[int, int, int], ...], int, int]:
+    """(samples shared, by which pairs, how many unseen, one in how many was looked at)."""
+    sets = drawn_sets(every) if any(p.keep_one_in > 1 for p in every) else None
+    if sets is not None:
+        return _counted([p.rank for p in every], every, sets)
+    keep = max(p.keep_one_in for p in every)
+    alike = overlap(every) if len(every) > 1 else None
+    return alike.shared * keep if alike else 0, _pairs(every) if alike and alike.shared else (), _unseen(every), keep
+
+
+def _counted(
+    ranks: Sequence[int], every: Sequence[Pass], sets: Sequence[DrawnSet]
+) -> tuple[int, tuple[tuple[int, int, int], ...], int, int]:
+    common = in_common(sets, pairs=len(sets) <= MATRIX_RANKS)
+    padding = np.unique(np.concatenate([p.padding for p in every]))
+    again = np.logical_or.reduce([one.holds(padding) for one in sets])
+    missing = sets[0].length - common.union - int(np.count_nonzero(~again))
+    pairs = tuple((ranks[a], ranks[b], n) for (a, b), n in common.pairs.items() if n)
+    if common.shared and not pairs:
+        pairs = overlap(every).pairs
+    return common.shared, pairs, missing if all(p.exhausted for p in every) else -1, 1
 
 
 def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.recording.drawn_set import DrawnSet, in_common
 from distdoctor.recording.kept_indices import kept
 from distdoctor.recording.layout import BLOCK_INDICES, BlockKind, PassFlag
 from distdoctor.recording.recording import RankLog, Recording, Site
@@ -50,7 +51,8 @@ class Pass:
 
     `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
     is 1), with DistributedSampler's padding left out; `padding`: those left out. `whole`: nothing between the first and the
-    latest draw is missing from `indices`, but for the thinning.
+    latest draw is missing from `indices`, but for the thinning. `kept_set`: where `indices` are thinned, all samples that were
+    drawn without that padding, if there was room for them.
     """
 
     rank: int
@@ -83,6 +85,29 @@ class Pass:
     indices: Indices
     padding: Indices
     whole: bool
+    kept_set: DrawnSet | None = None
+
+    @cached_property
+    def drawn_set(self) -> DrawnSet | None:
+        """Every sample that was drawn, each once, the padding left out; None where that is not known exactly."""
+        if self.kept_set is not None or not self.comparable or self.data.length < 0:
+            return self.kept_set
+        drawn = self.indices if self.keep_one_in == 1 and self.whole else self._short
+        if drawn is None or (len(drawn) and int(drawn.max()) >= self.data.length):
+            return None
+        return DrawnSet.of(drawn, self.data.length)
+
+    @property
+    def _short(self) -> Indices | None:
+        """All draws without the padding, when they are no more than those of which every one is kept."""
+        return self.first[: len(self.first) - len(self.padding)] if len(self.first) == self.drawn else None
+
+    @cached_property
+    def distinct(self) -> int | None:
+        """How many different samples were drawn, the padding left out; None where that is not known exactly."""
+        if self.keep_one_in == 1 and self.whole:
+            return len(np.unique(self.indices))
+        return len(self.drawn_set) if self.drawn_set is not None else None
 
     @property
     def exhausted(self) -> bool:
@@ -170,7 +195,9 @@ class SampleOrders:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        by_rank = {rank: tuple(passes_of(log)) for rank, log in recording.ranks.items()}
+        # While the job runs only what the tapes keep is compared: the sets are read once, when they are complete.
+        exactly = not recording.job.running
+        by_rank = {rank: tuple(passes_of(log, exactly=exactly)) for rank, log in recording.ranks.items()}
         if not any(by_rank.values()):
             raise NotApplicable("no DataLoader was iterated")
         return cls(by_rank, recording.world_size)
@@ -200,16 +227,16 @@ class SampleOrders:
                 yield Together(dict(sorted(passes_by_rank.items())))
 
 
-def passes_of(log: RankLog) -> Iterator[Pass]:
-    """The passes of one rank, with what their blocks still hold."""
+def passes_of(log: RankLog, *, exactly: bool = True) -> Iterator[Pass]:
+    """The passes of one rank, with what their blocks still hold, and `exactly` with their sets."""
     blocks = log.blocks[np.argsort(log.blocks["pass_seq"], kind="stable")]
     edges = np.searchsorted(blocks["pass_seq"], log.passes["seq"])
     ends = np.searchsorted(blocks["pass_seq"], log.passes["seq"], side="right")
     for row, begin, end in zip(log.passes, edges, ends, strict=True):
-        yield _pass(log, row, blocks[begin:end])
+        yield _pass(log, row, blocks[begin:end], exactly)
 
 
-def _pass(log: RankLog, row: Rows, blocks: Rows) -> Pass:
+def _pass(log: RankLog, row: Rows, blocks: Rows, exactly: bool) -> Pass:
     def whole_number(name: str) -> int:
         return int(row[name])
 
@@ -251,7 +278,24 @@ def _pass(log: RankLog, row: Rows, blocks: Rows) -> Pass:
         indices=indices,
         padding=padding,
         whole=whole and not flags & PassFlag.TRUNCATED,
+        kept_set=_kept_set(log, whole_number("seq"), blocks, drawn, len(padding)) if exactly else None,
     )
+
+
+def _kept_set(log: RankLog, seq: int, blocks: Rows, drawn: int, padded: int) -> DrawnSet | None:
+    """The set on disk with the draws that are not in it yet; None unless both together stand for every draw of the pass."""
+    file = log.drawn_sets.get(seq)
+    read = file.content if file is not None else None
+    raw = blocks[blocks["kind"] == BlockKind.RAW]
+    if read is None or not len(raw):
+        return None
+    found, covered = read
+    latest = raw[np.argmax(raw["block_number"])]
+    begins = int(latest["block_number"]) * BLOCK_INDICES
+    tail = np.asarray(latest["indices"][: max(0, drawn - begins)])
+    if covered < begins or begins + len(tail) != drawn or (len(tail) and int(tail.max()) >= found.length):
+        return None
+    return found.with_more(tail[: len(tail) - padded])
 
 
 def drawn_indices(blocks: Rows, drawn: int, keep: int, padded: int = 0) -> tuple[Indices, Indices, Indices, bool]:
@@ -291,7 +335,8 @@ def _thin(indices: Indices, keep: int) -> Indices:
 class Overlap:
     """Samples that more than one rank drew. `shared`: how many different ones were found among the kept indices.
 
-    `keep_one_in` times that is the estimate for all. `pairs`: (rank, rank, how many of the found), the largest first.
+    `keep_one_in` times that is the estimate for all; 1: they are all. `pairs`: (rank, rank, how many of the found), the largest
+    first; among many ranks, or where not everything is known, of a bounded part.
     """
 
     shared: int
@@ -320,6 +365,9 @@ def comparable_indices(passes: Sequence[Pass], limit: int = 0) -> tuple[list[Ind
 
 def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
     """The samples that two or more of these passes (of different ranks) share."""
+    sets = drawn_sets(passes) if not limit and any(one.keep_one_in > 1 for one in passes) else None
+    if sets is not None:
+        return _exact_overlap([one.rank for one in passes], sets)
     lists, keep = comparable_indices(passes, limit)
     distinct = [np.unique(indices) for indices in lists]
     drawn = np.concatenate([*distinct, _NONE])
@@ -347,8 +395,36 @@ def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
     )
 
 
+MATRIX_RANKS = 8  # beyond that only the pairs that share most are told
+
+
+def drawn_sets(passes: Sequence[Pass]) -> list[DrawnSet] | None:
+    """Every sample that each of these passes drew, over the same data; None where that is not known of all."""
+    found = [one.drawn_set for one in passes]
+    sets = [one for one in found if one is not None]
+    return sets if len(sets) == len(found) and len({one.length for one in sets}) == 1 else None
+
+
+def _exact_overlap(ranks: Sequence[int], sets: Sequence[DrawnSet]) -> Overlap:
+    common = in_common(sets, pairs=len(sets) <= MATRIX_RANKS)
+    owners = np.array([one.holds(common.examples) for one in sets])  # [ranks, examples]
+    pairs = {(ranks[a], ranks[b]): n for (a, b), n in common.pairs.items() if n}
+    if not common.pairs:  # as they follow each other among the owners of the first samples that are shared
+        for sharing in owners.T:
+            for first, second in pairwise(np.flatnonzero(sharing)):
+                pair = ranks[int(first)], ranks[int(second)]
+                pairs[pair] = pairs.get(pair, 0) + 1
+    ordered = sorted(((a, b, n) for (a, b), n in pairs.items()), key=lambda pair: (-pair[2], pair[0], pair[1]))
+    sharing_ranks = {rank for pair in pairs for rank in pair}
+    examples = tuple(int(value) for value in common.examples[:5])
+    return Overlap(common.shared, 1, examples, tuple(sorted(sharing_ranks)), tuple(ordered[:16]), common.union)
+
+
 def repeats_within(one: Pass) -> int:
-    """How many draws of a pass were drawn in it before: 0 for a sampler without replacement."""
+    """How many draws of a pass were drawn in it before: 0 for a sampler without replacement. Of a pass of which only a part is
+    known, among that part."""
+    if one.keep_one_in > 1 and one.distinct is not None:
+        return one.drawn - len(one.padding) - one.distinct
     return len(one.indices) - len(np.unique(one.indices))
 
 

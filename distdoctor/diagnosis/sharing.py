@@ -84,7 +84,7 @@ def _whole(one: Pass) -> bool:
     if one.flags & PassFlag.REPLACEMENT or one.drawn < min(LEAST_DRAWS, max(1, one.length)):
         return False
     if one.flags & PassFlag.TRANSLATED:
-        return one.exhausted and one.whole and one.keep_one_in == 1 and len(np.unique(one.indices)) == one.data.length
+        return one.exhausted and one.whole and one.distinct == one.data.length
     if one.flags & PassFlag.WHOLE:
         return True
     return one.exhausted and one.whole and one.drawn == one.length and not repeats_within(one)

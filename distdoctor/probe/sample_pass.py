@@ -7,10 +7,12 @@ import time
 import zlib
 from array import array
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+from distdoctor.probe.drawn_sets import DrawnSet
 from distdoctor.probe.tape import Tape
 from distdoctor.recording import kept_indices
 from distdoctor.recording.layout import BLOCK, BLOCK_INDICES, PASS, BlockKind, PassFlag
@@ -43,7 +45,19 @@ class Steps(Protocol):
 class Pass:
     """The record of a pass and its blocks. `draw` and `exhausted` are called as torch asks the sampler for batches."""
 
-    def __init__(self, stream: Steps, source: Any, prefetch: int, seq: int, flags: PassFlag, keep: int) -> None:
+    def __init__(
+        self,
+        stream: Steps,
+        source: Any,
+        prefetch: int,
+        seq: int,
+        flags: PassFlag,
+        keep: int,
+        new_set: Callable[[int], DrawnSet | None] | None = None,
+    ) -> None:
+        """`new_set`: makes the set of all samples drawn, for a pass of which the blocks keep only a part."""
+        self.new_set = new_set if keep > 1 else None
+        self.drawn_set: DrawnSet | None = None
         self.source = source  # the sampler's iterator, by which a new pass over the same loader is told from this one
         self.stream, self.tape = stream, stream.tape
         self.seq, self.keep = seq, keep
@@ -119,7 +133,7 @@ class Pass:
 
     def _end(self) -> None:
         self.ended = True
-        self.source = None
+        self.source = self.new_set = self.drawn_set = None
         self._digest()
         self.tape.passes.patch(self.seq, _ENDED, time.monotonic_ns())
         self.note_step()
@@ -188,6 +202,7 @@ class Pass:
         """From here on only numbers are kept."""
         self._digest()
         self.storing = False
+        self.new_set = self.drawn_set = None
         self.fill = BLOCK_INDICES + 1  # no batch fits, not even an empty one
         self._mark(PassFlag.TRUNCATED)
 
@@ -212,7 +227,7 @@ class Pass:
         if self.block_seq:
             self._digest()
             if self.keep > 1:
-                self._file(kept_indices.kept(self.current, self.keep))
+                self._file_current()
             self.block_number += 1
         self.current = array("I")
         self.fill = 0
@@ -233,13 +248,25 @@ class Pass:
         self.block_seq = blocks.write(self.seq, 0, self.block_number, 0, BlockKind.RAW, 0, held + rest)
         self.block = blocks.window(self.block_seq).cast("I")
 
+    def _file_current(self) -> None:
+        """What the full RAW block holds goes into the set of all draws, and, thinned out, to the KEPT blocks."""
+        if self.new_set is not None:
+            self.drawn_set, self.new_set = self.new_set(self.seq), None
+        if self.drawn_set is not None and not self.drawn_set.add(self.current):
+            self.drawn_set = None
+        if not self.flags & PassFlag.TRUNCATED:
+            self._file(kept_indices.kept(self.current, self.keep))
+
     def _file(self, indices: array[int]) -> None:
         """Append what is kept of a full RAW block to the KEPT blocks. The head is written last: it makes the indices valid."""
         covers = (self.block_number + 1) * BLOCK_INDICES
         blocks = self.tape.blocks
         if not self.kept_seq or self.kept_fill + len(indices) > BLOCK_INDICES:
             if self.blocks >= MOST_BLOCKS:
-                self._cut()
+                if self.drawn_set is None:
+                    self._cut()
+                else:
+                    self._mark(PassFlag.TRUNCATED)  # no more of the order; which samples are drawn is still told
                 return
             self.blocks += 1
             self.kept_seq = blocks.write(self.seq, covers, self.kept_number, 0, BlockKind.KEPT, 0, _no_indices)

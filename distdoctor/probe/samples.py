@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from distdoctor.probe import replicas, sites, worker_noise, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.dataset_content import Content, content_of
+from distdoctor.probe.drawn_sets import DrawnSet, DrawnSets
 from distdoctor.probe.fingerprints import fingerprint
 from distdoctor.probe.identity import ByIdentity
 from distdoctor.probe.sample_pass import Pass
@@ -87,6 +89,7 @@ class SamplesStream:
         self._telling = threading.local()
         self._wrapped: set[type] = set()
         self.noise: worker_noise.WorkerNoise | None = None
+        self.sets = DrawnSets(rank.folder, tape.rank, tape.attempt) if not tape.in_memory else None
 
     # --- loaders -----------------------------------------------------------------------------------------------------------
 
@@ -163,7 +166,8 @@ class SamplesStream:
             loop_site, loader.made_site, dataset, sampler, told.site, told.calls, facts.num_replicas,
             facts.rank, loader.batch_size, loader.workers, keep, flags, 0, 0,
         )  # fmt: skip
-        self.latest = begun = Pass(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep)
+        new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
+        self.latest = begun = Pass(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
         if self.noise is not None:
@@ -171,6 +175,11 @@ class SamplesStream:
         if flags & PassFlag.GRADIENTS_ON:
             self.rank.epoch = told.value if told.value >= 0 else count - 1
         return begun
+
+    def _new_set(self, content: Content) -> Callable[[int], DrawnSet | None] | None:
+        """Makes the set of all samples that a pass draws from such data."""
+        sets, length = self.sets, content.length
+        return (lambda seq: sets.begin(seq, length)) if sets is not None and length > 0 else None
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer steps."""

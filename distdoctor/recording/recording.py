@@ -17,6 +17,7 @@ from distdoctor.recording.tape_reader import Rows, dtype_of
 if TYPE_CHECKING:
     from distdoctor.recording.backend_state import BackendState
     from distdoctor.recording.comparison import Comparison
+    from distdoctor.recording.drawn_set import KeptFile
     from distdoctor.recording.job_log import Clue
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.stacks import Stacks
@@ -121,6 +122,7 @@ class RankLog:
     monotonic_to_wall_ns: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
+    drawn_sets: Mapping[int, KeptFile] = field(default_factory=dict)  # of long passes, by the `seq` of their record
 
     def rows(self, name: str) -> Rows:
         """A section that only some recordings have (`layout.MORE_RINGS`); empty in the others."""

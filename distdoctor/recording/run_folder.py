@@ -4,6 +4,7 @@ job.json                 argv, world size, launcher, when; then how each rank en
 rank-00003.a0.tape       what rank 3 did, first start (a1: after one restart)
 rank-00003.a0.tape.memory-PID-FD   there was no room: the tape is in the memory of process PID
 rank-00003.a0.json       its environment
+rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
 no-probe-PID.txt         why a process that should have been recorded is not
 comparison.json          gradients against a baseline, where they were compared
@@ -21,6 +22,7 @@ from typing import Any
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
+from distdoctor.recording.drawn_set import kept_files
 from distdoctor.recording.layout import STREAMS
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Trouble
 from distdoctor.recording.resumption import read_resumption
@@ -68,9 +70,11 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
         )
     ranks: dict[int, RankLog] = {}
     troubles: list[Trouble] = []
+    sets = kept_files(folder)
     for rank, path in paths.items():
         try:
-            ranks[rank] = log_of(read_tape(path, only=only), _environment(folder, rank, path))
+            log = log_of(read_tape(path, only=only), _environment(folder, rank, path))
+            ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}))
         except UnreadableRecording as trouble:
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
     for note in sorted(folder.glob("no-probe-*.txt")):
@@ -103,7 +107,7 @@ def log_of(tape: Tape, environment: Mapping[str, Any] | None = None) -> RankLog:
     from distdoctor.recording.recording import no_rows
 
     names = ("calls", "groups", "steps", "events", "passes", "blocks")
-    rows = {name: tape.rows.get(name, no_rows(name)) for name in names}
+    rows: dict[str, Any] = {name: tape.rows.get(name, no_rows(name)) for name in names}
     head = tape.head
     return RankLog(
         rank=head.rank,

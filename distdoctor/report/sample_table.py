@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.finding import NOTE, Finding
-from distdoctor.diagnosis.sample_account import MATRIX_RANKS, EpochAccount, LoaderAccount, Share, accounts
-from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.diagnosis.sample_account import EpochAccount, LoaderAccount, Share, accounts
+from distdoctor.diagnosis.samples import MATRIX_RANKS, SampleOrders
 from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording

@@ -3,8 +3,9 @@ DD303 overlapping-samples: two ranks draw the same samples in one epoch.
 
 What it means    The shares of the data set are not disjoint: some samples count twice in an epoch, others possibly not at all.
 Why it hurts     The gradient weighs the shared samples double; an epoch covers less of the data than it says.
-How we know      The indices that two ranks drew in the same training pass are compared exactly; beyond about 24,000 draws a
-                 rank those with a common hash are, the same ones on every rank, so an overlap found is real. The samples
+How we know      The indices that two ranks drew in the same training pass are compared exactly, however many they are. While
+                 a pass of more than about 24,000 draws a rank runs (and after it where no disk was left for the set of its
+                 samples) those with a common hash are, the same ones on every rank, so an overlap found is real. The samples
                  with which DistributedSampler fills up the last round (drop_last=False) are told apart by their position.
                  Torch's own samplers for different shares never meet when they agree on seed, epoch and shuffle: then the
                  finding is certain and names what differs. Other samplers and hand-made Subsets are compared over an equal

@@ -20,12 +20,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
 from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Indices, Pass, SampleOrders, comparable_indices
+from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Overlap, Pass, SampleOrders, overlap
 from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -37,8 +35,7 @@ class Leak:
 
     trained: Pass
     evaluated: Pass
-    samples: Indices
-    keep_one_in: int
+    common: Overlap
 
 
 @check("DD313", "rank-dependent-split", severity=ERROR, family="shares")
@@ -56,15 +53,15 @@ def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
         return None
     for rank, held in evaluated.items():
         own = trained.get(rank)
-        if own is None or not own.data.same_content(held.data) or len(_common(own, held)[0]):
+        if own is None or not own.data.same_content(held.data) or overlap([own, held]).shared:
             continue
         if len(held.indices) * -math.log10(1 - 1 / len(known.ranks)) < CERTAIN_DIGITS:
             continue  # so few samples may miss one rank's share of the training set by chance
         for other, train in trained.items():
             if other != rank and train.data.same_content(held.data):
-                samples, keep = _common(train, held)
-                if len(samples):
-                    return Leak(train, held, samples, keep)
+                common = overlap([train, held])
+                if common.shared:
+                    return Leak(train, held, common)
     return None
 
 
@@ -77,17 +74,10 @@ def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> Pass | None:
     return None
 
 
-def _common(one: Pass, other: Pass) -> tuple[Indices, int]:
-    (first, second), keep = comparable_indices([one, other])
-    return np.intersect1d(first, second), keep
-
-
 def _finding(leak: Leak, known: ReplicaSet) -> Finding:
     trained, evaluated = leak.trained, leak.evaluated
-    count = len(leak.samples) * leak.keep_one_in
-    about = "about " if leak.keep_one_in > 1 else ""
     return Finding(
-        title=f"rank {trained.rank} trained on {about}{count:,} samples that rank {evaluated.rank} evaluates: "
+        title=f"rank {trained.rank} trained on {leak.common.words} that rank {evaluated.rank} evaluates: "
         "the split depends on the rank",
         ranks=known.ranks,
         confidence=CERTAIN if known.proven and trained.data.pieces else LIKELY,
@@ -97,9 +87,9 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
             Place(evaluated.made_line, known.ranks, "the evaluation loader is made"),
         ),
         evidence={
-            "shared": len(leak.samples),
-            "keep_one_in": leak.keep_one_in,
-            "examples": [int(sample) for sample in leak.samples[:5]],
+            "shared": leak.common.shared,
+            "keep_one_in": leak.common.keep_one_in,
+            "examples": list(leak.common.examples),
             "evaluated": evaluated.drawn,
             "dataset": trained.data.name,
         },

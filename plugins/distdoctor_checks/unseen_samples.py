@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-import numpy as np
-
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.samples import Indices, Pass, SampleOrders, Together, unseen
+from distdoctor.diagnosis.holes import Hole, hole_of
+from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
 from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -39,34 +38,26 @@ def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
             loaders[str(together.one.made_line)].append(together)
     for epochs in loaders.values():
         hole = _hole(epochs)
-        if len(hole) and not _drawn_elsewhere(hole, epochs, orders):
+        if hole is not None and not _drawn_elsewhere(hole, epochs, orders):
             yield _finding(hole, epochs)
 
 
-def _hole(epochs: list[Together]) -> Indices:
-    """What nobody drew in any epoch, when that is more than the ends of the epochs; as far as indices are kept."""
-    none = np.empty(0, np.uint32)
+def _hole(epochs: list[Together]) -> Hole | None:
+    """What nobody drew in any epoch, when that is more than the ends of the epochs."""
     passes = [one for together in epochs for one in together.passes.values()]
     first = passes[0]
     if len(epochs) < LEAST_EPOCHS or first.length < 1 or not all(_usable(one, first) for one in passes):
-        return none
-    keep = max(one.keep_one_in for one in passes)
-    per_epoch = [unseen(list(together.passes.values()), first.length) for together in epochs]
-    hole = per_epoch[0]
-    for other in per_epoch[1:]:
-        hole = np.intersect1d(hole, other, assume_unique=True)
+        return None
+    hole, changing = hole_of(epochs, first.length)
     ends = sum(max(1, one.batch_size) for one in epochs[0].passes.values()) + len(epochs[0].passes)
-    changing = max(len(other) for other in per_epoch) - len(hole)
-    if len(hole) * keep <= max(ends, LEAST_SHARE * first.length) or changing * keep > ends:
-        return none
-    return hole
+    return hole if hole.count > max(ends, LEAST_SHARE * first.length) and changing <= ends else None
 
 
 def _usable(one: Pass, first: Pass) -> bool:
     odd = PassFlag.REPLACEMENT | PassFlag.TRANSLATED
     return (
         one.exhausted
-        and one.whole
+        and (one.whole or one.drawn_set is not None)
         and one.comparable
         and not one.flags & odd
         and one.length == first.length
@@ -75,24 +66,23 @@ def _usable(one: Pass, first: Pass) -> bool:
     )
 
 
-def _drawn_elsewhere(hole: Indices, epochs: list[Together], orders: SampleOrders) -> bool:
+def _drawn_elsewhere(hole: Hole, epochs: list[Together], orders: SampleOrders) -> bool:
     """Whether another loader over the same data, in training or evaluation, draws some of it: then the hole is a split."""
     first = epochs[0].one
     own = {(rank, one.seq) for together in epochs for rank, one in together.passes.items()}
     for rank, passes in orders.by_rank.items():
         for one in passes:
             other = (rank, one.seq) not in own and one.data.same_content(first.data) and one.drawn > 0
-            if other and (not one.comparable or len(np.intersect1d(hole, one.indices)) > 0):
+            if other and (not one.comparable or hole.meets(one)):
                 return True
     return False
 
 
-def _finding(hole: Indices, epochs: list[Together]) -> Finding:
+def _finding(hole: Hole, epochs: list[Together]) -> Finding:
     one, ranks = epochs[0].one, epochs[0].ranks
-    count = len(hole) * one.keep_one_in
-    about = "about " if one.keep_one_in > 1 else ""
+    count, about = hole.count, "about " if hole.keep_one_in > 1 else ""
     return Finding(
-        title=f"{about}{count:,} of {one.length:,} samples are never drawn, in none of {len(epochs)} epochs: {_range(hole)}",
+        title=f"{about}{count:,} of {one.length:,} samples are never drawn, in none of {len(epochs)} epochs: {hole.words}",
         ranks=ranks,
         confidence=LIKELY,
         place=one.made_line or one.loop_line,
@@ -103,7 +93,7 @@ def _finding(hole: Indices, epochs: list[Together]) -> Finding:
         evidence={
             "unseen": count,
             "samples": one.length,
-            "examples": [int(index) for index in hole[:5]],
+            "examples": list(hole.examples),
             "epochs": len(epochs),
             "drawn": {rank: p.drawn for rank, p in list(epochs[0].passes.items())[:8]},
             "sampler": one.sampler,
@@ -113,13 +103,6 @@ def _finding(hole: Indices, epochs: list[Together]) -> Finding:
         cures=(Cure("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
         at_ns=one.started_ns,
     )
-
-
-def _range(hole: Indices) -> str:
-    """`samples 75-99`, or where they begin and end."""
-    first, last = int(hole[0]), int(hole[-1])
-    gaps = int(np.count_nonzero(np.diff(hole.astype(np.int64)) > 1))
-    return f"samples {first}-{last}" if not gaps else f"between sample {first} and {last}, in {gaps + 1:,} pieces"
 
 
 def _job(orders: dict[int, list[int]], epochs: int = 2) -> Recording:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import sample_jobs as jobs
 
@@ -55,6 +56,10 @@ def test_of_a_large_data_set_the_same_indices_are_kept_everywhere() -> None:
             assert list(map(int, one.indices)) == [index for index in drawn if index in chosen]
             assert 0.2 < len(chosen) / len(drawn) < 0.3
             assert one.whole
+            everything = one.drawn_set
+            assert everything is not None
+            assert len(everything) == len(set(drawn))
+            assert everything.holds(np.array(drawn, np.uint32)).all()
 
 
 def test_keys_are_kept_as_digests_and_tensors_as_numbers() -> None:
