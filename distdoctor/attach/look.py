@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distdoctor.attach import permission, py_spy
+from distdoctor.attach import permission, py_spy, pystack
 from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
 from distdoctor.attach.processes import FoundJob, Host, Process
 from distdoctor.attach.py_spy import Dump
@@ -41,8 +41,11 @@ def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks
         for process in _processes(job, host):
             pids[process.pid] = process
     samples = _samples([*pids], [pid for pid, process in pids.items() if process.is_python], manner)
-    native = _native_frames(samples[-1], manner)
-    seen = {pid: _process(process, samples, native.get(pid)) for pid, process in pids.items()}
+    native, cpp_threads = _native_frames(samples[-1], manner)
+    seen = {
+        pid: replace(_process(process, samples, native.get(pid)), cpp_threads=cpp_threads.get(pid, ()))
+        for pid, process in pids.items()
+    }
     return [_stacks(job, host, seen, samples, manner) for job in jobs]
 
 
@@ -66,14 +69,17 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
     return taken
 
 
-def _native_frames(last: _Sample, manner: Manner) -> dict[int, Dump]:
-    """The stacks with their C++ frames. Read after all samples: the freeze wakes a thread that stood still for hours."""
+def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, Dump], dict[int, tuple[ThreadStack, ...]]]:
+    """The stacks with their C++ frames, and the threads that have no others where pystack is installed.
+
+    Read after all samples: the freeze wakes a thread that stood still for hours.
+    """
     if not manner.native:
-        return {}
+        return {}, {}
     # What does not run cannot be paused for its C++ frames: py-spy would wait for it.
     asked = [pid for pid in last.dumps if not (last.facts[pid].frozen or last.facts[pid].state in "TtD")]
     dumps = py_spy.dump_all(asked, native=True, user_locals=manner.user_locals)
-    return {pid: dump for pid, dump in dumps.items() if not dump.trouble}
+    return {pid: dump for pid, dump in dumps.items() if not dump.trouble}, pystack.cpp_threads_of(asked)
 
 
 def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump]:

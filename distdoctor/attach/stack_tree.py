@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from distdoctor.attach.pystack import is_machinery
 from distdoctor.diagnosis.standing import telling_thread
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.stacks import Frame, Stacks, is_users_path
+from distdoctor.recording.stacks import Frame, Stacks, ThreadStack, is_users_path
 
 Key = tuple[str, str, int]  # path, function, line; the path of a folded run of library frames is ""
 LINES = 24
+_OUR_SERVER = "pt_workerserver"  # of ranks that distdoctor started; waits for questions
+_INNERMOST = 4  # functions shown of a C++ thread
 
 
 @dataclass
@@ -116,6 +119,25 @@ def _words(key: Key, base: str) -> str:
     return f"{short}:{line} {function}"
 
 
+def cpp_threads(stacks: Stacks) -> list[str]:
+    """The threads without Python, those of the same name in the same functions on one line; [] when nobody looked at them."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for rank, process in stacks.processes():
+        for thread in process.cpp_threads:
+            if thread.name == _OUR_SERVER:
+                continue
+            words = [frame.function for frame in reversed(thread.frames) if not is_machinery(frame)]
+            at = " > ".join(words[-_INNERMOST:]) or thread.frames[0].function
+            rows.setdefault((thread.name or "thread", at), []).append(rank)
+    lines = []
+    for (name, at), ranks in sorted(rows.items(), key=lambda row: (row[1], row[0])):
+        each = {ranks.count(rank) for rank in ranks}
+        times = f" x {each.pop()}" if each != {1} and len(each) == 1 else ""
+        lines.append(f"  {named(sorted(set(ranks)))}  {name}{times}  {at}")
+    more = len(lines) - LINES
+    return lines if more <= 0 else [*lines[:LINES], f"  and {more} more lines (--json has all)"]
+
+
 def as_json(stacks: Stacks) -> list[Mapping[str, object]]:
     """Every process of every rank for programs: state, CPU, stacks."""
     found: list[Mapping[str, object]] = []
@@ -143,23 +165,21 @@ def as_json(stacks: Stacks) -> list[Mapping[str, object]]:
                     "syscall": process.syscall,
                     "held_gil": process.held_gil,
                     "trouble": process.trouble,
-                    "threads": [
-                        {
-                            "id": thread.os_id,
-                            "name": thread.name,
-                            "holds_gil": thread.holds_gil,
-                            "frames": [
-                                {
-                                    "function": frame.function,
-                                    "path": frame.path,
-                                    "line": frame.line,
-                                    **({"arguments": dict(frame.arguments)} if frame.arguments else {}),
-                                }
-                                for frame in thread.frames
-                            ],
-                        }
-                        for thread in process.threads
-                    ],
+                    "threads": [_thread(thread) for thread in process.threads],
+                    "cpp_threads": [_thread(thread) for thread in process.cpp_threads],
                 }
             )
     return found
+
+
+def _thread(thread: ThreadStack) -> Mapping[str, object]:
+    frames = [
+        {
+            "function": frame.function,
+            "path": frame.path,
+            "line": frame.line,
+            **({"arguments": dict(frame.arguments)} if frame.arguments else {}),
+        }
+        for frame in thread.frames
+    ]
+    return {"id": thread.os_id, "name": thread.name, "holds_gil": thread.holds_gil, "frames": frames}

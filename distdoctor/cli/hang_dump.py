@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds for which a rank must have stood still to be called stuck.",
 )
-@click.option("--native", is_flag=True, help="C++ frames too. Freezes each process for about 0.5 s.")
+@click.option(
+    "--native",
+    is_flag=True,
+    help="C++ frames too; with pystack (extra `native`) C++ threads. Freezes each process for up to 1.5 s.",
+)
 @click.option("--locals", "user_locals", is_flag=True, help="With --json: the variables of every frame, also yours.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Short for --output-format json; every process and frame is in it."
@@ -69,12 +73,24 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
     if manner.native:
-        deliver.notice("--native freezes each process for about 0.5 s while its C++ frames are read")
+        deliver.notice(_pause())
     host = Host.now()
     jobs = _jobs(pid, run, host)
     seen = _examined(jobs, host, manner, settings, plugins)
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max((_exit_code(diagnosis, settings, plugins) for diagnosis, _ in seen), key=_URGENCY.index))
+
+
+def _pause() -> str:
+    """What `--native` does to the processes, said before it does so."""
+    from distdoctor.attach import pystack
+
+    if pystack.program() is None:
+        return (
+            "--native freezes each process for about 0.5 s while its C++ frames are read; "
+            "pip install 'distdoctor[native]' shows the threads that run no Python, too"
+        )
+    return "--native freezes each process twice, for about 0.5 s and 1 s, while its C++ frames and threads are read"
 
 
 # The exit code of several jobs is that of the worst.
@@ -141,6 +157,9 @@ def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int)
     tree = stack_tree.render(recording.stacks, base) if recording.stacks else []
     if tree:
         lines += ["", "stacks", *tree]
+    threads = stack_tree.cpp_threads(recording.stacks) if recording.stacks else []
+    if threads:
+        lines += ["", "threads without Python", *threads]
     if recording.backend:
         from distdoctor.recording.backend_state import told
 

@@ -68,7 +68,8 @@ class ThreadStack:
 class ProcessStacks:
     """One process, as seen in two or more samples.
 
-    `threads` are of the last sample that worked. `moved`: some sample of the main thread differs from another, or the kernel
+    `threads` are of the last sample that worked, `cpp_threads` those that run no Python (`--native` with pystack).
+    `moved`: some sample of the main thread differs from another, or the kernel
     let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core.
     `still_seconds` is how long ago the main thread last ran, None when the kernel does not tell; `age_seconds` how long ago the
     process was started. `bytes_moved` counts what it read and wrote meanwhile. `trouble` says why there are no stacks, `way_in`
@@ -79,6 +80,7 @@ class ProcessStacks:
     command: str = ""
     state: str = "S"
     threads: tuple[ThreadStack, ...] = ()
+    cpp_threads: tuple[ThreadStack, ...] = ()
     moved: bool = False
     cpu_share: float = 0.0
     still_seconds: float | None = None
