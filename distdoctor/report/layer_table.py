@@ -34,15 +34,16 @@ def render(comparison: Comparison) -> str:
 
 
 def _verdict(comparison: Comparison) -> str:
-    held = f"{len(comparison.layers)} parameters, {comparison.precision}, {comparison.terms} terms"
+    arithmetic = f"{comparison.precision}, {comparison.terms} terms"
+    held = f"{len(comparison.layers)} parameters, {arithmetic}"
     if comparison.agrees:
         return f"against {comparison.baseline}: the same gradients up to rounding ({held})"
     if comparison.missing:
         return f"against {comparison.baseline}: {_some(comparison.missing)} cannot be compared, only one side holds them ({held})"
-    wrong = sum(not layer.agrees for layer in comparison.layers)
+    wrong = f"{sum(not layer.agrees for layer in comparison.layers)} of {len(comparison.layers)} gradients differ"
     if comparison.factor is not None and abs(comparison.factor - 1) > 0.01:
-        return f"against {comparison.baseline}: {wrong} of {held} differ by the factor {comparison.likely}"
-    return f"against {comparison.baseline}: {wrong} of {held} differ beyond rounding, by no common factor"
+        return f"against {comparison.baseline}: {wrong} by the factor {comparison.likely} ({arithmetic})"
+    return f"against {comparison.baseline}: {wrong} beyond rounding ({arithmetic}), by no common factor"
 
 
 def _some(names: Iterable[str]) -> str:

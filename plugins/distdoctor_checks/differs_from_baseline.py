@@ -68,12 +68,16 @@ def _finding(comparison: Comparison, line: Site) -> Finding:
             "likely": comparison.likely,
         },
         why=_why(comparison, by_batch=by_batch),
-        cures=(
-            Cure("match-the-baseline", effect=f"gradients change by the factor {1 / factor:.4g}" if factor else ""),
-        ),
+        cures=(_cure(factor, by_batch=by_batch),),
         severity=NOTE if by_batch else ERROR,
         confidence=LIKELY if by_batch else CERTAIN,
     )
+
+
+def _cure(factor: float | None, *, by_batch: bool) -> Cure:
+    if by_batch:
+        return Cure("normalise-the-whole-batch")
+    return Cure("match-the-baseline", effect=f"gradients change by the factor {1 / factor:.4g}" if factor else "")
 
 
 def _title(comparison: Comparison, *, by_batch: bool) -> str:

@@ -14,7 +14,7 @@ import torch
 from jobs import run_ranks, values
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE
 from distdoctor.plugins import load
 from distdoctor.recording.comparison import Comparison, read_comparison
 from distdoctor.recording.recording import Job, Recording
@@ -193,3 +193,13 @@ def test_a_planted_factor_is_named(drill: str, options: dict[str, Any], words: s
 
     assert comparison.likely.startswith(words), render(comparison)
     assert words in only_finding(comparison).title
+
+
+@pytest.mark.job
+def test_batch_normalisation_over_each_share_is_a_note(tmp_path: Path) -> None:
+    comparison = both_ways(tmp_path, "ddp", 2, factory="reference_training:normalised")
+
+    finding = only_finding(comparison)
+    assert (finding.severity, finding.confidence) == (NOTE, LIKELY)
+    assert "2 normalises each share of the batch" in finding.title
+    assert [cure.slug for cure in finding.cures] == ["normalise-the-whole-batch"]
