@@ -107,6 +107,12 @@ DTYPE_NUMBER = {getattr(torch, name): number for number, name in enumerate(DTYPE
 REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN,
               "max": ReduceOp.MAX, "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
               "premul_sum": ReduceOp.PREMUL_SUM}  # fmt: skip
+# The usual operations are torch's own constants, which their identity tells; each is kept, so that no other takes its place.
+MEMBERS = {
+    id(member): (int(number), member)
+    for word, number in REDUCE_OPS.items()
+    if (member := getattr(torch.distributed.ReduceOp, word.upper(), None)) is not None
+}
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 _TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
@@ -211,6 +217,9 @@ class Caller:
             return UNSEEN
         scope = self.front.f_locals
         op = scope.get("op", scope.get("reduceOp"))
+        known = MEMBERS.get(id(op))
+        if known is not None:
+            return known[0]
         word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
         return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
 
