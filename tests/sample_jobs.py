@@ -506,6 +506,51 @@ def streaming(rank: int, world_size: int, *, workers: int = 0) -> Handed:
     return [trainer.epoch(loader) for _epoch in range(2)]
 
 
+class ShuffledStream(IterableDataset[torch.Tensor]):
+    """Shuffles by seed and epoch, as Hugging Face's iterable data sets do, and shards by rank and worker."""
+
+    def __init__(self, rank: int, world_size: int, *, shuffle: bool | None = True) -> None:
+        self.rank, self.world_size, self.seed, self.epoch = rank, world_size, 0, 0
+        if shuffle is not None:
+            self.shuffle = shuffle
+        self.order: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        order = list(range(96))
+        if getattr(self, "shuffle", False):
+            random.Random(self.seed + self.epoch).shuffle(order)
+        order = order[self.rank + worker * self.world_size :: self.world_size * workers]
+        return (torch.tensor([float(number)]) for number in order)
+
+
+class Wrapped(IterableDataset[torch.Tensor]):
+    """Somebody's wrapper around iterable data."""
+
+    def __init__(self, dataset: IterableDataset[torch.Tensor]) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.dataset)
+
+
+def shuffled_stream(rank: int, world_size: int, *, told: str = "", shuffle: bool | None = True, workers: int = 0,
+                    wrapped: bool = False) -> Handed:  # fmt: skip
+    data, trainer, handed = ShuffledStream(rank, world_size, shuffle=shuffle), Trainer(), []
+    loader = DataLoader(
+        Wrapped(data) if wrapped else data, batch_size=3, num_workers=workers, persistent_workers=workers > 0
+    )
+    for epoch in range(3):
+        if told:
+            data.set_epoch(epoch if told == "epoch" else 7)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 def restarted_search(rank: int, world_size: int) -> Handed:
     """A learning-rate finder that leaves after ten steps, then the training begins in the same order."""
     data = numbers(400)

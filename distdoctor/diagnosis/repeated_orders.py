@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,6 +40,17 @@ class Repetition:
         more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
         return more and self.earlier.set_epoch_calls > 0 and self.later.epoch_told == self.earlier.epoch_told
 
+    @property
+    def iterable(self) -> bool:
+        """The data shuffle by themselves, and their samples have no index: batches were compared by their first samples."""
+        return bool(self.later.flags & PassFlag.ITERABLE)
+
+    @property
+    def told_in_vain(self) -> bool:
+        """The epoch was told, another one than before, and the order has not changed."""
+        more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
+        return self.iterable and more and self.later.epoch_told != self.earlier.epoch_told
+
 
 def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
     """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out."""
@@ -51,7 +63,7 @@ def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
                 found[str(later.loop_line), str(later.made_line), epoch].append(first)
     for (_, _, epoch), pairs in sorted(found.items(), key=lambda item: item[0][2]):
         earlier, later, _ = pairs[0]
-        digits = sum(one.chance_digits(_compared(before, one)) for before, one, _ in pairs)
+        digits = sum(_digits(before, one) for before, one, _ in pairs)
         if digits >= CERTAIN_DIGITS:
             ranks = tuple(one.rank for _, one, _ in pairs)
             yield Repetition(earlier, later, ranks, epoch, _compared(earlier, later), digits)
@@ -72,10 +84,20 @@ def _epoch(passes: list[Pass], place: int) -> int:
     return place + passes[0].number - 1 if passes[0].number > 1 else place
 
 
+def _digits(earlier: Pass, later: Pass) -> float:
+    """-log10 of the chance of such a repetition; of iterable data, that of different batches in one order of all they have."""
+    n = _compared(earlier, later)
+    if later.flags & PassFlag.ITERABLE:
+        return math.lgamma(len(np.unique(later.first[:n])) + 1) / math.log(10)
+    return later.chance_digits(n)
+
+
 def _repeats(earlier: Pass, later: Pass) -> bool:
     """Whether `later`, begun when `earlier` was over, shuffles and draws in its order all the same."""
     interleaved = earlier.exhausted and earlier.ended_ns > later.started_ns
-    if interleaved or later.flags & (PassFlag.REPLACEMENT | PassFlag.ITERABLE) or not _should_differ(later):
+    if interleaved or later.flags & PassFlag.REPLACEMENT:
+        return False
+    if not (_stream_should_differ(earlier, later) if later.flags & PassFlag.ITERABLE else _should_differ(later)):
         return False
     if earlier.optimizer != later.optimizer:
         return False  # another training in the same process begins as the one before it began
@@ -88,6 +110,17 @@ def _repeats(earlier: Pass, later: Pass) -> bool:
 
 def _compared(earlier: Pass, later: Pass) -> int:
     return min(len(earlier.first), len(later.first))
+
+
+def _stream_should_differ(earlier: Pass, later: Pass) -> bool:
+    """Iterable data that can be told the epoch and say that they shuffle; or that have a seed, and no new epoch was told to them.
+
+    Those that only have a seed may use it for something else, whatever they are told.
+    """
+    if not later.flags & PassFlag.TELLABLE or later.shuffles is False or later.flags & PassFlag.UNORDERED:
+        return False
+    told_anew = later.set_epoch_calls > earlier.set_epoch_calls and later.epoch_told != earlier.epoch_told
+    return later.shuffles is True or (later.seed >= 0 and not told_anew)
 
 
 def _should_differ(one: Pass) -> bool:

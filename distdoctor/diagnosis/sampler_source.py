@@ -62,6 +62,18 @@ def sampler_name(sources: Mapping[str, str], made: Site) -> str:
     return ""
 
 
+def dataset_name(sources: Mapping[str, str], made: Site) -> str:
+    """How the source calls the data of the loader made on this line, "" when it does not say."""
+    for node in ast.walk(_tree(sources.get(made.path, "")) or ast.Module([], [])):
+        if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
+            if not _called(node).endswith("DataLoader"):
+                continue
+            given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "dataset")]
+            if given and isinstance(given[0], ast.Name | ast.Attribute):
+                return ast.unparse(given[0])
+    return ""
+
+
 def line_at(text: str, number: int) -> str:
     """One line of a text, "" when it is not there. Lines count from 1."""
     lines = text.splitlines()

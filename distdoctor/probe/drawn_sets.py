@@ -1,7 +1,7 @@
 """Which samples a long pass drew, exactly: one bit for each sample of the data set, in a file of its own beside the tape.
 
-The tape holds every draw of a pass up to a limit, and of longer ones only a part. Here nothing is left out: when the tape's block
-at work is full, the bits of what it held are set in a file that is mapped into memory (10-20 ns a draw; 12.5 MB for 10^8 samples).
+The tape holds every draw of a pass up to a limit, and of longer ones only a part. Here nothing is left out: when the block at
+work is full, the bits of what it held are set in a file that is mapped into memory (10-35 ns a draw, 12.5 MB for 10^8 samples).
 Space is reserved beforehand as for the tape; where there is none, that pass is only sampled, and nothing else changes.
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import Dataset
 from torch.utils.data import sampler as torch_samplers
 from torch.utils.data.distributed import DistributedSampler
 
@@ -13,6 +14,8 @@ from distdoctor.recording.layout import PassFlag
 
 # Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
 _WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")
+# Under these, iterable data sets hold those that they wrap: accelerate's shards, most people's own wrappers, data pipes.
+_WITHIN_STREAMS = ("dataset", "source_dataset", "source_datapipe", "_dataset")
 _DEPTH = 8
 _STOCK_BATCHES = torch_samplers.BatchSampler
 
@@ -27,6 +30,17 @@ def chain_of(sampler: Any) -> Iterator[Any]:
         scope = scope if type(scope) is dict else {}
         within = (scope.get(name) for name in _WITHIN)
         sampler = next((one for one in within if _is_sampler(one)), None)
+
+
+def streams_of(dataset: Any) -> Iterator[Any]:
+    """The iterable data set and those within it, from the outermost."""
+    for _ in range(_DEPTH):
+        if not isinstance(dataset, Dataset):
+            return
+        yield dataset
+        scope = getattr(dataset, "__dict__", None)
+        scope = scope if type(scope) is dict else {}
+        dataset = next((scope[name] for name in _WITHIN_STREAMS if name in scope), None)
 
 
 def _is_sampler(thing: Any) -> bool:
@@ -65,6 +79,24 @@ def facts_of(sampler: Any) -> SamplerFacts:
     return SamplerFacts(
         names, replicas, -1 if rank is None else rank, -1 if seed is None else seed & (1 << 62) - 1, flags
     )
+
+
+def facts_of_stream(dataset: Any, sampler: Any) -> SamplerFacts:
+    """The same of iterable data, which shuffle by themselves: nothing in them is called, and no element looked at.
+
+    Hugging Face's `IterableDataset` keeps how it shuffles in `_shuffling`; others say so in an attribute `shuffle`.
+    """
+    chain, flags = list(streams_of(dataset)), PassFlag(0)
+    if any(hasattr(type(one), "set_epoch") for one in chain):
+        flags |= PassFlag.TELLABLE
+    scopes = [one.__dict__ for one in chain if type(getattr(one, "__dict__", None)) is dict]
+    kept = [scope["_shuffling"] is not None for scope in scopes if "_shuffling" in scope]
+    shuffles = any(kept) if kept else _first(chain, "shuffle", bool)
+    if shuffles is not None:
+        flags |= PassFlag.SHUFFLE_KNOWN | (PassFlag.SHUFFLE if shuffles else PassFlag(0))
+    seed = _first(chain, "seed", int)
+    names = ">".join(type(one).__name__ for one in chain_of(sampler))
+    return SamplerFacts(names, 0, -1, -1 if seed is None else seed & (1 << 62) - 1, flags)
 
 
 def _stock_flags(chain: list[Any]) -> PassFlag:

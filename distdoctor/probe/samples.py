@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from distdoctor.probe.drawn_sets import DrawnSet, DrawnSets
 from distdoctor.probe.fingerprints import fingerprint
 from distdoctor.probe.identity import ByIdentity
 from distdoctor.probe.sample_pass import Pass
-from distdoctor.probe.samplers import SamplerFacts, chain_of, facts_of
+from distdoctor.probe.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
 from distdoctor.probe.tape import Tape
 from distdoctor.recording import kept_indices
 from distdoctor.recording.layout import BLOCK_INDICES, EventKind, PassFlag
@@ -95,9 +95,11 @@ class SamplesStream:
 
     def made(self, loader: Any) -> None:
         """A DataLoader was constructed."""
-        self.loaders.set(loader, Loader(loader, self.tape.texts.id(sites.user_site())))
-        for sampler in chain_of(loader._index_sampler):
-            self.watch_set_epoch(type(sampler))
+        known = Loader(loader, self.tape.texts.id(sites.user_site()))
+        self.loaders.set(loader, known)
+        iterable = known.flags & PassFlag.ITERABLE
+        for one in streams_of(loader.dataset) if iterable else chain_of(loader._index_sampler):
+            self.watch_set_epoch(type(one))
 
     def loader(self, loader: Any) -> Loader:
         known = self.loaders.get(loader)
@@ -144,26 +146,28 @@ class SamplesStream:
         """A new pass, seen at its first draw."""
         self._settle()
         loader = iterator.__dict__.get("_distdoctor_loader") or Loader(_Unknown(iterator), 0)
-        facts = facts_of(iterator._index_sampler)
-        told = self._told(iterator._index_sampler)
-        base, translate, translation = _below_subsets(iterator._dataset)
-        content = self._content(base, bool(loader.flags & PassFlag.ITERABLE))
-        outer = self._content(iterator._dataset) if translate else content
+        sampler, dataset = iterator._index_sampler, iterator._dataset
+        iterable = bool(loader.flags & PassFlag.ITERABLE)
+        facts = facts_of_stream(dataset, sampler) if iterable else facts_of(sampler)
+        told = self._told(streams_of(dataset) if iterable else chain_of(sampler))
+        base, translate, translation = _below_subsets(dataset)
+        content = self._content(base, iterable)
+        outer = self._content(dataset) if translate else content
         flags = loader.flags | facts.flags | translation
         if flags & PassFlag.ITERABLE:
             flags |= PassFlag.HASHED
         if torch.is_grad_enabled():
             flags |= PassFlag.GRADIENTS_ON
         texts = self.tape.texts
-        loop_site, dataset = texts.id(sites.user_site()), texts.id(f"{content.text}\0{outer.digest}")
-        sampler = texts.id(facts.chain)
-        number = self._number(loader, (loader.made_site, loop_site, dataset, sampler))
+        loop_site, described = texts.id(sites.user_site()), texts.id(f"{content.text}\0{outer.digest}")
+        chain = texts.id(facts.chain)
+        number = self._number(loader, (loader.made_site, loop_site, described, chain))
         self._counts[number] = count = self._counts.get(number, 0) + 1
         length = outer.length
         keep = _one_in(length, facts, flags)
         seq = self.tape.passes.write(
             time.monotonic_ns(), 0, length, told.value, facts.seed, 0, 0, 0, 0, 0, self.steps, number, count,
-            loop_site, loader.made_site, dataset, sampler, told.site, told.calls, facts.num_replicas,
+            loop_site, loader.made_site, described, chain, told.site, told.calls, facts.num_replicas,
             facts.rank, loader.batch_size, loader.workers, keep, flags, 0, 0,
         )  # fmt: skip
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
@@ -235,9 +239,9 @@ class SamplesStream:
 
     # --- set_epoch ---------------------------------------------------------------------------------------------------------
 
-    def _told(self, sampler: Any) -> Told:
-        """What the outermost sampler that was told an epoch was told."""
-        for one in chain_of(sampler):
+    def _told(self, chain: Iterable[Any]) -> Told:
+        """What the outermost of these that was told an epoch was told."""
+        for one in chain:
             told = self.told.get(one)
             if told is not None:
                 return told

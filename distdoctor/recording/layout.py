@@ -610,6 +610,7 @@ class PassFlag(IntFlag):
     TRANSLATED = 4096  # indices are those of the data set below the Subsets
     UNTRANSLATED = 8192  # drawn from a Subset whose own indices could not be read
     UNORDERED = 16384  # the loader hands batches over as they come (in_order=False): stored in the order of drawing
+    TELLABLE = 32768  # iterable data with a set_epoch; `epoch_told`, `seed` and SHUFFLE are theirs, not a sampler's
 
 
 DTYPES: tuple[str, ...] = (

@@ -5,7 +5,8 @@ What it means    DistributedSampler shuffles with seed + epoch. Told the same nu
                  the running one, a counter that is never raised) it draws the same order each time.
 Why it hurts     As without set_epoch: one fixed order, while the code looks right.
 How we know      set_epoch was called between two training passes, with the value it had been given before, and both passes
-                 drew the same indices in the same order (the chance of that by another shuffle is below 10^-9).
+                 drew the same indices in the same order (the chance of that by another shuffle is below 10^-9). Iterable data
+                 that have a set_epoch and say that they shuffle are told apart by their batches' first samples: likely.
 What to do       Pass the counter of the epoch loop.
 When it is fine  shuffle=False, or a sampler that reseeds itself: then the orders differ and nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.sampler_source import epoch_variable, replaced, set_epoch_call
 from distdoctor.diagnosis.samples import SampleOrders
@@ -39,7 +40,8 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         f"{argument} = {later.epoch_told}" if argument and not argument.lstrip("-").isdigit() else f"{later.epoch_told}"
     )
     return Finding(
-        title=f"{named(repeated.ranks)} told the sampler epoch {later.epoch_told} again and again ({told}): "
+        confidence=LIKELY if repeated.iterable else CERTAIN,
+        title=f"{named(repeated.ranks)} told {'the data' if repeated.iterable else 'the sampler'} epoch {later.epoch_told} again and again ({told}): "
         f"epoch {repeated.epoch} has the order of epoch {repeated.epoch - 1}",
         ranks=repeated.ranks,
         place=later.set_epoch_line,
@@ -56,7 +58,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             "chance": repeated.chance,
         },
         why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
-        f"{repeated.draws:,} draws of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
+        f"{repeated.draws:,} {'batches' if repeated.iterable else 'draws'} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
         cures=(Cure("set-epoch", change=_change(recording, repeated)),),
         at_ns=later.started_ns,
     )

@@ -7,6 +7,9 @@ How we know      A training pass begins with the very indices, in the very order
                  says shuffle=True. Told as soon as another shuffle would do so with a chance below 10^-9, over all ranks:
                  9 draws from 60,000 samples, never less than 32 or a whole pass. A pass that was left early counts only when
                  three in a row begin alike: a learning-rate finder starts over on purpose.
+                 Of iterable data that have a set_epoch the batches' first samples are compared, and only where an attribute
+                 says that they shuffle (`shuffle`, Hugging Face's `_shuffling`), or a `seed` that nobody was told an epoch for:
+                 likely. With persistent workers set_epoch may reach the rank's copy of the data only: that is said, too.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before the loader is iterated.
 When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: then nothing is reported. Where set_epoch is
                  called again and again with one value, DD302 says so instead.
@@ -18,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.repeated_orders import Repetition, repetitions
-from distdoctor.diagnosis.sampler_source import epoch_variable, inserted_before, sampler_name
+from distdoctor.diagnosis.sampler_source import dataset_name, epoch_variable, inserted_before, sampler_name
 from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -35,11 +38,13 @@ def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
 
 def _finding(repeated: Repetition, recording: Recording) -> Finding:
     later = repeated.later
-    sampler = sampler_name(recording.sources, later.made_line) or "sampler"
+    told, name = _told_object(repeated, recording)
     epoch = epoch_variable(recording.sources, later.loop_line) or "epoch"
+    kind = later.data.name if repeated.iterable else later.sampler_name
     return Finding(
         title=f"{named(repeated.ranks)} drew epoch {repeated.epoch} in the order of epoch {repeated.epoch - 1}: "
-        f"{later.sampler_name} shuffles by epoch, and {_told(repeated)}",
+        f"{kind} shuffles by epoch, and {_told(repeated)}",
+        confidence=LIKELY if repeated.iterable else CERTAIN,
         ranks=repeated.ranks,
         place=later.loop_line,
         places=(
@@ -48,7 +53,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
                 repeated.ranks,
                 f"iterates the loader, epochs {repeated.epoch - 1} and {repeated.epoch} alike",
             ),
-            Place(later.made_line, repeated.ranks, f"the loader is made, sampler {later.sampler_name}"),
+            Place(later.made_line, repeated.ranks, f"the loader is made, {told} {kind}"),
         ),
         evidence={
             "draws_compared": repeated.draws,
@@ -58,12 +63,13 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             "set_epoch_calls": later.set_epoch_calls,
             "sampler": later.sampler,
         },
-        why=f"the first {repeated.draws:,} draws of both epochs are equal on {named(repeated.ranks)}; "
+        why=f"the first {repeated.draws:,} {'batches' if repeated.iterable else 'draws'} of both epochs are equal on "
+        f"{named(repeated.ranks)}{', by their first samples' if repeated.iterable else ''}; "
         f"the chance of that in two shuffles is {repeated.chance}",
         cures=(
             Cure(
                 "set-epoch",
-                change=inserted_before(recording.sources, later.loop_line, f"{sampler}.set_epoch({epoch})"),
+                change=_change(repeated, recording, f"{name}.set_epoch({epoch})"),
                 effect=f"each epoch draws its {later.length:,} samples in an order of its own"
                 if later.length > 0
                 else "",
@@ -73,10 +79,28 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
     )
 
 
+def _told_object(repeated: Repetition, recording: Recording) -> tuple[str, str]:
+    """What has to be told the epoch, in a word, and what the source calls it."""
+    if repeated.iterable:
+        return "data", dataset_name(recording.sources, repeated.later.made_line) or "dataset"
+    return "sampler", sampler_name(recording.sources, repeated.later.made_line) or "sampler"
+
+
+def _change(repeated: Repetition, recording: Recording, statement: str) -> str:
+    if repeated.told_in_vain and repeated.later.workers:
+        return "DataLoader(..., persistent_workers=False)  # or keep the epoch in memory that the workers share"
+    return inserted_before(recording.sources, repeated.later.loop_line, statement)
+
+
 def _told(repeated: Repetition) -> str:
     calls, line = repeated.later.set_epoch_calls, repeated.later.set_epoch_line
     if not calls:
         return "set_epoch was never called"
+    if repeated.told_in_vain:
+        workers = (
+            ": workers that persist keep the copy of the data with which they began" if repeated.later.workers else ""
+        )
+        return f"set_epoch({repeated.later.epoch_told}) has changed nothing{workers} ({line})"
     if calls > repeated.earlier.set_epoch_calls:
         return f"set_epoch({repeated.later.epoch_told}) came only after the epoch before had been drawn ({line})"
     return f"set_epoch was last called before epoch {repeated.epoch - 1} was drawn ({line})"

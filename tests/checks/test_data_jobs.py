@@ -52,6 +52,27 @@ def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("about", "code", "says"),
+    [
+        ({"wrapped": True}, "DD301", "set_epoch was never called"),
+        ({"told": "constant"}, "DD302", "told the data epoch 7 again and again"),
+        (
+            {"told": "epoch", "workers": 2},
+            "DD301",
+            "set_epoch(1) has changed nothing: workers that persist keep the copy",
+        ),
+    ],
+    ids=["never told", "told a constant", "told the rank, not its persistent workers"],
+)
+def test_a_stream_that_shuffles_and_is_not_told_the_epoch_is_found(about: dict[str, Any], code: str, says: str) -> None:
+    recording, handed = jobs.watched(jobs.shuffled_stream, **about)
+    assert handed[0][0] == handed[0][1]
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == (code, (0, 1), LIKELY)
+    assert says in finding.title
+
+
 @pytest.mark.parametrize("length", [101, 120_000], ids=["every index kept", "one in four kept in order"])
 def test_samplers_with_different_seeds_overlap(length: int) -> None:
     recording, handed = jobs.watched(jobs.seeded_by_rank, length=length)
@@ -184,6 +205,9 @@ HEALTHY = [
     (jobs.zipped, {}),
     (jobs.streaming, {}),
     (jobs.streaming, {"workers": 2}),
+    (jobs.shuffled_stream, {"told": "epoch", "wrapped": True}),
+    (jobs.shuffled_stream, {"told": "constant", "shuffle": False}),
+    (jobs.shuffled_stream, {"told": "epoch", "shuffle": None}),
     (jobs.restarted_search, {}),
     (jobs.peeking, {}),
     (jobs.trials, {}),
