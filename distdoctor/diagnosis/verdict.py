@@ -17,6 +17,7 @@ from distdoctor.diagnosis.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.ending import LEFT, Ending, endings, failures
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.group_making import stalled
+from distdoctor.diagnosis.parted_before import not_joined, where_lines_part
 from distdoctor.diagnosis.point_to_point import Pairs
 from distdoctor.diagnosis.program import (
     ADDED,
@@ -181,6 +182,11 @@ class _Judge:
     # --- a group parts -----------------------------------------------------------------------------------------------------
 
     def _parted(self, parted: Divergence) -> Event:
+        if parted.differs != alignment.REDUCTION:
+            surplus = not_joined(parted, self.sources)
+            if surplus is not None:
+                return self._not_joined(*surplus)
+            parted = self._where_lines_part(parted)
         usual, odd = parted.variants[0], parted.variants[1]
         suspect = self._suspect(parted) if parted.is_tie else 1
         if suspect == 0:
@@ -200,6 +206,26 @@ class _Judge:
         )
         event = replace(event, departure=self._departure(event))
         return self._classified(event, several=len(parted.variants) > 2)
+
+    def _where_lines_part(self, parted: Divergence) -> Divergence:
+        """The divergence, or the beginning of it; two branches of one condition are no parting."""
+        earlier = where_lines_part(parted)
+        usual, odd = earlier.variants[0], earlier.variants[1]
+        return parted if self._branch(odd.call.site, usual.call.site) is not None else earlier
+
+    def _not_joined(self, parted: Divergence, issued: Variant, answered: Variant) -> Event:
+        """A collective inside join() that it does not stand in for."""
+        return Event(
+            "DD101",
+            issued.ranks,
+            parted.at_ns,
+            divergence=parted,
+            departure=Departure(ADDED),
+            odd=issued.call,
+            usual=answered.call,
+            group=parted.group,
+            waiting=self._waiting_in(parted.group),
+        )
 
     def _suspect(self, parted: Divergence) -> int | None:
         """Which of two equal sides left the path of the other, None when nothing tells.

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.parted_before import is_join
 from distdoctor.diagnosis.program import ADDED, SKIPPED
 from distdoctor.diagnosis.rank_guard import LEAVES
 from distdoctor.diagnosis.verdict import Event, Verdict
@@ -65,7 +66,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "condition": event.guard.test if event.guard else "",
         },
         why=_why(verdict, event, odd),
-        cures=(_cure(event, odd),),
+        cures=(_cure(verdict, event, odd),),
         at_ns=event.at_ns,
     )
 
@@ -81,7 +82,13 @@ def _title(event: Event, odd: Call) -> str:
 
 def _why(verdict: Verdict, event: Event, odd: Call) -> str:
     usual, departure = event.usual, event.departure
-    if usual is None:
+    joined = usual is not None and usual.rank not in event.ranks and is_join(verdict.recording.sources, usual.site)
+    if usual is not None and joined:
+        words = [
+            f"{named(_others(event))} ran out of inputs and stands in for the reductions of the model, and only for those: "
+            f"join() of {at(usual.site)} answered the {odd.op.word} of {at(odd.site)} with one of its own"
+        ]
+    elif usual is None:
         words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(event.ranks)} did before"]
         gone = [rank for rank in verdict.endings if rank not in event.ranks]
         words += [f"{named(gone)} ended without it"] if gone else []
@@ -104,8 +111,20 @@ def _why(verdict: Verdict, event: Event, odd: Call) -> str:
     return "; ".join(words)
 
 
-def _cure(event: Event, odd: Call) -> Cure:
+def _others(event: Event) -> list[int]:
+    """The ranks on the other side of the divergence."""
+    variants = event.divergence.variants if event.divergence is not None else ()
+    return [rank for variant in variants for rank in variant.ranks if rank not in event.ranks]
+
+
+def _cure(verdict: Verdict, event: Event, odd: Call) -> Cure:
     guard, usual = event.guard, event.usual
+    if usual is not None and is_join(verdict.recording.sources, usual.site):
+        return Cure(
+            "call-on-every-rank",
+            change=f"take the {odd.op.word} of {at(odd.site)} out of the block of join() ({at(usual.site)}), "
+            "or make it a torch.distributed.algorithms.Joinable of its own",
+        )
     if guard is not None and guard.how == LEAVES and usual is not None:
         return Cure(
             "call-on-every-rank",

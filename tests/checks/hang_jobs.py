@@ -19,6 +19,9 @@ import torch
 import torch.distributed as dist
 from jobs import RankResult, run_ranks
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.recording.recording import Job, RankEnd, Recording
@@ -202,6 +205,40 @@ def collects_garbage(rank: int) -> None:
             gc.collect()
 
 
+def logs_in_a_callback(rank: int) -> None:
+    """torch calls back after each step; rank 0 alone asks for the mean there."""
+    trainer = Trainer(rank)
+
+    def log(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))  # in a callback
+
+    for step in range(6):
+        if step == 3:
+            trainer.optimizer.register_step_post_hook(log)
+        trainer.average(trainer.step())
+
+
+def averages_under_join(rank: int) -> None:
+    """join() stands in for the reductions of DDP, not for those of the user."""
+    trainer = Trainer(rank)
+    with trainer.model.join():
+        for _ in range(3 + rank):
+            trainer.average(trainer.step())
+    dist.barrier()
+
+
+def gathers_shards_alone(rank: int) -> None:
+    """The whole state dict of sharded parameters, asked for where it is written."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+    if rank == 0:
+        get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # of rank 0 alone
+    dist.barrier()
+
+
 def receives_first(rank: int) -> None:
     x = torch.ones(4)
     dist.all_reduce(x)
@@ -259,6 +296,8 @@ def healthy(rank: int) -> None:
         dist.all_gather_object(objects, {"rank": rank, "text": "x" * (rank * 100)})
         dist.broadcast(loss, src=step % 2)
         trainer.save(step)
+    _two_models(rank)
+    _roots_in_turn(rank)
     _splits_and_handles(rank)
     if rank == 0:
         time.sleep(1.0)  # writes a checkpoint
@@ -268,6 +307,24 @@ def healthy(rank: int) -> None:
             trainer.step()
     _pipeline(rank)
     dist.monitored_barrier()
+
+
+def _two_models(rank: int) -> None:
+    """A GAN: the critic takes more steps than the generator."""
+    generator, critic = Trainer(rank), Trainer(rank)
+    for _ in range(3):
+        critic.step()
+        critic.step()
+        generator.step()
+
+
+def _roots_in_turn(rank: int) -> None:
+    x = torch.ones(4)
+    for root in (0, 1, 0, 1):
+        parts = [torch.zeros(4) for _ in range(2)] if rank == root else None
+        dist.gather(x, parts, dst=root)
+        dist.scatter(x, parts, src=root)
+        dist.reduce(x, dst=root)
 
 
 def _splits_and_handles(rank: int) -> None:

@@ -322,6 +322,26 @@ def test_two_branches_of_one_condition_are_a_mismatch() -> None:
     assert "`if rank == 1:` (line 2) sends the ranks two ways" in finding.why
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_sum_that_another_sum_of_equal_size_answered_is_where_they_parted(ranks: int) -> None:
+    """Sizes that disagree come two calls later; by then the ranks are long apart."""
+    script = recording(ranks)
+    for step in range(5):
+        script.collective("all_reduce", [], site="a.py:1 f")
+        if step == 4:
+            script.skipped_by(1)
+        script.collective("all_reduce", [], site="a.py:2 f")
+        script.collective("all_reduce", [64], native=True, site="a.py:3 f").step()
+
+    (event,) = events(script.live())
+
+    assert (event.code, event.ranks) == ("DD101", (1,))
+    assert event.odd is not None
+    assert event.usual is not None
+    assert (event.usual.site.line, event.odd.site.line) == (1, 2)
+    assert event.usual.number == event.odd.number == 13
+
+
 def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
     script = recording(4)
     for step in range(6):
