@@ -9,9 +9,16 @@ from typing import Any
 
 from distdoctor.errors import WrongUse
 from distdoctor.offers import Strategy
+from distdoctor.workloads import zeroed_gradients
 from distdoctor.workloads.request import TrainingRequest, validate
 
 Strategies = Mapping[str, Strategy]
+OF_BUCKETS = ("gradient-as-bucket-view", "make-buckets-lazily", "set-gradients-to-none")
+"""Tried on DistributedDataParallel as torch makes it: gradients that lie in its buckets stay there in any case."""
+MICRO_STEPS = 4
+"""Where no accumulation is asked for, no_sync is tried on this many micro-steps."""
+ZEROED = zeroed_gradients.PLANT
+"""What the remedy set-gradients-to-none undoes: gradients that are filled with zeros instead of being given back."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,14 @@ def _option(name: str, value: object, strategy: str) -> Callable[[TrainingReques
     return change
 
 
+def _expand(request: TrainingRequest, _: Strategies) -> TrainingRequest:
+    raise WrongUse(
+        "expand-segments changes how CUDA's allocator reserves memory, not what a training allocates: that cannot be predicted",
+        way_out="Run the job on the GPU with and without PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True under "
+        "`distdoctor check-memory`, and compare what is reserved.",
+    )
+
+
 CURES = {
     cure.slug: cure
     for cure in (
@@ -83,6 +98,9 @@ CURES = {
         ),
         Cure("shard-the-optimizer", "--shard-optimizer", _option("shard_optimizer", True, "ddp")),
         Cure("gradient-as-bucket-view", "--gradient-as-bucket-view", _option("gradient_as_bucket_view", True, "ddp")),
+        Cure("make-buckets-lazily", "--lazy-bucket-allocation", _option("lazy_bucket_allocation", True, "ddp")),
+        Cure("no-sync", "", lambda request, _: replace(request, sync_every_micro_step=False)),
+        Cure("expand-segments", "", _expand),
         Cure(
             "set-gradients-to-none",
             "",
@@ -91,8 +109,6 @@ CURES = {
     )
 }
 """By slug."""
-ZEROED = "distdoctor.workloads.zeroed_gradients:plant"
-"""What the remedy set-gradients-to-none undoes: gradients that are filled with zeros instead of being given back."""
 
 
 def cure_named(slug: str) -> Cure:
@@ -113,10 +129,12 @@ def tried(
     """
     cure = cure_named(slug)
     without = request
-    if slug == "gradient-as-bucket-view" and "gradient_as_bucket_view" in request.options:
+    if slug in OF_BUCKETS and "gradient_as_bucket_view" in request.options:
         without = replace(request, options={**request.options, "gradient_as_bucket_view": False})
     if slug == "set-gradients-to-none":
-        without = replace(request, drills=(*request.drills, ZEROED))
+        without = replace(without, drills=(*request.drills, ZEROED))
+    if slug == "no-sync":
+        without = replace(request, accumulate=max(MICRO_STEPS, request.accumulate), sync_every_micro_step=True)
     cured = cure.applied(without, strategies)
     for one in (without, cured):
         validate(one, ranks)

@@ -2,7 +2,7 @@
 
 Its reducer is C++ that reads and writes the memory of tensors ("data is not allocated yet"), so its book-keeping is done again
 here, as torch 2.15's reducer.cpp does it: one bucket for everything in the first backward, then buckets of 1 MiB and 25 MiB in
-the order in which gradients were ready; buckets live as long as the wrapper.
+the order in which gradients were ready; buckets live as long as the wrapper, or from a gradient to the end of backward.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class FakeDdp(nn.Module):
         gradient_as_bucket_view: bool = False,
         find_unused_parameters: bool = False,
         static_graph: bool = False,
+        lazy_bucket_allocation: bool = False,
         **_: Any,
     ) -> None:
         super().__init__()
         self.module = module
         self.require_backward_grad_sync = True
         self._views = gradient_as_bucket_view
+        self._lazy = lazy_bucket_allocation
         self._cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * 1024 * 1024)
         self._rebuilds = static_graph or not find_unused_parameters
         self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -61,26 +63,31 @@ class FakeDdp(nn.Module):
             self.require_backward_grad_sync = True
 
     def _make_buckets(self, order: list[nn.Parameter], limits: list[int]) -> None:
-        self._buckets: list[Tensor] = []
-        self._place: dict[nn.Parameter, tuple[int, Tensor]] = {}
-        self._missing: list[int] = []
-        self._sizes: list[int] = []
-        for members in _assigned(order, limits):
-            flat = torch.empty(sum(p.numel() for p in members), dtype=members[0].dtype, device=members[0].device)
-            start = 0
-            for parameter in members:
-                view = flat[start : start + parameter.numel()].view(parameter.shape)
-                self._place[parameter] = (len(self._buckets), view)
-                start += parameter.numel()
-            self._buckets.append(flat)
-            self._sizes.append(len(members))
-        self._missing = list(self._sizes)
+        self._members = _assigned(order, limits)
+        self._bucket_of = {parameter: number for number, members in enumerate(self._members) for parameter in members}
+        self._missing = [len(members) for members in self._members]
+        self._buckets: dict[int, Tensor] = {}
+        self._views_of: dict[nn.Parameter, Tensor] = {}
+        for number in range(0 if self._lazy else len(self._members)):
+            self._allocate(number)
+
+    def _allocate(self, number: int) -> None:
+        members = self._members[number]
+        flat = torch.empty(sum(p.numel() for p in members), dtype=members[0].dtype, device=members[0].device)
+        start = 0
+        for parameter in members:
+            self._views_of[parameter] = flat[start : start + parameter.numel()].view(parameter.shape)
+            start += parameter.numel()
+        self._buckets[number] = flat
 
     def _reduce(self, parameter: Tensor) -> None:
         assert isinstance(parameter, nn.Parameter)
         if not self.require_backward_grad_sync:
             return
-        number, view = self._place[parameter]
+        number = self._bucket_of[parameter]
+        if number not in self._buckets:
+            self._allocate(number)
+        view = self._views_of[parameter]
         if self._rebuilds:
             self._ready.append(parameter)
         assert parameter.grad is not None
@@ -89,8 +96,12 @@ class FakeDdp(nn.Module):
             parameter.grad = view
         self._missing[number] -= 1
         if self._missing[number] == 0:
-            self._missing[number] = self._sizes[number]
             dist.all_reduce(self._buckets[number])
+        if not any(self._missing):
+            self._missing = [len(members) for members in self._members]
+            if self._lazy:
+                self._buckets.clear()
+                self._views_of.clear()
 
 
 def _assigned(order: list[nn.Parameter], limits: list[int]) -> list[list[nn.Parameter]]:

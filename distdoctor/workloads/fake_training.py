@@ -21,6 +21,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from distdoctor.errors import CouldNotLook
+from distdoctor.workloads import zeroed_gradients
 from distdoctor.workloads.factory import imported
 from distdoctor.workloads.fake_ddp import FakeDdp
 from distdoctor.workloads.ledger import Ledger
@@ -52,6 +53,8 @@ def trace(request: TrainingRequest, world_size: int, rank: int = 0, *, on_cpu: b
     training = FakeTraining(replace(plain, drills=(), workers=0), world_size, rank, ledger, foreach=not on_cpu)
     training.train_set  # noqa: B018 - real data, before nothing is real any more
     training.sample = training.train_set[0]
+    if zeroed_gradients.PLANT in request.drills:
+        zeroed_gradients.plant(training)
     training.join()
     collecting = gc.isenabled()
     gc.disable()  # two traces of one training are the same, event by event
@@ -163,6 +166,8 @@ def _without_data(mode: Any, ledger: Ledger) -> Iterator[None]:
         for owner, name in ((device_mesh, "init_device_mesh"), (DeviceMesh, "__init__"), (DeviceMesh, "__getitem__")):
             stack.enter_context(mock.patch.object(owner, name, _with_data(getattr(owner, name))))
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _convert))
+        # Activation checkpointing keeps the generator's state for each block, 5 KiB on the CPU.
+        stack.enter_context(mock.patch.object(torch, "get_rng_state", ledger.counted(torch.get_rng_state)))
         if hasattr(ShardingPropagator, SHAPES_OF_DTENSORS):
             trying = ledger.unseen(getattr(ShardingPropagator, SHAPES_OF_DTENSORS))
             stack.enter_context(mock.patch.object(ShardingPropagator, SHAPES_OF_DTENSORS, trying))

@@ -70,6 +70,17 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return call
 
+    def counted(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The same function, whose result is counted although no operation shows it. For what lies in host memory."""
+
+        def call() -> Tensor:
+            result = function()
+            if self._on_cpu:
+                self._number_of(result.untyped_storage())
+            return result
+
+        return call
+
     @contextmanager
     def following_resizes(self) -> Iterator[None]:
         """FSDP frees gathered parameters by resizing their storages to nothing, which no operation shows."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 FOLDER = "DISTDOCTOR_MEMORY"
 """The variable that names the folder."""
 
 
-def write(folder: str, rank: int, peaks: list[int], seconds: list[float]) -> None:
-    """Leave what this rank measured: peaks in bytes, of the setup and of each step, and seconds from step to step."""
-    found = {"rank": rank, "peaks": peaks, "seconds": seconds}
+def write(
+    folder: str, rank: int, peaks: list[int], seconds: list[float], traffic: Mapping[str, int] | None = None
+) -> None:
+    """Leave what this rank measured: peaks in bytes, of the setup and of each step, seconds from step to step, and the bytes
+    that the last step gave to collectives."""
+    found = {"rank": rank, "peaks": peaks, "seconds": seconds, "traffic": dict(traffic or {})}
     (Path(folder) / f"memory-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -23,9 +28,8 @@ def read(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def typical_peak(one: dict[str, Any]) -> int:
-    """The peak of the setup and of two steps, the second of which has everything that an ordinary step has.
+    """The peak of the setup, of the first step, and of the steps that have everything an ordinary step has.
 
-    The profiler does not see what gloo's threads free (torch 2.15): the sum of its events rises by some buffers in every step
-    with collectives, while what the process holds stays the same. So later steps are left out.
+    Of these the median: now and then gloo's threads free a buffer later than usual, on top of what is held then.
     """
-    return int(max(one["peaks"][:3]))
+    return int(max(*one["peaks"][:2], median(one["peaks"][2:] or [0])))

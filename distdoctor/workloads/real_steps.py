@@ -14,6 +14,7 @@ from typing import Any
 
 from distdoctor.errors import CouldNotLook
 from distdoctor.workloads import memory_results
+from distdoctor.workloads.prediction import sent_bytes
 from distdoctor.workloads.request import TrainingRequest
 
 SECONDS = 600
@@ -39,7 +40,7 @@ class Steps:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the first two steps and the setup, on the rank that needed most."""
+        """Of the setup and an ordinary step, on the rank that needed most."""
         return max(memory_results.typical_peak(one) for one in self.by_rank.values())
 
     @property
@@ -47,14 +48,30 @@ class Steps:
         """The median of the steps after the first, on the slowest rank."""
         return max(float(median(one["seconds"][1:] or [0.0])) for one in self.by_rank.values())
 
+    @property
+    def scatter_seconds(self) -> float:
+        """How far steps are from that median, in the median."""
+        middle = self.step_seconds
+        return max(
+            float(median([abs(seconds - middle) for seconds in one["seconds"][1:]] or [0.0]))
+            for one in self.by_rank.values()
+        )
 
-def train(request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None) -> Steps:
-    """Train `STEPS` steps on this many ranks.
+    @property
+    def sent_bytes(self) -> int:
+        """What one rank sent in the last step, with ring algorithms."""
+        return max(sent_bytes(one["traffic"], len(self.by_rank)) for one in self.by_rank.values())
+
+
+def train(
+    request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None, *, steps: int = STEPS
+) -> Steps:
+    """Train this many steps on this many ranks.
 
     CouldNotLook: it fails for another reason than memory.
     """
     wanted = replace(
-        request, steps=STEPS, epochs=STEPS, evaluate=False, save=None, resume=None, drills=(*request.drills, plant)
+        request, steps=steps, epochs=steps, evaluate=False, save=None, resume=None, drills=(*request.drills, plant)
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "request.json"

@@ -12,14 +12,18 @@ from distdoctor.workloads.prediction import predict
 from distdoctor.workloads.request import TrainingRequest
 
 CLOSE = 0.10
-"""The predicted saving has to be within this share of the measured one, or"""
-NOISE = 0.03
-"""within this share of the peak: gloo's threads give their buffers back a little later than the operation ends."""
+"""The predicted effect has to be within this share of the measured one."""
+SMALL = 0.01
+"""Of the peak, or of what is sent: gloo's threads give buffers back a little earlier or later, and a smaller effect drowns in
+that. It is not called verified."""
+STEPS = 8
+APART = 3.0
+"""Median absolute deviations by which steps have to differ before one of them is called faster."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Peaks in bytes of the rank that needs most, seconds of a step; `predicted_seconds` are not: speed is only measured."""
+    """Bytes on the rank that needs most, and seconds of a step; seconds are only measured, under a profiler that takes some."""
 
     remedy: str
     ranks: int
@@ -29,8 +33,12 @@ class Trial:
     measured_with: int
     seconds_without: float
     seconds_with: float
-    sent_without: int
-    sent_with: int
+    scatter_seconds: float
+    """How far the steps of one run are from its median, in the median, in the run where that is more."""
+    predicted_sent_without: int
+    predicted_sent_with: int
+    measured_sent_without: int
+    measured_sent_with: int
     recomputed_flops: int
 
     @property
@@ -42,10 +50,48 @@ class Trial:
         return self.measured_without - self.measured_with
 
     @property
+    def predicted_unsent(self) -> int:
+        """Bytes that are not sent any more."""
+        return self.predicted_sent_without - self.predicted_sent_with
+
+    @property
+    def measured_unsent(self) -> int:
+        return self.measured_sent_without - self.measured_sent_with
+
+    @property
+    def changes_memory(self) -> bool:
+        """The measured effect on the peak is more than noise."""
+        return abs(self.measured_saving) > SMALL * self.measured_without
+
+    @property
+    def changes_traffic(self) -> bool:
+        """The measured effect on what is sent is more than noise."""
+        return abs(self.measured_unsent) > SMALL * max(self.measured_sent_without, 1)
+
+    @property
+    def as_predicted(self) -> bool:
+        """The re-run showed nothing else than was predicted, as far as it can be told from noise."""
+        return _close(self.predicted_saving, self.measured_saving, self.measured_without) and _close(
+            self.predicted_unsent, self.measured_unsent, self.measured_sent_without
+        )
+
+    @property
     def verified(self) -> bool:
-        """The re-run showed what was predicted."""
-        apart = abs(self.predicted_saving - self.measured_saving)
-        return apart <= max(CLOSE * abs(self.measured_saving), NOISE * self.measured_without)
+        """The re-run showed an effect, and the one that was predicted."""
+        return self.as_predicted and (self.changes_memory or self.changes_traffic)
+
+    @property
+    def verdict(self) -> str:
+        """`verified`, `too small to tell`, or `not as predicted`."""
+        if self.verified:
+            return "verified"
+        return "too small to tell" if self.as_predicted else "not as predicted"
+
+
+def _close(predicted: int, measured: int, whole: int) -> bool:
+    return abs(predicted - measured) <= max(
+        CLOSE * abs(measured), SMALL * whole if abs(measured) <= SMALL * whole else 0
+    )
 
 
 def try_remedy(
@@ -63,50 +109,77 @@ def try_remedy(
     """
     tell(f"predicting {slug}")
     before, after = (predict(request, ranks, device=device) for request in (without, cured))
-    measured = []
-    for request, words in ((without, "without"), (cured, "with")):
-        tell(f"training {real_steps.STEPS} steps {words} {slug} on {ranks} rank{'s' if ranks > 1 else ''}")
-        measured.append(real_steps.train(request, ranks, "distdoctor.workloads.measured_memory:plant"))
+    plain, other = (_trained(request, ranks, words, tell) for request, words in ((without, "without"), (cured, "with")))
     return Trial(
         slug,
         ranks,
         before.total_bytes,
         after.total_bytes,
-        measured[0].peak_bytes,
-        measured[1].peak_bytes,
-        measured[0].step_seconds,
-        measured[1].step_seconds,
+        plain.peak_bytes,
+        other.peak_bytes,
+        plain.step_seconds,
+        other.step_seconds,
+        max(plain.scatter_seconds, other.scatter_seconds),
         before.sent_bytes,
         after.sent_bytes,
+        plain.sent_bytes,
+        other.sent_bytes,
         max(0, after.flops - before.flops),
     )
 
 
+def _trained(request: TrainingRequest, ranks: int, words: str, tell: Callable[[str], None]) -> real_steps.Steps:
+    tell(f"training {STEPS} steps {words} it on {_ranks(ranks)}")
+    return real_steps.train(request, ranks, "distdoctor.workloads.measured_memory:plant", steps=STEPS)
+
+
 def render(trial: Trial) -> str:
     """The verdict first, then the numbers."""
-    state = "verified" if trial.verified else "not as predicted"
-    saved = trial.measured_saving
-    verb = f"saves {mib(saved)}" if saved >= 0 else f"costs {mib(-saved)}"
     rows = [
         ("", "without", "with", "difference"),
-        ("predicted peak", mib(trial.predicted_without), mib(trial.predicted_with), mib(-trial.predicted_saving)),
-        ("measured peak", mib(trial.measured_without), mib(trial.measured_with), mib(-saved)),
-        (
-            "seconds per step",
-            f"{trial.seconds_without:.4f}",
-            f"{trial.seconds_with:.4f}",
-            f"{trial.seconds_with - trial.seconds_without:+.4f}",
-        ),
-        ("sent per step", mib(trial.sent_without), mib(trial.sent_with), mib(trial.sent_with - trial.sent_without)),
+        _sizes("predicted peak", trial.predicted_without, trial.predicted_with),
+        _sizes("measured peak", trial.measured_without, trial.measured_with),
+        _sizes("predicted to be sent", trial.predicted_sent_without, trial.predicted_sent_with),
+        _sizes("measured to be sent", trial.measured_sent_without, trial.measured_sent_with),
+        ("seconds per step", f"{trial.seconds_without:.4f}", f"{trial.seconds_with:.4f}", _faster(trial)),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [f"{trial.remedy} {verb} of {mib(trial.measured_without)} per rank on {trial.ranks} ranks ({state})"]
+    lines = [f"{trial.remedy} {_effect(trial)} on {_ranks(trial.ranks)} ({trial.verdict})"]
     lines += [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     if trial.recomputed_flops:
         lines.append(f"  computed again: {trial.recomputed_flops:.3g} floating point operations per step and rank")
+    if trial.verdict == "too small to tell":
+        lines.append(
+            f"  less than {SMALL:.0%} of the peak and of what is sent: this training is not bound by what it changes"
+        )
     return "\n".join(lines) + "\n"
+
+
+def _effect(trial: Trial) -> str:
+    if trial.changes_memory or not trial.as_predicted:
+        saved = trial.measured_saving
+        return f"{'saves' if saved >= 0 else 'costs'} {mib(abs(saved))} of {mib(trial.measured_without)} per rank"
+    if trial.changes_traffic:
+        unsent, whole = trial.measured_unsent, mib(trial.measured_sent_without)
+        return f"sends {mib(abs(unsent))} {'less' if unsent >= 0 else 'more'} than {whole} per rank and step"
+    return f"changes nothing to speak of in {mib(trial.measured_without)} per rank"
+
+
+def _sizes(name: str, without: int, cured: int) -> tuple[str, str, str, str]:
+    return name, mib(without), mib(cured), mib(cured - without)
+
+
+def _faster(trial: Trial) -> str:
+    difference = trial.seconds_with - trial.seconds_without
+    if abs(difference) < APART * trial.scatter_seconds:
+        return f"within the scatter of the steps (+-{trial.scatter_seconds:.4f})"
+    return f"{difference:+.4f}, steps scatter by {trial.scatter_seconds:.4f}"
+
+
+def _ranks(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def to_json(trial: Trial) -> str:
@@ -115,5 +188,6 @@ def to_json(trial: Trial) -> str:
         "predicted_saving": trial.predicted_saving,
         "measured_saving": trial.measured_saving,
         "verified": trial.verified,
+        "verdict": trial.verdict,
     }
     return json.dumps({"schema_version": 1, **asdict(trial), **derived}, indent=1) + "\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
+PLANT = "distdoctor.workloads.zeroed_gradients:plant"
+
 
 def plant(training: Training) -> None:
     """Keep the gradients' memory from step to step."""

@@ -55,6 +55,11 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
                 change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
                 effect=f"up to {mib(size)} less at the peak of the forward, the size of the buckets; less at that of backward",
             ),
+            Cure(
+                "gradient-as-bucket-view",
+                change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
+                effect=f"up to {mib(size)} less where backward or the optimizer's step are the peak",
+            ),
         ),
         confidence=CERTAIN,
     )

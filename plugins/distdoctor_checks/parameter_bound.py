@@ -42,6 +42,10 @@ def examine(memory: Memory) -> Iterator[Finding]:
                 effect=f"{mib(bound.sharded(bound.weights + bound.optimizer))} per rank, divided by {bound.ranks}",
             ),
             Cure("offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank go to host memory"),
+            Cure(
+                "set-gradients-to-none",
+                effect="the gradients' bytes less during the forward, where zero_grad(set_to_none=False) keeps them",
+            ),
         ),
     )
 

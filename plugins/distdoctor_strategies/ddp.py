@@ -33,6 +33,12 @@ DDP = Strategy(
             True,
         ),
         Option(
+            "lazy-bucket-allocation",
+            "Make DDP's buckets in backward and give them back after it (torch >= 2.15).",
+            bool,
+            False,
+        ),
+        Option(
             "shard-optimizer",
             "ZeroRedundancyOptimizer: each rank keeps the optimizer's state of a share of the parameters.",
             bool,
@@ -79,11 +85,14 @@ def train(training: Training) -> None:
             AveragedByHand(module, precision=training.precision).reading_share(training.rank, training.world_size)
         )
         return
+    # An older torch does not know the word, and does without where it is not asked for.
+    lazily: Any = {"lazy_bucket_allocation": True} if training.option("lazy_bucket_allocation") else {}
     model = DistributedDataParallel(
         module,
         device_ids=training.device_ids,
         find_unused_parameters=training.option("find_unused_parameters"),
         gradient_as_bucket_view=training.option("gradient_as_bucket_view"),
+        **lazily,
     )
     if training.option("shard_optimizer"):
         training.replace("make_optimizer", lambda model: sharded_optimizer(training, model))
