@@ -506,6 +506,30 @@ def streaming(rank: int, world_size: int, *, workers: int = 0) -> Handed:
     return [trainer.epoch(loader) for _epoch in range(2)]
 
 
+def stateful(rank: int, world_size: int, *, workers: int = 0, restores: bool = True) -> Handed:
+    """torchdata's loader, left in its second epoch and restored into a new one, as after a restart."""
+    from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found]
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # type: ignore[import-not-found]
+
+    data, trainer, handed = numbers(101), Trainer(), []
+
+    def made() -> tuple[Any, Any]:
+        sampler = StatefulDistributedSampler(data, num_replicas=world_size, rank=rank)
+        return sampler, StatefulDataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
+
+    sampler, loader = made()
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        if epoch == 1:
+            handed.append(trainer.epoch(loader, 3))
+            left, (sampler, loader) = loader.state_dict(), made()
+            sampler.set_epoch(epoch)
+            if restores:
+                loader.load_state_dict(left)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 class ShuffledStream(IterableDataset[torch.Tensor]):
     """Shuffles by seed and epoch, as Hugging Face's iterable data sets do, and shards by rank and worker."""
 

@@ -18,6 +18,8 @@ _WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")
 _WITHIN_STREAMS = ("dataset", "source_dataset", "source_datapipe", "_dataset")
 _DEPTH = 8
 _STOCK_BATCHES = torch_samplers.BatchSampler
+_RANDOM = torch_samplers.RandomSampler  # torchdata puts its own in that place
+_STATEFUL = "torchdata.stateful_dataloader.sampler"  # torchdata's twins of torch's samplers draw as they do (0.11)
 
 
 def chain_of(sampler: Any) -> Iterator[Any]:
@@ -70,7 +72,7 @@ def facts_of(sampler: Any) -> SamplerFacts:
     sharder = next((one for one in chain if _first([one], "num_replicas", int) is not None), None)
     if sharder is not None and _first([sharder], "drop_last", bool):
         flags |= PassFlag.DROP_LAST
-    if chain and type(chain[0]) is not _STOCK_BATCHES and _has_batches(chain[0]):
+    if chain and not _only_batches(chain[0]) and _has_batches(chain[0]):
         flags |= PassFlag.BATCH_SAMPLER
     seed = _first(chain, "seed", int)
     names = ">".join(type(one).__name__ for one in chain)
@@ -101,20 +103,31 @@ def facts_of_stream(dataset: Any, sampler: Any) -> SamplerFacts:
 
 def _stock_flags(chain: list[Any]) -> PassFlag:
     """What follows from torch's own classes, when nothing but torch's own batching lies around them."""
-    inner = chain[1:] if chain and type(chain[0]) is _STOCK_BATCHES else chain
+    inner = chain[1:] if chain and _only_batches(chain[0]) else chain
     if not inner:
         return PassFlag(0)
     one, kind = inner[0], type(inner[0])
     if kind is torch_samplers.SequentialSampler:
         return PassFlag.WHOLE | PassFlag.SHUFFLE_KNOWN
-    if kind is torch_samplers.RandomSampler:
+    if kind is _RANDOM or _is_stateful(kind, "RandomSampler"):
         whole = not one.replacement and getattr(one, "_num_samples", None) is None
         return PassFlag.SHUFFLE | PassFlag.SHUFFLE_KNOWN | (PassFlag.WHOLE if whole else PassFlag(0))
     if kind is torch_samplers.SubsetRandomSampler:
         return PassFlag.SHUFFLE | PassFlag.SHUFFLE_KNOWN
-    if isinstance(one, DistributedSampler) and kind.__iter__ is DistributedSampler.__iter__:
+    own_order = kind.__iter__ is not DistributedSampler.__iter__ and not _is_stateful(
+        kind, "StatefulDistributedSampler"
+    )
+    if isinstance(one, DistributedSampler) and not own_order:
         return PassFlag.DISTRIBUTED_SAMPLER
     return PassFlag(0)
+
+
+def _only_batches(sampler: Any) -> bool:
+    return type(sampler) is _STOCK_BATCHES or _is_stateful(type(sampler), "BatchSampler")
+
+
+def _is_stateful(kind: type, name: str) -> bool:
+    return kind.__module__ == _STATEFUL and kind.__name__ == name
 
 
 def _first(chain: list[Any], name: str, kind: type) -> Any:

@@ -95,17 +95,18 @@ class SamplesStream:
 
     def made(self, loader: Any) -> None:
         """A DataLoader was constructed."""
-        known = Loader(loader, self.tape.texts.id(sites.user_site()))
+        self._meet(loader, self.tape.texts.id(sites.user_site()))
+
+    def loader(self, loader: Any) -> Loader:
+        """What is known of a loader that is about to be iterated; torchdata's are first met here, so their line is unknown."""
+        return self.loaders.get(loader) or self._meet(loader, 0)
+
+    def _meet(self, loader: Any, made_site: int) -> Loader:
+        known = Loader(loader, made_site)
         self.loaders.set(loader, known)
         iterable = known.flags & PassFlag.ITERABLE
         for one in streams_of(loader.dataset) if iterable else chain_of(loader._index_sampler):
             self.watch_set_epoch(type(one))
-
-    def loader(self, loader: Any) -> Loader:
-        known = self.loaders.get(loader)
-        if known is None:
-            known = Loader(loader, 0)
-            self.loaders.set(loader, known)
         return known
 
     def _number(self, loader: Loader, line: tuple[Any, ...]) -> int:

@@ -39,9 +39,10 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
     told = (
         f"{argument} = {later.epoch_told}" if argument and not argument.lstrip("-").isdigit() else f"{later.epoch_told}"
     )
+    whom, what = ("the data", "batches") if repeated.iterable else ("the sampler", "draws")
     return Finding(
         confidence=LIKELY if repeated.iterable else CERTAIN,
-        title=f"{named(repeated.ranks)} told {'the data' if repeated.iterable else 'the sampler'} epoch {later.epoch_told} again and again ({told}): "
+        title=f"{named(repeated.ranks)} told {whom} epoch {later.epoch_told} again and again ({told}): "
         f"epoch {repeated.epoch} has the order of epoch {repeated.epoch - 1}",
         ranks=repeated.ranks,
         place=later.set_epoch_line,
@@ -58,7 +59,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             "chance": repeated.chance,
         },
         why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
-        f"{repeated.draws:,} {'batches' if repeated.iterable else 'draws'} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
+        f"{repeated.draws:,} {what} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
         cures=(Cure("set-epoch", change=_change(recording, repeated)),),
         at_ns=later.started_ns,
     )

@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 import sample_jobs as jobs
 
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import Finding
 from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.plugins import load
 from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.job
+
+
+def found(recording: Recording) -> list[Finding]:
+    """What the installed checks on data say."""
+    checks = [check for check in load().checks.values() if check.code.startswith("DD3")]
+    return list(examine(recording, checks).findings)
+
 
 EXACT = [
     (jobs.never_told, {}),
@@ -32,6 +43,19 @@ def test_exactly_what_was_handed_over_is_recorded() -> None:
         seen = [[*map(int, one.indices), *map(int, one.padding)] for one in trained]
         assert seen == handed[rank]
         assert all(one.whole and one.keep_one_in == 1 for one in trained)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_torchdatas_loader_hands_over_is_recorded_also_when_its_state_is_restored(workers: int) -> None:
+    pytest.importorskip("torchdata")
+    recording, handed = jobs.watched(jobs.stateful, workers=workers)
+    for rank, passes in SampleOrders.of(recording).by_rank.items():
+        assert [[*map(int, one.indices), *map(int, one.padding)] for one in passes] == handed[rank]
+        assert sorted([*handed[rank][1], *handed[rank][2]]) == sorted(set(handed[rank][1]) | set(handed[rank][2]))
+        assert [one.exhausted for one in passes] == [True, False, True, True]
+        assert all(one.flags & PassFlag.DISTRIBUTED_SAMPLER and one.shuffles for one in passes)
+        assert [one.epoch_told for one in passes] == [0, 1, 1, 2]
+    assert found(recording) == []
 
 
 def test_a_loader_made_anew_every_epoch_keeps_its_number() -> None:
