@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from distdoctor.diagnosis.alignment import OPERATION, Divergence, Variant
 from distdoctor.diagnosis.program import Program, symbol
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.recording.recording import Call, Site
 
+FURTHEST_JOINED = 4096  # calls that ranks may issue after the first one has run out of inputs
 FURTHEST = 8  # calls back; a routine in which lines differ between ranks all the time has no such beginning
 _JOIN = re.compile(r"^\s*with\b.*\b[Jj]oin\(")
 
@@ -22,14 +24,15 @@ def where_lines_part(parted: Divergence) -> Divergence:
     """The divergence at the first of the equal calls before it whose lines differ, where one side alone left its own routine."""
     if len(parted.variants) != 2:
         return parted
-    first = parted
-    for moved in _before(parted, FURTHEST):
-        if moved.variants[0].call.site == moved.variants[1].call.site:
+    beginning = parted.number
+    for number, calls in _before(parted, FURTHEST):
+        if calls[0].site == calls[1].site:
             break
-        first = moved
-    usual, odd = first.variants
-    if first is parted or not all(len({call.site for call in variant.calls}) == 1 for variant in first.variants):
+        beginning = number
+    first = _at(parted, beginning) if beginning < parted.number else None
+    if first is None or not all(len({call.site for call in variant.calls}) == 1 for variant in first.variants):
         return parted
+    usual, odd = first.variants
     strays = [_strays(parted, mine.call, other.call) for mine, other in ((usual, odd), (odd, usual))]
     return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
 
@@ -45,15 +48,21 @@ def not_joined(parted: Divergence, sources: Mapping[str, str]) -> tuple[Divergen
 
     join() stands in for the reductions of its model; any other collective inside the block is answered by one of those.
     """
-    found = None
-    for moved in (parted, *_before(parted, 1 << 16)):
-        for mine, other in (moved.variants, moved.variants[::-1]) if len(moved.variants) == 2 else ():
-            line = statement_at(sources.get(mine.call.site.path, ""), mine.call.site.line)
-            if is_join(sources, other.call.site) and f"{mine.call.op.word}(" in line:
-                found = moved, mine, other
-        if not any(is_join(sources, variant.call.site) for variant in moved.variants):
+    calls = [variant.call for variant in parted.variants]
+    if len(calls) != 2 or not any(is_join(sources, call.site) for call in calls):
+        return None
+    found: tuple[int, int] | None = None  # (number, variant that issued)
+    for number, pair in chain([(parted.number, calls)], _before(parted, FURTHEST_JOINED)):
+        for mine in (0, 1):
+            line = statement_at(sources.get(pair[mine].site.path, ""), pair[mine].site.line)
+            if is_join(sources, pair[1 - mine].site) and f"{pair[mine].op.word}(" in line:
+                found = number, mine
+        if not any(is_join(sources, call.site) for call in pair):
             break
-    return found
+    if found is None:
+        return None
+    moved = parted if found[0] == parted.number else _at(parted, found[0])
+    return None if moved is None else (moved, moved.variants[found[1]], moved.variants[1 - found[1]])
 
 
 def is_join(sources: Mapping[str, str], site: Site) -> bool:
@@ -62,19 +71,24 @@ def is_join(sources: Mapping[str, str], site: Site) -> bool:
     return 0 < site.line <= len(lines) and bool(_JOIN.match(lines[site.line - 1]))
 
 
-def _before(parted: Divergence, furthest: int) -> Iterator[Divergence]:
-    """The same variants at the numbers before, backwards, as far as every rank remembers."""
-    tracks = parted.group.tracks
+def _before(parted: Divergence, furthest: int) -> Iterator[tuple[int, list[Call]]]:
+    """The numbers before, backwards, each with the call of one rank per variant, as far as these remember."""
+    tracks = [parted.group.tracks[variant.call.rank] for variant in parted.variants]
     for number in range(parted.number - 1, max(0, parted.number - 1 - furthest), -1):
-        calls = [[tracks[call.rank].call(number) for call in variant.calls] for variant in parted.variants]
-        whole = [tuple(call for call in variant if call is not None) for variant in calls]
-        if any(len(w) < len(v.calls) for w, v in zip(whole, parted.variants, strict=True)):
+        calls = [call for track in tracks if (call := track.call(number)) is not None]
+        if len(calls) < len(tracks):
             return
-        entered = [min(tracks[c.rank].timeline.wall(c.entered_ns) for c in variant) for variant in whole]
-        yield replace(
-            parted,
-            number=number,
-            variants=tuple(Variant(variant) for variant in whole),
-            differs=OPERATION,
-            at_ns=sorted(entered)[1],
-        )
+        yield number, calls
+
+
+def _at(parted: Divergence, number: int) -> Divergence | None:
+    """The same variants at another number; None when one of the ranks has forgotten it."""
+    tracks = parted.group.tracks
+    variants = []
+    for variant in parted.variants:
+        calls = tuple(call for rank in variant.ranks if (call := tracks[rank].call(number)) is not None)
+        if len(calls) < len(variant.calls):
+            return None
+        variants.append(Variant(calls))
+    entered = [min(tracks[c.rank].timeline.wall(c.entered_ns) for c in variant.calls) for variant in variants]
+    return replace(parted, number=number, variants=tuple(variants), differs=OPERATION, at_ns=sorted(entered)[1])

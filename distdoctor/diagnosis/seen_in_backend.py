@@ -15,7 +15,7 @@ def seen_in_backend(standstill: Standstill) -> Iterator[Finding]:
     """Only possible, never likely: a rank that is a call behind looks the same from outside."""
     standings = list(standstill.standings.values())
     calls = {(s.call, s.site, _numbers(s)) for s in standings}
-    together = len(calls) == 1 and all(s.doing in (Doing.COLLECTIVE, Doing.BACKWARD) for s in standings)
+    together = len(calls) == 1 and all(s.doing in (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE) for s in standings)
     alone = len(standings) + len(standstill.stacks.elsewhere) < 2
     if alone or not together or standings[0].op in (Op.SEND, Op.RECV):
         return
@@ -23,8 +23,9 @@ def seen_in_backend(standstill: Standstill) -> Iterator[Finding]:
         return
     elsewhere, first = standstill.stacks.elsewhere, standings[0]
     whom = "all ranks of this host" if elsewhere else "all"
+    what = "wait for the same handle" if first.doing is Doing.HANDLE else f"are in {first.call or 'the same call'}"
     yield Finding(
-        title=f"{whom} are in {first.call or 'the same call'}{standstill.how_long(first)}, and it does not complete",
+        title=f"{whom} {what}{standstill.how_long(first)}, and it does not complete",
         ranks=tuple(s.rank for s in standings),
         confidence=POSSIBLE,
         place=first.site,
@@ -34,15 +35,20 @@ def seen_in_backend(standstill: Standstill) -> Iterator[Finding]:
             "waited seconds": standstill.waited_seconds,
             "ranks on other hosts": list(elsewhere),
         },
-        why=_why(elsewhere),
+        why=_why(elsewhere, first.doing is Doing.HANDLE),
         cures=(Cure("gather-backend-evidence"),),
     )
 
 
-def _why(elsewhere: tuple[int, ...]) -> str:
+def _why(elsewhere: tuple[int, ...], by_handle: bool) -> str:
     if elsewhere:
         return (
             f"{named(elsewhere)} would be on other hosts, and the cause may be there: run distdoctor hang-dump on each"
+        )
+    if by_handle:
+        return (
+            "nobody is missing; which operations the handles are of the stacks do not show: another one on one rank looks the "
+            "same (distdoctor run records them)"
         )
     return "nobody is missing; whether one rank is a call behind the stacks do not show (distdoctor run records it)"
 

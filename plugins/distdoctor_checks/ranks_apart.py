@@ -127,7 +127,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
     guards = {id(variant): _guard(variant, other, standstill) for variant, other in ((usual, odd), (odd, usual))}
     if tie and guards[id(usual)] is not None and guards[id(odd)] is None:
         usual, odd, tie = odd, usual, False
-    elif tie and guards[id(odd)] is not None:
+    elif tie and guards[id(odd)] is not None and guards[id(usual)] is None:
         tie = False
     guard = guards[id(odd)]
     same_call = usual[0].call == odd[0].call and usual[0].site == odd[0].site
@@ -138,7 +138,9 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         else tuple(s.rank for s in odd)
     )
     code, slug, cure = "", "", "record-the-job"
-    if guard is not None and guard.how == ENCLOSES:
+    if odd[0].op in (Op.SEND, Op.RECV) and not tie:
+        code, slug, cure = "DD113", "unmatched-send-recv", "pair-send-with-recv"
+    elif guard is not None and guard.how == ENCLOSES:
         code, slug, cure = "DD112", "rank-conditional-collective", "decide-once"
     elif same_call:
         code, slug, cure = "DD106", "mismatched-root", "same-root"
@@ -196,6 +198,9 @@ def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str
         return (
             f"call the {odd[0].call} of {_at(odd[0])} on every rank: take it out of `{guard.test}` in line {guard.line}"
         )
+    if cure == "pair-send-with-recv":
+        end = "recv" if odd[0].op is Op.SEND else "send"
+        return f"give the {odd[0].call} of {_at(odd[0])}{odd[0].peer} its {end} on the other rank, or take it out"
     if cure == "same-root":
         return f"give {odd[0].call} at {_at(odd[0])} the same src/dst on every rank"
     ways = f"{_at(odd[0])} and {_at(usual[0])}"
