@@ -171,11 +171,18 @@ def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() 
     ("about", "alike", "severity"),
     [
         ({"source": "numpy", "seed_workers": "alike"}, "workers 0-1 of ranks 0-1", WARNING),
-        ({"source": "own"}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "own", "persistent": True}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "own", "how": None}, "workers 0-1 of ranks 0-1", WARNING),
         ({"source": "torch", "seed": 0}, "ranks 0-1 draw", NOTE),
         ({"source": "torch", "seed": 0, "workers": 0}, "ranks 0-1 draw", NOTE),
     ],
-    ids=["numpy seeded with a constant", "a generator of the data set", "ranks alike", "ranks alike without workers"],
+    ids=[
+        "numpy seeded with a constant",
+        "a generator of the data set",
+        "from a fork server",
+        "ranks alike",
+        "ranks alike without workers",
+    ],
 )
 def test_workers_and_ranks_that_augment_alike_are_found(about: dict[str, Any], alike: str, severity: int) -> None:
     recording, _ = jobs.watched(jobs.augmented, **about)
@@ -190,6 +197,8 @@ HEALTHY = [
     (jobs.augmented, {"source": "numpy"}),
     (jobs.augmented, {"source": "torch", "seed_workers": "alike"}),
     (jobs.augmented, {"source": "own", "seed_workers": "torch"}),
+    (jobs.augmented, {"source": "own", "seed_workers": "torch", "how": None}),
+    (jobs.augmented, {"source": "numpy", "persistent": True}),
     (jobs.split_by_rank, {"seed_alike": True}),
     (jobs.ordinary, {"workers": 2, "sampler_drops": True}),
     (jobs.ordinary, {"drop_last": True}),
