@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -24,25 +26,54 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from distdoctor.errors import DoctorError
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.run_folder import read_run
 
 LOOK_AFTER = 5.0  # seconds: the ranks hang by then
+PATIENCE = 40.0  # seconds: nothing will be said any more
 
 
-def watched(target: Callable[[int], Any], *, ranks: int = 2, seconds: float = LOOK_AFTER) -> Recording:
-    """What a watcher reads of the job after so many seconds, or when its ranks have ended before."""
+def watched(
+    target: Callable[[int], Any],
+    *,
+    ranks: int = 2,
+    seconds: float = LOOK_AFTER,
+    until: Callable[[Recording], bool] | None = None,
+) -> Recording:
+    """What a watcher reads of the job when its ranks have ended, or while they still run: after so many seconds.
+
+    `until`: it looks again and again instead, and what it read is returned as soon as that says so.
+    """
     with tempfile.TemporaryDirectory() as folder:
         looks: list[Recording] = []
-        look = threading.Timer(
-            seconds, lambda: looks.append(_read(folder, ranks, Job(read_at_ns=time.monotonic_ns(), running=True)))
+        over = threading.Event()
+
+        def look() -> None:
+            pause = 0.3 if until is not None else seconds
+            while not over.wait(pause):
+                try:
+                    seen = _read(folder, ranks, Job(read_at_ns=time.monotonic_ns(), running=True))
+                except (DoctorError, AssertionError):  # no rank has begun, or one is about to
+                    continue
+                if until is None or until(seen):
+                    looks.append(seen)
+                    for log in seen.ranks.values():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(log.pid, signal.SIGKILL)
+                    return
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        results = run_ranks(
+            _rank, ranks, target, folder, timeout=PATIENCE if until is not None else seconds + 1, join=False
         )
-        look.start()
-        results = run_ranks(_rank, ranks, target, folder, timeout=seconds + 1, join=False)
-        look.cancel()
-        look.join()
-        if any(result.timed_out for result in results):
-            ends = {result.rank: _end(result) for result in results if not result.timed_out}
+        over.set()
+        watcher.join()
+        killed = [result for result in results if result.timed_out or (looks and result.exit_code == -signal.SIGKILL)]
+        if killed:
+            assert looks, "nothing was said while the ranks hung"
+            ends = {result.rank: _end(result) for result in results if result not in killed}
             return replace(looks[0], job=replace(looks[0].job, ends=ends))
         return _read(folder, ranks, Job(ends={result.rank: _end(result) for result in results}))
 

@@ -28,6 +28,10 @@ def diagnosed(recording: Recording) -> Diagnosis:
     return examine(recording, HANGS, PLUGINS.remedies, live=recording.job.running)
 
 
+def something_is_said(recording: Recording) -> bool:
+    return bool(diagnosed(recording).findings)
+
+
 # what the ranks do, the code, the ranks, the line (found by its end)
 CASES = [
     (hang_jobs.skips_a_call, "DD101", (1,), "dist.barrier()  # others wait for the file"),
@@ -51,7 +55,7 @@ CASES = [
 def test_a_real_hang_is_explained_while_it_hangs(
     job: Callable[[int], None], code: str, ranks: tuple[int, ...], words: str
 ) -> None:
-    diagnosis = diagnosed(watched(job))
+    diagnosis = diagnosed(watched(job, until=something_is_said))
 
     (finding,) = diagnosis.findings
     assert (finding.code, finding.ranks) == (code, ranks), finding
@@ -62,7 +66,7 @@ def test_a_real_hang_is_explained_while_it_hangs(
 
 
 def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
-    (finding,) = diagnosed(watched(hang_jobs.saves_alone)).findings
+    (finding,) = diagnosed(watched(hang_jobs.saves_alone, until=something_is_said)).findings
 
     assert finding.place.line == line("dist.barrier()  # of rank 0 alone") - 1
     assert finding.cures[0].change.splitlines() == [
@@ -73,7 +77,7 @@ def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
 
 
 def test_sizes_that_differ_are_told_although_nobody_waits_for_the_handles() -> None:
-    finding = diagnosed(watched(hang_jobs.other_shape)).findings[0]
+    finding = diagnosed(watched(hang_jobs.other_shape, until=something_is_said)).findings[0]
 
     assert finding.code == "DD103"
     assert 1 in finding.ranks
