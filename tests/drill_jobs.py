@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from jobs import RankResult, run_ranks
@@ -22,13 +23,19 @@ EPOCHS = 2  # of trainings whose length the drill does not say
 
 
 def planted(
-    drill: Drill, strategy: str, *, timeout: float = 120, settings: Mapping[str, str] | None = None
+    drill: Drill,
+    strategy: str,
+    *,
+    timeout: float = 120,
+    settings: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    plants: bool = True,
 ) -> Recording:
-    """The recording of the job after its end."""
-    options = {"evaluate": False, **drill.arguments}
+    """The recording of the job after its end. `options` of the training beside the drill's; without `plants` it is healthy."""
+    options = {"evaluate": False, **drill.arguments, **(options or {})}
     if not {"epochs", "steps"} & options.keys():
         options["epochs"] = EPOCHS
-    asked = replace(request(strategy, **options), drills=(drill.plant,))
+    asked = replace(request(strategy, **options), drills=(drill.plant,) if plants else ())
     with tempfile.TemporaryDirectory() as folder:
         results = run_ranks(
             _rank, drill.needs_ranks, asked.to_json(), folder, dict(settings or {}), timeout=timeout, join=False

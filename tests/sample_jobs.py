@@ -9,6 +9,7 @@ import random
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,25 @@ def watched(
         assert all(file.content for log in recording.ranks.values() for file in log.drawn_sets.values())
         source = Path(__file__).read_text("utf-8")
         return Recording(Job(world_size=ranks), recording.ranks, sources={__file__: source}), returned
+
+
+def failed(target: Callable[..., Any], *, ranks: int = 2, timeout: float = 150, **about: Any) -> Recording:
+    """The recording of a job whose ranks end with an exception."""
+    with tempfile.TemporaryDirectory() as folder:
+        ends = run_ranks(_failing, ranks, target, folder, about, timeout=timeout, join=False)
+        assert [(end.exit_code, end.timed_out) for end in ends] == [(1, False)] * ranks
+        source = Path(__file__).read_text("utf-8")
+        return replace(read_run(Path(folder)), sources={__file__: source})
+
+
+def _failing(rank: int, world_size: int, target: Callable[..., Any], folder: str, about: dict[str, Any]) -> None:
+    try:
+        _watched(rank, world_size, target, folder, about)
+    except Exception as error:
+        from distdoctor.probe.start import note_exception
+
+        note_exception(error)
+        raise
 
 
 def _ordinary(rank: int, world_size: int, target: Callable[..., Any], folder: str, about: dict[str, Any]) -> Any:
@@ -306,6 +326,13 @@ def leaving_a_hole(rank: int, world_size: int, *, pieces: int = 3, shuffles: boo
         sampler.set_epoch(epoch)
         handed.append(trainer.epoch(DataLoader(data, batch_size=3, sampler=sampler)))
     return handed
+
+
+def contradicting(rank: int, world_size: int) -> Handed:
+    data = numbers(80)
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=True)
+    return [Trainer().epoch(loader)]
 
 
 def in_order(rank: int, world_size: int, *, swapped: bool = False) -> Handed:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from drill_jobs import planted
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.resumed import compare
 from distdoctor.offers import Drill
 
 pytestmark = pytest.mark.job
@@ -21,7 +23,8 @@ PLUGINS = plugins.load()
 # Whoever hangs, dies or fills the memory needs a launcher that watches; the others need real ranks only, which start ten times
 # as fast in the fork server.
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code[:3] in ("DD2", "DD3", "DD5", "DD8")]
-BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS]
+# What only shows after a resumption has a test of its own.
+BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS and not drill.code.startswith("DD7")]
 
 
 def run(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -59,6 +62,22 @@ def test_a_planted_illness_is_found_in_what_its_ranks_record(drill: Drill) -> No
     assert worse == []  # a note about a slow rank may be true on a busy machine
     assert set(drill.ranks) <= set(told[0].ranks)
     assert told[0].place.path.endswith(".py")
+
+
+@pytest.mark.parametrize("plants", [True, False])
+def test_a_resumption_that_begins_the_epoch_again_is_found(plants: bool, tmp_path: Path) -> None:
+    drill, saved = PLUGINS.drills["resume-breaks-partition"], str(tmp_path / "checkpoint")
+    whole, before, after = (
+        planted(drill, "ddp", options={"batch_size": 128, **options}, plants=plants)
+        for options in ({}, {"steps": 14, "save": saved}, {"resume": saved})
+    )
+
+    resumption = compare(whole, before, after)
+    findings = examine(replace(whole, resumption=resumption), [PLUGINS.checks["DD704"]]).findings
+
+    assert (resumption.step, resumption.epoch, resumption.lost) == (14, 1, 0)
+    assert [finding.code for finding in findings] == (["DD704"] if plants else [])
+    assert resumption.repeated == (resumption.into_epoch if plants else 0)
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "pipeline", "amp", "model-parallel", "tensor", "hybrid"])

@@ -8,7 +8,7 @@ import pytest
 import sample_jobs as jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -157,6 +157,16 @@ def test_a_hole_that_nobody_draws_is_found() -> None:
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.evidence["unseen"]) == ("DD310", (0, 1), 33)
     assert "samples 66-98" in finding.title
+
+
+def test_a_sampler_and_shuffle_together_are_named_as_the_end_of_the_job() -> None:
+    finding = only(jobs.failed(jobs.contradicting))
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD312", (0, 1), ERROR, CERTAIN)
+    assert finding.place.function == "contradicting"
+    assert finding.cures[0].change.splitlines()[1:] == [
+        "-    loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=True)",
+        "+    loader = DataLoader(data, batch_size=4, sampler=sampler)",
+    ]
 
 
 def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() -> None:
