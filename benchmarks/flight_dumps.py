@@ -3,8 +3,9 @@
     python benchmarks/flight_dumps.py [--ranks 64 256 1024] [--entries 2000] [--against 256]
 
 The dumps are written as NCCL's recorder writes them (pickle, stacks of 24 frames, four lines of one training loop); one rank
-leaves out a collective near the end. Reported: seconds, peak memory of the process that reads, and the share that plain
-unpickling has of it. fr_trace runs up to `--against` ranks; what it says, or how it ends, is printed as it is.
+leaves out a collective near the end. Reported: seconds, CPU seconds and peak memory of all processes that read, and the share
+that plain unpickling in one process has of the CPU seconds. fr_trace runs up to `--against` ranks; what it says, or how it
+ends, is printed as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OPS = [("nccl:all_reduce", [[25600]], 41), ("nccl:all_reduce", [[1024]], 42), ("
        ("nccl:all_reduce_barrier", [[1]], 57)]  # fmt: skip
 FRAMES = 24
 OURS = """
-import sys, time, resource
+import os, sys, time, resource
 from pathlib import Path
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
@@ -31,7 +32,9 @@ from distdoctor.recording.read_any import read_any
 checks = list(plugins.load().checks.values())
 since, cpu = time.perf_counter(), time.process_time()
 found = examine(read_any(Path(sys.argv[1])), checks).findings
-print(time.perf_counter() - since, time.process_time() - cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+seconds, cpu, children = time.perf_counter() - since, time.process_time() - cpu, resource.getrusage(resource.RUSAGE_CHILDREN)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + children.ru_maxrss * len(os.sched_getaffinity(0))
+print(seconds, cpu + children.ru_utime + children.ru_stime, peak / 1024,
       found[0].code, *found[0].ranks)
 """
 THEIRS = "import torch.distributed.flight_recorder.fr_trace as t; t.main()"

@@ -129,6 +129,11 @@ def _frames(entry: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     return [(text(f.get("filename")), whole(f.get("line")), text(f.get("name"))) for f in frames if isinstance(f, dict)]
 
 
+def is_users_frame(frame: Any) -> bool:
+    """Whether a frame of a dump is a line of the user's own source."""
+    return isinstance(frame, dict) and is_users_path(text(frame.get("filename")))
+
+
 def _site(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, int]:
     flags = int(CallFlag.NATIVE)
     for path, line, name in frames:

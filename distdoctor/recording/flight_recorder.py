@@ -8,19 +8,25 @@ from __future__ import annotations
 import gc
 import io
 import json
+import math
+import multiprocessing
+import os
 import pickle  # read by an Unpickler that refuses every class
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.flight_entries import Dump, text, whole
-from distdoctor.recording.flight_rows import recording_of
+from distdoctor.recording.flight_rows import Part, recording_of_parts
 from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
+DUMPS_PER_PROCESS = 32  # a dump takes 10 ms, a process 50 ms to start
 # The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump|trace))*$")
 
@@ -59,17 +65,13 @@ def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int)
     ValueError: it has no entries.
     """
     entries, config = content.get("entries"), content.get("pg_config") or {}
-    if (
-        not isinstance(entries, list | tuple)
-        or not isinstance(config, dict)
-        or not all(isinstance(e, dict) for e in entries)
-    ):
+    if not isinstance(entries, list | tuple) or not isinstance(config, dict) or not set(map(type, entries)) <= {dict}:
         raise ValueError("it holds no entries")
     status = content.get("pg_status") or {}
     return Dump(
         rank,
         source,
-        sorted(entries, key=lambda entry: whole(entry.get("record_id"))),
+        _by_number(entries),
         _config_groups(config),
         {
             str(key): (_last(value, "enqueued"), _last(value, "started"), _last(value, "completed"))
@@ -79,6 +81,14 @@ def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int)
         text(content.get("comm_lib_version") or content.get("nccl_version") or ""),
         written_ns,
     )
+
+
+def _by_number(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The entries in the order in which they were made, which is nearly always that of the file."""
+    numbers = [entry.get("record_id") for entry in entries]
+    if set(map(type, numbers)) == {int} and numbers == sorted(numbers):  # type: ignore[type-var]
+        return entries
+    return sorted(entries, key=lambda entry: whole(entry.get("record_id")))
 
 
 def _last(status: Mapping[str, Any], what: str) -> int:
@@ -155,7 +165,7 @@ def read_dumps(paths: Iterable[Path]) -> Recording:
     """
     troubles: list[Trouble] = []
     with _without_garbage_collection():
-        recording = recording_of(_dumps(paths, troubles), troubles)
+        recording = recording_of_parts(_parts(sorted(paths), troubles), troubles)
     if not recording.ranks and troubles:
         raise UnreadableRecording(troubles[0].what, way_out="No other dump is there.")
     if not recording.ranks:
@@ -165,8 +175,31 @@ def read_dumps(paths: Iterable[Path]) -> Recording:
     return recording
 
 
+def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[Part]:
+    """What the files hold, read by as many processes as there are CPUs where that is worth it."""
+    workers = min(len(os.sched_getaffinity(0)), len(paths) // DUMPS_PER_PROCESS)
+    # A fork carries other threads' locks along; a daemonic process may have no children.
+    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    if workers < 2 or not alone:
+        part, found = _part(paths)
+        troubles += found
+        yield part
+        return
+    size = math.ceil(len(paths) / (4 * workers))
+    pieces = [paths[at : at + size] for at in range(0, len(paths), size)]
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+        for part, found in pool.map(_part, pieces):
+            troubles += found
+            yield part
+
+
+def _part(paths: Sequence[Path]) -> tuple[Part, list[Trouble]]:
+    troubles: list[Trouble] = []
+    return Part.of(_dumps(paths, troubles)), troubles
+
+
 def _dumps(paths: Iterable[Path], troubles: list[Trouble]) -> Iterator[Dump]:
-    for path in sorted(paths):
+    for path in paths:
         try:
             yield read_dump(path)
         except UnreadableRecording as trouble:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.flight_entries import Dump, Kind, kind_of, whole
+from distdoctor.recording.flight_entries import Dump, Kind, is_users_frame, kind_of, whole
 from distdoctor.recording.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
 from distdoctor.recording.recording import Job, RankLog, Recording, Trouble, no_rows
 from distdoctor.recording.tape_reader import Rows, dtype_of
@@ -37,17 +37,21 @@ def recording_of(dumps: Iterable[Dump], troubles: list[Trouble] | None = None) -
 
     It has neither a running job nor ends: of a dump nobody knows how the job went on. `troubles` grows by ranks with two dumps.
     """
+    return recording_of_parts([Part.of(dumps)], troubles)
+
+
+def recording_of_parts(parts: Iterable[Part], troubles: list[Trouble] | None = None) -> Recording:
+    """The same of dumps that were read in several processes."""
     table, troubles = _Table(), [] if troubles is None else troubles
-    by_rank: dict[int, _Columns] = {}
-    for dump in dumps:
-        columns = table.read(dump)
+    by_rank: dict[int, Columns] = {}
+    for columns in (columns for part in parts for columns in table.joined(part)):
         known = by_rank.get(columns.rank)
         by_rank[columns.rank] = columns if known is None else _better(columns, known, troubles)
     read = [by_rank[rank] for rank in sorted(by_rank)]
     table.members, table.starts = _members(read, table.kinds), _common_starts(read, table.kinds)
-    parts = [table.rows(columns) for columns in read]
+    rows = [table.rows(columns) for columns in read]
     texts = tuple(table.texts)  # one table for all ranks
-    logs = {columns.rank: _log(columns, *part, texts) for columns, part in zip(read, parts, strict=True)}
+    logs = {columns.rank: _log(columns, *part, texts) for columns, part in zip(read, rows, strict=True)}
     world = max([rank for ranks in table.members.values() for rank in ranks] + list(logs), default=-1) + 1
     return Recording(
         job=Job(
@@ -60,7 +64,7 @@ def recording_of(dumps: Iterable[Dump], troubles: list[Trouble] | None = None) -
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """One dump, read: the kind of each entry, and what differs from entry to entry."""
 
     rank: int
@@ -82,7 +86,22 @@ class _Columns:
         return int(self.created.max(initial=0)), self.has_stacks, self.source
 
 
-def _better(one: _Columns, other: _Columns, troubles: list[Trouble]) -> _Columns:
+@dataclass(frozen=True)
+class Part:
+    """Some dumps, read: their columns, whose codes count in `examples`, one entry of each kind."""
+
+    columns: tuple[Columns, ...]
+    examples: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, dumps: Iterable[Dump]) -> Part:
+        """Each dump is let go before the next one is asked for."""
+        table = _Table()
+        columns = tuple(table.read(dump) for dump in dumps)
+        return cls(columns, tuple(table.examples))
+
+
+def _better(one: Columns, other: Columns, troubles: list[Trouble]) -> Columns:
     kept, left = (one, other) if one.worth > other.worth else (other, one)
     if kept.worth[0] != left.worth[0]:
         troubles.append(
@@ -102,6 +121,7 @@ class _Table:
         self.starts: Mapping[str, int] = {}
         self.texts: dict[str, int] = {"": 0}
         self.kinds: list[Kind] = []
+        self.examples: list[Mapping[str, Any]] = []
         self._stacks: dict[bytes, int] = {}  # a stack -> its number; 0 is no stack
         self._codes: dict[tuple[int, bytes], int] = {}
         self._fields: dict[str, Array] = {}
@@ -110,17 +130,29 @@ class _Table:
     def text(self, words: str) -> int:
         return self.texts.setdefault(words, len(self.texts))
 
-    def read(self, dump: Dump) -> _Columns:
+    def joined(self, part: Part) -> Iterable[Columns]:
+        """The columns of dumps that another table has read, with the codes of this one."""
+        stacks = self._stacks_of([example.get("frames") for example in part.examples])
+        keys = zip(stacks, map(_bytes_of, _picked(part.examples, _KIND_FIELDS)), strict=True)
+        codes = [
+            self._learn(key, example) if key not in self._codes else self._codes[key]
+            for key, example in zip(keys, part.examples, strict=True)
+        ]
+        mine = np.array(codes, np.int64)
+        return (replace(columns, codes=mine[columns.codes] if len(mine) else columns.codes) for columns in part.columns)
+
+    def read(self, dump: Dump) -> Columns:
         """The columns of one dump."""
         entries = dump.entries
         stacks = self._stacks_of([entry.get("frames") for entry in entries])
-        codes, known = np.zeros(len(entries), np.int64), self._codes
-        for at, key in enumerate(zip(stacks, map(_bytes_of, _picked(entries, _KIND_FIELDS)), strict=True)):
-            code = known.get(key)
-            codes[at] = self._learn(key, entries[at]) if code is None else code
+        keys = list(zip(stacks, map(_bytes_of, _picked(entries, _KIND_FIELDS)), strict=True))
+        codes = np.array([self._codes.get(key, -1) for key in keys], np.int64)
+        for at in np.flatnonzero(codes < 0).tolist():
+            known = self._codes.get(keys[at])
+            codes[at] = self._learn(keys[at], entries[at]) if known is None else known
         numbers = dict(zip(_NUMBER_FIELDS, zip(*_picked(entries, _NUMBER_FIELDS), strict=True), strict=False))
         created = _ints(numbers.get("time_created_ns", ()))
-        return _Columns(
+        return Columns(
             rank=dump.rank,
             source=dump.source,
             library=dump.library,
@@ -136,23 +168,36 @@ class _Table:
         )
 
     def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:
-        """A number for each stack. torch writes a frame once and refers to it, so within one dump its identity is enough."""
+        """A number for each stack down to its first user frame: what lies below says nothing about the call.
+
+        torch writes a frame once and refers to it, so within one dump its identity is enough.
+        """
         seen: dict[tuple[int, ...], int] = {}
+        users: dict[int, bool] = {}
         found = []
         for frames in stacks:
             if not frames or not isinstance(frames, list | tuple):
                 found.append(0)
                 continue
-            identity = tuple(map(id, frames))
+            depth = 0
+            for frame in frames:
+                depth += 1
+                is_users = users.get(id(frame))
+                if is_users is None:
+                    is_users = users[id(frame)] = is_users_frame(frame)
+                if is_users:
+                    break
+            identity = tuple(map(id, frames[:depth]))
             number = seen.get(identity)
             if number is None:
-                number = seen[identity] = self._stacks.setdefault(_bytes_of(frames), len(self._stacks) + 1)
+                number = seen[identity] = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
             found.append(number)
         return found
 
     def _learn(self, key: tuple[int, bytes], entry: Mapping[str, Any]) -> int:
         code = self._codes[key] = len(self.kinds)
         self.kinds.append(kind_of(entry, self.text))
+        self.examples.append({name: entry.get(name) for name in (*_KIND_FIELDS, "frames")})
         self._fields.clear()
         return code
 
@@ -163,7 +208,7 @@ class _Table:
             self._fields[name] = np.array(values, np.uint64 if name in ("signature", "site_digest") else np.int64)
         return self._fields[name]
 
-    def rows(self, read: _Columns) -> tuple[Rows, Rows]:
+    def rows(self, read: Columns) -> tuple[Rows, Rows]:
         """The rows `calls` and `groups` of one rank, once members and starts are known."""
         rows = np.zeros(len(read.codes), dtype_of(CALL))
         rows["number"], rows["entered_ns"], rows["returned_ns"] = read.sequence, read.created, read.returned
@@ -209,7 +254,7 @@ class _Table:
         rows["prefix"][at], rows["site_prefix"][at] = self._digests[key]
 
 
-def _members(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str, tuple[int, ...]]:
+def _members(read: Sequence[Columns], kinds: Sequence[Kind]) -> dict[str, tuple[int, ...]]:
     """Group name -> global ranks: as pg_config says, else everybody for the default group, else whoever has used the group."""
     found: dict[str, tuple[int, ...]] = {}
     users: dict[str, set[int]] = {}
@@ -226,7 +271,7 @@ def _members(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str, tuple
     return found
 
 
-def _common_starts(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str, int]:
+def _common_starts(read: Sequence[Columns], kinds: Sequence[Kind]) -> dict[str, int]:
     """Group name -> the first number that every ring which has it still holds: running digests begin there, to be comparable."""
     names = sorted({kind.group for kind in kinds})
     groups = np.array([-1 if kind.op in POINT_TO_POINT else names.index(kind.group) for kind in kinds], np.int64)
@@ -240,7 +285,7 @@ def _common_starts(read: Sequence[_Columns], kinds: Sequence[Kind]) -> dict[str,
     return starts
 
 
-def _log(read: _Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> RankLog:
+def _log(read: Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> RankLog:
     return RankLog(
         rank=read.rank,
         calls=calls,

@@ -19,6 +19,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording import flight_recorder
 from distdoctor.recording.flight_entries import op_of
 from distdoctor.recording.flight_recorder import rank_in, read_dump, read_dumps
 from distdoctor.recording.layout import CallFlag, Op
@@ -133,6 +134,23 @@ def test_the_verdict_does_not_depend_on_who_it_was_nor_on_the_order_of_files(tmp
         found.add(tuple(verdicts(read_dumps(paths))))
 
     assert found == {(("DD101", (culprit,), 57),)}
+
+
+def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = list(write(tmp_path, skipped(3, 9)).iterdir())
+    (tmp_path / "comm_lib_trace_rank_9").write_bytes(b"\x80\x02torn")
+    alone = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
+    monkeypatch.setattr(flight_recorder, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(flight_recorder.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(flight_recorder.threading, "active_count", lambda: 1)
+
+    together = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
+
+    assert verdicts(together) == verdicts(alone) == [("DD101", (3,), 57)]
+    assert [trouble.rank for trouble in together.troubles] == [trouble.rank for trouble in alone.troubles] == [9]
+    for rank, log in alone.ranks.items():
+        calls = [[log.call(row) for row in one.calls] for one in (log, together.ranks[rank])]
+        assert calls[0] == calls[1]
 
 
 @pytest.mark.parametrize("lost", range(1, 4))
