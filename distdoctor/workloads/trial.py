@@ -144,7 +144,7 @@ def render(trial: Trial) -> str:
         ("seconds per step", f"{trial.seconds_without:.4f}", f"{trial.seconds_with:.4f}", _faster(trial)),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [f"{trial.remedy} {_effect(trial)} on {_ranks(trial.ranks)} ({trial.verdict})"]
+    lines = [f"{trial.remedy}, on {_ranks(trial.ranks)}: {_effect(trial)} ({trial.verdict})"]
     lines += [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
@@ -158,13 +158,15 @@ def render(trial: Trial) -> str:
 
 
 def _effect(trial: Trial) -> str:
-    if trial.changes_memory or not trial.as_predicted:
-        saved = trial.measured_saving
-        return f"{'saves' if saved >= 0 else 'costs'} {mib(abs(saved))} of {mib(trial.measured_without)} per rank"
+    saved, unsent = trial.measured_saving, trial.measured_unsent
+    found = []
+    if trial.changes_memory or not (trial.as_predicted or trial.changes_traffic):
+        verb = "saves" if saved >= 0 else "costs"
+        found.append(f"{verb} {mib(abs(saved))} of {mib(trial.measured_without)} per rank")
     if trial.changes_traffic:
-        unsent, whole = trial.measured_unsent, mib(trial.measured_sent_without)
-        return f"sends {mib(abs(unsent))} {'less' if unsent >= 0 else 'more'} than {whole} per rank and step"
-    return f"changes nothing to speak of in {mib(trial.measured_without)} per rank"
+        words = "less" if unsent >= 0 else "more"
+        found.append(f"sends {mib(abs(unsent))} {words} in a step, where {mib(trial.measured_sent_without)} were sent")
+    return " and ".join(found) or f"changes nothing to speak of in {mib(trial.measured_without)} per rank"
 
 
 def _sizes(name: str, without: int, cured: int) -> tuple[str, str, str, str]:
