@@ -58,8 +58,8 @@ def test_the_first_line_says_what_is_saved_and_seconds_are_told_from_scatter() -
     first, *rest = trial.render(BASE).splitlines()
 
     assert (
-        first
-        == "fully-shard, on 2 ranks: saves 10 MiB of 40 MiB per rank and sends 2 MiB more in a step, where 4 MiB were sent (verified)"
+        first == "fully-shard, on 2 ranks: saves 10 MiB of 40 MiB per rank and sends 2 MiB more in a step, "
+        "where 4 MiB were sent (verified)"
     )
     assert "+0.1000, steps scatter by 0.0100" in rest[-1]
     assert "within the scatter of the steps (+-0.0500)" in trial.render(replace(BASE, scatter_seconds=0.05))
