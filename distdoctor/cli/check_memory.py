@@ -74,6 +74,8 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
     from distdoctor.cli.run_job import execute
 
     os.environ["DISTDOCTOR_DEEP"] = "memory"
+    if budget:
+        os.environ["DISTDOCTOR_BUDGET"] = str(budget)
     for name, value in ACCOUNTING.items():
         os.environ.setdefault(name, value)
     verdicts: list[bool | None] = []

@@ -256,6 +256,13 @@ class RankMemory:
         }
 
     @property
+    def peak(self) -> int:
+        """The highest bytes: allocated on its device where it has one, else resident."""
+        if self.on_device:
+            return self.most("peak")
+        return max(self.most("rss"), self.most("rss_backward"), *self.phase_peaks().values(), 0)
+
+    @property
     def before_training(self) -> int:
         """Resident bytes that are neither the model's nor a step's: Python, libraries, data. 0 on a device."""
         if self.on_device or not len(self.rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.diagnosis.budget import savings
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.keeping_line import keeping_line
 from distdoctor.diagnosis.memory import Holder, Memory, RankMemory, grows_steadily, mib, slope
@@ -14,17 +15,10 @@ ROWS = 10
 CATEGORIES = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
 
 
-def peak_of(rank: RankMemory) -> int:
-    """The highest bytes of a rank: allocated on its device where it has one, else resident."""
-    if rank.on_device:
-        return rank.most("peak")
-    return max(rank.most("rss"), rank.most("rss_backward"), *rank.phase_peaks().values(), 0)
-
-
 def fits(recording: Recording, budget: int) -> bool | None:
     """Whether the fullest rank stays within so many bytes; None when nothing was measured."""
     try:
-        return max(map(peak_of, Memory.of(recording).each())) <= budget
+        return max(rank.peak for rank in Memory.of(recording).each()) <= budget
     except NotSeen:
         return None
 
@@ -47,8 +41,8 @@ def render(recording: Recording, budget: int = 0) -> str:
 
 
 def _answer(memory: Memory, ranks: Sequence[RankMemory], budget: int) -> Iterator[str]:
-    fullest = max(ranks, key=peak_of)
-    peak = peak_of(fullest)
+    fullest = max(ranks, key=lambda rank: rank.peak)
+    peak = fullest.peak
     where = "on its device" if fullest.on_device else "of resident memory"
     line = f"rank {fullest.rank} needs most: {mib(peak)} {where}"
     if budget:
@@ -95,9 +89,9 @@ def _table(ranks: Sequence[RankMemory]) -> str:
         activations = sum(size for size, *_ in rank.saved())
         before = rank.before_training
         known = sum(held) + activations + rank.buckets() + before
-        other = peak_of(rank) - known
+        other = rank.peak - known
         cells = [*held, activations, rank.buckets(), before]
-        rows.append([str(rank.rank), mib(peak_of(rank)), *map(_cell, cells), mib(other) if other >= 0 else "-"])
+        rows.append([str(rank.rank), mib(rank.peak), *map(_cell, cells), mib(other) if other >= 0 else "-"])
     keep = [n for n in range(len(head)) if n < 2 or any(row[n] != "-" for row in rows[1:])]
     widths = {n: max(len(row[n]) for row in rows) for n in keep}
     return "\n".join("  ".join(row[n].rjust(widths[n]) for n in keep) for row in rows)
@@ -143,20 +137,10 @@ def _place(site: Site) -> str:
 
 def _cures(ranks: Sequence[RankMemory], budget: int) -> Iterator[str]:
     """What would make it fit, by what was measured. Sums, no promises: `advise` predicts and tries them."""
-    fullest = max(ranks, key=peak_of)
-    over = peak_of(fullest) - budget
+    fullest = max(ranks, key=lambda rank: rank.peak)
+    over = fullest.peak - budget
     if not budget or over <= 0:
         return
-    saved = fullest.saved()
-    activations = sum(size for size, *_ in saved)
-    held = sum(fullest.most(name) for name in ("parameters", "gradients", "state"))
     yield f"to save {mib(over)}:"
-    if activations:
-        largest = saved[0][0]
-        yield f"  recompute activations: up to {mib(activations - largest)} (all but the largest module's {mib(largest)})"
-        yield f"  half the micro-batch: about {mib(activations / 2)} (half of what is kept for backward)"
-    if fullest.buckets():
-        yield f"  lazy_bucket_allocation=True: up to {mib(fullest.buckets())} (the buckets)"
-    if len(ranks) > 1 and held:
-        part = held - held // len(ranks)
-        yield f"  fully_shard over {len(ranks)} ranks: about {mib(part)} (of parameters, gradients, optimizer state)"
+    for saving in savings(fullest, len(ranks)):
+        yield f"  {saving}"

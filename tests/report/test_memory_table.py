@@ -36,9 +36,9 @@ def test_what_does_not_fit_comes_with_sums_of_what_would_be_saved() -> None:
     assert "does NOT fit into 600 MiB: 190 MiB too much" in text.splitlines()[0]
     assert text.splitlines()[-4:] == [
         "to save 190 MiB:",
-        "  recompute activations: up to 20 MiB (all but the largest module's 60 MiB)",
-        "  half the micro-batch: about 40 MiB (half of what is kept for backward)",
         "  fully_shard over 2 ranks: about 200 MiB (of parameters, gradients, optimizer state)",
+        "  half the micro-batch: about 40 MiB (half of what is kept for backward)",
+        "  recompute activations: up to 20 MiB (all but the largest module's 60 MiB)",
     ]
     assert memory_table.fits(job().recording(), 600 * MIB) is False
 
