@@ -80,7 +80,7 @@ def recording(ranks: int, calls: int, culprit: int, kept: int) -> Recording:
 
 
 def measure(ranks: int, calls: int, repeat: int, kept: int) -> tuple[float, float, float]:
-    """(seconds, CPU seconds, MiB) of a verdict: the best of `repeat`, and the peak of memory that it takes on top of the recording."""
+    """(seconds, CPU seconds, MiB) of a verdict: the best of `repeat`, and the peak of memory on top of the recording."""
     culprit = ranks // 3
     found = recording(ranks, calls, culprit, kept)
     best = best_cpu = math.inf

@@ -60,7 +60,9 @@ def _one_with(pid: int, jobs: Sequence[FoundJob], host: Host) -> FoundJob | None
     for job in jobs:
         if family & {one.pid for one in job.ranks.values()}:
             return job
-    return next((job for job in jobs if job.launcher is not None and job.launcher.pid == pid), None)
+    launched = next((job for job in jobs if job.launcher is not None and job.launcher.pid == pid), None)
+    below = {child.pid for child in host.descendants(pid)}  # of a shell or a slurmstepd around the ranks
+    return launched or next((job for job in jobs if below & {one.pid for one in job.ranks.values()}), None)
 
 
 def _require_python(process: Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,10 @@ _JOB_NAMES = (
     "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid",
     "PMIX_NAMESPACE", "PMI_JOBID",
 )  # fmt: skip
-_KEPT = frozenset({*_JOB_NAMES, "DISTDOCTOR_RUN", *(name for names in _LAUNCHERS for name in names)})
+_STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID")
+_KEPT = frozenset({*_JOB_NAMES, "DISTDOCTOR_RUN", *_STEP_SIZES, *(name for names in _LAUNCHERS for name in names)})
+# Steps that are no srun of the user's: the batch script, an interactive shell, the container of the job (slurm.h, 23.02).
+_NO_SRUN = 0xFFFFFFF0
 _LAUNCHER_WORDS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun", "mpiexec", "orterun",
     "srun", "horovodrun", "distdoctor",
@@ -185,14 +189,42 @@ def place_of(process: Process) -> Place | None:
     environment = process.environment or {}
     for rank, world, local, local_size in _LAUNCHERS:
         if environment.get(rank, "").isdigit():
-            if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
-                continue
+            if rank == "SLURM_PROCID":
+                return _task_of_step(environment)
             numbers = [
                 int(environment[name]) if environment.get(name, "").isdigit() else -1
                 for name in (world, local, local_size)
             ]
             return Place(int(environment[rank]), max(numbers[0], 0), numbers[1], max(numbers[2], 0))
     return None
+
+
+def _task_of_step(environment: Mapping[str, str]) -> Place | None:
+    """The rank of a task that srun started; None for the batch script itself, which is task 0 of nothing."""
+    step = environment.get("SLURM_STEP_ID", "")
+    if not step.isdigit() or int(step) >= _NO_SRUN:
+        return None
+    node = _number(environment, "SLURM_NODEID", 0)
+    per_node = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    here = per_node[node] if 0 <= node < len(per_node) else _number(environment, "SLURM_NTASKS_PER_NODE", 0)
+    # A step may be smaller than its job: SLURM_NTASKS is the job's.
+    size = _number(environment, "SLURM_STEP_NUM_TASKS", sum(per_node)) or _number(environment, "SLURM_NTASKS", 0)
+    return Place(int(environment["SLURM_PROCID"]), size, _number(environment, "SLURM_LOCALID", -1), here)
+
+
+def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
+    return int(environment[name]) if environment.get(name, "").isdigit() else otherwise
+
+
+def _tasks_per_node(words: str) -> list[int]:
+    """`8(x3),4` as 8, 8, 8, 4; [] when it is not written so."""
+    found: list[int] = []
+    for word in words.split(",") if words else ():
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word.strip())
+        if match is None:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
 
 
 def ranks_by_environment(host: Host) -> dict[int, Place]:
@@ -227,7 +259,8 @@ def _job_key(host: Host, pid: int, place: Place) -> tuple[object, ...]:
     process = host.processes[pid]
     environment = process.environment or {}
     named = tuple(environment.get(name, "") for name in _JOB_NAMES)
-    started_by = 0 if environment.get("MASTER_PORT") and environment.get("RANK") else launcher_pid(host, pid)
+    is_named = (environment.get("MASTER_PORT") and environment.get("RANK")) or environment.get("SLURM_STEP_ID")
+    started_by = 0 if is_named else launcher_pid(host, pid)  # each task of a step may have a shell of its own
     return (named, place.world_size, started_by)
 
 
@@ -255,6 +288,8 @@ def _job(host: Host, group: Mapping[int, Place], assumed: bool) -> FoundJob:
     places = list(group.values())
     world = max((place.world_size for place in places), default=0) or max(ranks, default=-1) + 1
     launchers = {launcher_pid(host, pid) for pid in group}
+    if len(launchers) > 1:  # a shell around each rank started nothing but that rank
+        launchers = {pid for pid in launchers if pid in host.processes and host.processes[pid].is_launcher} or {0}
     absent = _absent(places, ranks, world)
     folders = {(host.processes[pid].environment or {}).get("DISTDOCTOR_RUN", "") for pid in group} - {""}
     return FoundJob(

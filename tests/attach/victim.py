@@ -118,4 +118,4 @@ if __name__ == "__main__":
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
         mp.spawn(main, nprocs=2)
     else:
-        main(int(os.environ["RANK"]))
+        main(int(os.environ.get("RANK") or os.environ["SLURM_PROCID"]))
