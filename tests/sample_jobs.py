@@ -533,6 +533,34 @@ def streaming(rank: int, world_size: int, *, workers: int = 0) -> Handed:
     return [trainer.epoch(loader) for _epoch in range(2)]
 
 
+def accelerated(rank: int, world_size: int, *, workers: int = 0, split: bool = False, leaves: bool = False) -> Handed:
+    """accelerate's loaders: dealt out in turns, filled up at the end, one batch kept back, evaluated with gradients on."""
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", LOCAL_WORLD_SIZE=str(world_size))
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=split))
+    loader = DataLoader(numbers(101), batch_size=8, shuffle=True, num_workers=workers)
+    testing = DataLoader(numbers(21), batch_size=4)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    prepared, stepping, loader, testing = accelerator.prepare(model, optimizer, loader, testing)
+    trainer, handed = Trainer(), []
+    trainer.model, trainer.optimizer = prepared, stepping
+    for epoch in range(2):
+        prepared.train()
+        loader.set_epoch(epoch)
+        if leaves and epoch == 1:
+            handed.append(trainer.epoch(loader, 3))
+            handed.append(trainer.epoch(skip_first_batches(loader, 3)))
+        else:
+            handed.append(trainer.epoch(loader))
+        prepared.eval()
+        for batch in testing:
+            with torch.no_grad():
+                prepared(batch)
+    return handed
+
+
 def stateful(rank: int, world_size: int, *, workers: int = 0, restores: bool = True) -> Handed:
     """torchdata's loader, left in its second epoch and restored into a new one, as after a restart."""
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found]

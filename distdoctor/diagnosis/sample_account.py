@@ -30,7 +30,7 @@ LEAST_DRAWS = 2  # one draw is in the same order as any other
 @dataclass(frozen=True)
 class Share:
     """What one rank drew in one epoch. `distinct` and `padding` are numbers of samples; `same_as`: the earlier epoch whose order
-    this one repeats, -1 for none. `over`: the loader was read to its end."""
+    this one repeats, -1 for none. `over`: all that the loader has was read."""
 
     rank: int
     drawn: int
@@ -46,7 +46,8 @@ class EpochAccount:
     in so many, as the sets of all samples could not be kept.
 
     `unseen` -1: not to be told (the loader was left early, or what it held is not known). `shared`: drawn by more than one rank,
-    padding left out; `pairs`: (rank, rank, how many both drew), pairs that share nothing left out.
+    padding left out; `pairs`: (rank, rank, how many both drew), pairs that share nothing left out. Not `comparable`: the ranks'
+    data sets differ, or `without_index` their samples have none.
     """
 
     number: int
@@ -57,6 +58,7 @@ class EpochAccount:
     unseen: int
     keep_one_in: int
     comparable: bool
+    without_index: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -121,7 +123,7 @@ def _share(one: Pass, earlier: Sequence[tuple[int, Pass]]) -> Share:
         different = len(np.unique(one.indices)) * one.keep_one_in + len(np.setdiff1d(one.padding, one.indices))
         distinct = min(one.drawn, different)
     same = (number for number, before in earlier if _same(before, one))
-    return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.exhausted)
+    return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.read_all)
 
 
 def _same(one: Pass, other: Pass) -> bool:
@@ -144,6 +146,7 @@ def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -
         unseen=missing,
         keep_one_in=keep,
         comparable=comparable,
+        without_index=not all(p.comparable for p in every),
     )
 
 
@@ -167,7 +170,7 @@ def _counted(
     pairs = tuple((ranks[a], ranks[b], n) for (a, b), n in common.pairs.items() if n)
     if common.shared and not pairs:
         pairs = overlap(every).pairs
-    return common.shared, pairs, missing if all(p.exhausted for p in every) else -1, 1
+    return common.shared, pairs, missing if all(p.read_all for p in every) else -1, 1
 
 
 def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:
@@ -183,6 +186,6 @@ def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:
 
 def _unseen(passes: Sequence[Pass]) -> int:
     length = passes[0].data.length
-    if length < 0 or not all(p.whole and p.exhausted for p in passes):
+    if length < 0 or not all(p.whole and p.read_all for p in passes):
         return -1
     return len(unseen(passes, length)) * max(p.keep_one_in for p in passes)

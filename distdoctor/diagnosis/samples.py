@@ -50,7 +50,7 @@ class Pass:
     """One pass over one loader, as far as it went. `length`: of what the loader was given, -1 unknown.
 
     `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
-    is 1), with DistributedSampler's padding left out; `padding`: those left out. `whole`: nothing between the first and the
+    is 1), without the padding of DistributedSampler and accelerate; `padding`: that. `whole`: nothing between the first and the
     latest draw is missing from `indices`, but for the thinning. `kept_set`: where `indices` are thinned, all samples that were
     drawn without that padding, if there was room for them.
     """
@@ -114,14 +114,25 @@ class Pass:
         return self.ended_ns != 0
 
     @property
+    def read_all(self) -> bool:
+        """It came to its end, or drew all that torch's sampler has: libraries that count batches do not ask for one more."""
+        if self.exhausted or self.length <= 0:
+            return self.exhausted
+        if self.flags & PassFlag.DISTRIBUTED_SAMPLER and self.num_replicas > 0:
+            share = self.length / self.num_replicas
+            return self.drawn >= (math.floor(share) if self.flags & PassFlag.DROP_LAST else math.ceil(share)) > 0
+        return bool(self.flags & PassFlag.WHOLE) and self.drawn >= self.length
+
+    @property
     def trains(self) -> bool:
         """An optimizer stepped while it ran."""
         return bool(self.flags & PassFlag.STEPPED)
 
     @property
     def evaluates(self) -> bool:
-        """Gradients were off when it began, and no optimizer stepped."""
-        return not self.flags & (PassFlag.STEPPED | PassFlag.GRADIENTS_ON)
+        """Gradients were off when it began, or the model was in eval mode, and no optimizer stepped."""
+        with_gradients = self.flags & PassFlag.GRADIENTS_ON and not self.flags & PassFlag.EVAL_MODE
+        return not self.flags & PassFlag.STEPPED and not with_gradients
 
     @property
     def comparable(self) -> bool:
@@ -243,9 +254,7 @@ def _pass(log: RankLog, row: Rows, blocks: Rows, exactly: bool) -> Pass:
     flags = PassFlag(whole_number("flags"))
     drawn, length = whole_number("drawn"), whole_number("dataset_length")
     replicas, rank = whole_number("num_replicas"), whole_number("sampler_rank")
-    padded = 0
-    if flags & PassFlag.DISTRIBUTED_SAMPLER and not flags & PassFlag.DROP_LAST and length >= 0 and 0 <= rank < replicas:
-        padded = max(0, drawn - len(range(rank, length, replicas)))
+    padded = max(0, drawn - _real(flags, length, replicas, rank, whole_number("batch_size"), drawn))
     first, indices, padding, whole = drawn_indices(blocks, drawn, whole_number("keep_one_in"), padded)
     return Pass(
         rank=log.rank,
@@ -278,8 +287,22 @@ def _pass(log: RankLog, row: Rows, blocks: Rows, exactly: bool) -> Pass:
         indices=indices,
         padding=padding,
         whole=whole and not flags & PassFlag.TRUNCATED,
-        kept_set=_kept_set(log, whole_number("seq"), blocks, drawn, len(padding)) if exactly else None,
+        kept_set=_kept_set(log, whole_number("seq"), blocks, drawn, len(padding))
+        if exactly and len(padding) == padded
+        else None,
     )
+
+
+def _real(flags: PassFlag, length: int, replicas: int, rank: int, size: int, drawn: int) -> int:
+    """How many of the draws are no padding, by the sampler's own rule; all of them where it has none."""
+    if length < 0 or not 0 <= rank < replicas:
+        return drawn
+    if flags & PassFlag.EVENED and size > 0:  # shares of `size` samples, dealt out in turns
+        rounds, left = divmod(length, size * replicas)
+        return rounds * size + min(max(0, left - rank * size), size)
+    if flags & PassFlag.DISTRIBUTED_SAMPLER and not flags & PassFlag.DROP_LAST:
+        return len(range(rank, length, replicas))
+    return drawn
 
 
 def _kept_set(log: RankLog, seq: int, blocks: Rows, drawn: int, padded: int) -> DrawnSet | None:

@@ -152,7 +152,9 @@ def _fair(passes: Sequence[Pass]) -> int:
     """
     length = max(passes[0].data.length, 0) or max(one.length for one in passes)
     share = length // len(passes)
-    last = min(one.drawn for one in passes) - max(max(one.batch_size, 1) for one in passes)
+    last = min(one.drawn for one in passes) - max(
+        max(one.batch_size, -(-one.drawn // max(1, one.batches)), 1) for one in passes
+    )
     return max(0, min(share, last))
 
 

@@ -67,6 +67,7 @@ class Pass:
         self.plain = True  # indices are numbers, and those of the data set itself
         self.translate: list[Any] = []
         self.prefetch = prefetch
+        self.behind = 0  # batches that a library around the loader keeps for itself
         self.draws = self.drawn = self.batches = self.ahead = 0
         self.waiting: deque[array[int]] = deque()  # drawn for the workers, not handed over yet
         self.step, self.optimizer = stream.steps, 0
@@ -93,13 +94,14 @@ class Pass:
                 indices = self._odd(index)
         else:
             indices = self._numbers(index)
-        if not self.prefetch:
+        prefetch = self.prefetch + self.behind
+        if not prefetch:
             self._hand_over(indices)
             return
         self.draws += 1
         self.waiting.append(indices)
         self.ahead += len(indices)
-        if self.draws > self.prefetch:
+        if self.draws > prefetch:
             self._next_waiting()
         elif self.record[0] == self.seq:
             self.record[_AHEAD] = self.ahead
@@ -120,8 +122,12 @@ class Pass:
         if self.ended:
             return
         self.draws += 1
-        if self.draws > self.prefetch and self.waiting:
+        prefetch = self.prefetch + self.behind
+        if self.draws > prefetch and self.waiting:
             self._next_waiting()
+        if self.behind and self.draws >= prefetch and len(self.waiting) <= self.behind:
+            while self.waiting:  # torch has handed over all it had, and is not asked again
+                self._next_waiting()
         if not self.waiting:
             self._end()
 

@@ -14,6 +14,7 @@ from distdoctor.recording.layout import PassFlag
 
 # Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
 _WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")
+_ACCELERATE = "accelerate.data_loader"
 # Under these, iterable data sets hold those that they wrap: accelerate's shards, most people's own wrappers, data pipes.
 _WITHIN_STREAMS = ("dataset", "source_dataset", "source_datapipe", "_dataset")
 _DEPTH = 8
@@ -51,13 +52,15 @@ def _is_sampler(thing: Any) -> bool:
 
 @dataclass(frozen=True)
 class SamplerFacts:
-    """`chain` are the classes from the outermost in. `num_replicas` 0 and `rank` -1: nothing in it shards. `seed` -1: none."""
+    """`chain` are the classes from the outermost in. `num_replicas` 0 and `rank` -1: nothing in it shards. `seed` -1: none.
+    `batch_size` 0: it does not say."""
 
     chain: str
     num_replicas: int
     rank: int
     seed: int
     flags: PassFlag
+    batch_size: int = 0
 
 
 def facts_of(sampler: Any) -> SamplerFacts:
@@ -78,8 +81,17 @@ def facts_of(sampler: Any) -> SamplerFacts:
     names = ">".join(type(one).__name__ for one in chain)
     replicas = _first([sharder], "num_replicas", int) or 0
     rank = _first([sharder], "rank", int)
+    size = _first(chain, "batch_size", int) or 0
+    shard = next((one for one in chain if _is_of(type(one), _ACCELERATE, "BatchSamplerShard")), None)
+    if shard is not None:
+        replicas, rank = _first([shard], "num_processes", int) or 0, _first([shard], "process_index", int)
+        if _first([shard], "split_batches", bool):
+            size //= max(1, replicas)
+        evens = _first([shard], "even_batches", bool) and not _first([shard], "drop_last", bool)
+        if evens and _stock_flags(chain[chain.index(shard) + 1 :]) & PassFlag.WHOLE:
+            flags |= PassFlag.EVENED
     return SamplerFacts(
-        names, replicas, -1 if rank is None else rank, -1 if seed is None else seed & (1 << 62) - 1, flags
+        names, replicas, -1 if rank is None else rank, -1 if seed is None else seed & (1 << 62) - 1, flags, size
     )
 
 
@@ -109,7 +121,7 @@ def _stock_flags(chain: list[Any]) -> PassFlag:
     one, kind = inner[0], type(inner[0])
     if kind is torch_samplers.SequentialSampler:
         return PassFlag.WHOLE | PassFlag.SHUFFLE_KNOWN
-    if kind is _RANDOM or _is_stateful(kind, "RandomSampler"):
+    if kind is _RANDOM or _is_stateful(kind, "RandomSampler") or _is_of(kind, _ACCELERATE, "SeedableRandomSampler"):
         whole = not one.replacement and getattr(one, "_num_samples", None) is None
         return PassFlag.SHUFFLE | PassFlag.SHUFFLE_KNOWN | (PassFlag.WHOLE if whole else PassFlag(0))
     if kind is torch_samplers.SubsetRandomSampler:
@@ -127,7 +139,11 @@ def _only_batches(sampler: Any) -> bool:
 
 
 def _is_stateful(kind: type, name: str) -> bool:
-    return kind.__module__ == _STATEFUL and kind.__name__ == name
+    return _is_of(kind, _STATEFUL, name)
+
+
+def _is_of(kind: type, module: str, name: str) -> bool:
+    return kind.__module__ == module and kind.__name__ == name
 
 
 def _first(chain: list[Any], name: str, kind: type) -> Any:

@@ -9,6 +9,8 @@ what was handed to the user is known without looking at a single sample, and wha
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import time
 import weakref
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.probe import replicas, sites, worker_noise, wrappers
+from distdoctor.probe import modes, replicas, sites, worker_noise, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.dataset_content import Content, content_of
 from distdoctor.probe.drawn_sets import DrawnSet, DrawnSets
@@ -36,6 +38,8 @@ EVALUATION_BLOCKS = 8
 SET_EPOCH_EVENTS = 256  # a loop that calls set_epoch in every step must not push other events out of their ring
 WRAPPED_SAMPLERS = 32
 NOTED_OPTIMIZERS = 8
+FRAMES = 16  # between a draw and the library's own iterator; torch has up to eight
+_ACCELERATE = os.path.join("accelerate", "data_loader.py")
 
 
 class Loader:
@@ -89,6 +93,7 @@ class SamplesStream:
         self._telling = threading.local()
         self._wrapped: set[type] = set()
         self.noise: worker_noise.WorkerNoise | None = None
+        self.modes = modes.Modes()
         self.sets = DrawnSets(rank.folder, tape.rank, tape.attempt) if not tape.in_memory else None
 
     # --- loaders -----------------------------------------------------------------------------------------------------------
@@ -159,6 +164,8 @@ class SamplesStream:
             flags |= PassFlag.HASHED
         if torch.is_grad_enabled():
             flags |= PassFlag.GRADIENTS_ON
+        if self.modes.evaluating:
+            flags |= PassFlag.EVAL_MODE
         texts = self.tape.texts
         loop_site, described = texts.id(sites.user_site()), texts.id(f"{content.text}\0{outer.digest}")
         chain = texts.id(facts.chain)
@@ -169,10 +176,11 @@ class SamplesStream:
         seq = self.tape.passes.write(
             time.monotonic_ns(), 0, length, told.value, facts.seed, 0, 0, 0, 0, 0, self.steps, number, count,
             loop_site, loader.made_site, described, chain, told.site, told.calls, facts.num_replicas,
-            facts.rank, loader.batch_size, loader.workers, keep, flags, 0, 0,
+            facts.rank, loader.batch_size or facts.batch_size, loader.workers, keep, flags, 0, 0,
         )  # fmt: skip
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
         self.latest = begun = Pass(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
+        begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
         if self.noise is not None:
@@ -303,6 +311,18 @@ class _Unknown:
         self._dataset_kind = iterator._dataset_kind
 
 
+def _held_back() -> int:
+    """How many batches a library around the loader keeps for itself: accelerate's hand a batch on when they have the next."""
+    frame: Any = sys._getframe(1)
+    for _ in range(FRAMES):
+        if frame is None:
+            return 0
+        if frame.f_code.co_name == "__iter__" and frame.f_code.co_filename.endswith(_ACCELERATE):
+            return 1
+        frame = frame.f_back
+    return 0
+
+
 def _whole(epoch: Any) -> int:
     """An epoch as a number; -2 for what is none. A tensor is not read: it may lie on a device."""
     if isinstance(epoch, torch.Tensor):
@@ -346,6 +366,7 @@ def install(rank: Rank) -> None:
     stream = SamplesStream(rank, rank.tape)
     replicas.install(rank)
     stream.watch_set_epoch(DistributedSampler)
+    stream.modes.install(rank)
     register_optimizer_step_pre_hook(rank.guarded(stream.stepped))
     made = rank.guarded(stream.made)
     exhausted = rank.guarded(stream.exhausted)

@@ -610,6 +610,10 @@ class PassFlag(IntFlag):
     TRANSLATED = 4096  # indices are those of the data set below the Subsets
     UNTRANSLATED = 8192  # drawn from a Subset whose own indices could not be read
     UNORDERED = 16384  # the loader hands batches over as they come (in_order=False): stored in the order of drawing
+    EVENED = (
+        65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many whole batches
+    )
+    EVAL_MODE = 131072  # the model was in eval mode when the pass began
     TELLABLE = 32768  # iterable data with a set_epoch; `epoch_told`, `seed` and SHUFFLE are theirs, not a sampler's
 
 

@@ -80,7 +80,7 @@ def _loader(loader: LoaderAccount) -> str:
     rows = [HEAD, *(row for epoch in shown for row in _rows(epoch))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += [f"epoch {epoch.number}: {words}" for epoch in shown for words in _remarks(epoch)]
+    lines += _all_remarks(shown)
     if left_out:
         lines.append(f"{left_out} epochs between them are left out")
     return "\n".join([head, *(f"  {line}" for line in lines)])
@@ -101,11 +101,26 @@ def _cells(share: Share, epoch: EpochAccount) -> tuple[str, ...]:
     return drawn, f"{about}{share.distinct:,}", f"{share.padding:,}" if share.padding else "-", order
 
 
+def _all_remarks(epochs: Sequence[EpochAccount]) -> list[str]:
+    """What is said of each epoch, once for all epochs of which it is true."""
+    said: dict[tuple[str, ...], list[int]] = {}
+    for epoch in epochs:
+        words = tuple(_remarks(epoch))
+        if words:
+            said.setdefault(words, []).append(epoch.number)
+    return [
+        f"epoch{'s' if len(numbers) > 1 else ''} {compress(numbers)}: {line}"
+        for words, numbers in said.items()
+        for line in words
+    ]
+
+
 def _remarks(epoch: EpochAccount) -> list[str]:
     about = "about " if epoch.keep_one_in > 1 else ""
     words = []
     if not epoch.comparable and len(epoch.shares) > 1:
-        words.append("the ranks' data sets differ, or their samples have no index: shares cannot be compared")
+        why = "the samples have no index" if epoch.without_index else "the ranks' data sets do not hold the same"
+        words.append(f"{why}: what ranks share cannot be told")
     if epoch.unseen > 0:
         words.append(f"{about}{epoch.unseen:,} of {epoch.length:,} samples were drawn by nobody")
     if epoch.shared:

@@ -8,7 +8,8 @@ How we know      The draws beyond the data set's length are told apart by their 
                  that no metric moves visibly. Whether the script leaves them out of its metric is not in the recording: likely.
 What to do       Leave the padding out of the metric (the last draws of the ranks named), or evaluate with drop_last=False on
                  shares cut by hand: indices[rank::world_size].
-When it is fine  A script that leaves the padding out itself. Padding in training: one sample more or less in an epoch.
+When it is fine  A script that leaves the padding out itself; accelerate fills up as well, and its gather_for_metrics leaves that
+                 out again: nothing is reported. Padding in training: one sample more or less in an epoch.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15): `indices += indices[:padding_size]`.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
 from distdoctor.diagnosis.samples import SampleOrders, Together
+from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -29,7 +31,8 @@ LEAST_SHARE = 0.01
 def examine(orders: SampleOrders) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
-        padded = {rank: len(one.padding) for rank, one in together.passes.items() if len(one.padding)}
+        stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
+        padded = {rank: len(one.padding) for rank, one in stock.items() if len(one.padding)}
         drawn = sum(one.drawn for one in together.passes.values())
         line = str(together.one.made_line)
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:

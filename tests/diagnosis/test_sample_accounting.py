@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
@@ -145,6 +146,27 @@ def test_a_repeated_epoch_is_found_where_it_is_repeated(length: int, world: int,
         job.train(orders=orders, epoch_told=epoch, set_epoch_calls=calls)
     (found,) = repetitions(SampleOrders.of(job.recording()))
     assert (found.epoch, found.ranks, found.told_again) == (at + 1, tuple(range(world)), constant)
+
+
+@QUICK
+@given(SIZES, WORLDS, st.integers(1, 12), st.booleans())
+def test_what_accelerate_fills_up_is_told_apart(length: int, world: int, size: int, split: bool) -> None:
+    loaders = pytest.importorskip("accelerate.data_loader")
+    whole = BatchSampler(range(length), size * world if split else size, False)  # type: ignore[arg-type]
+    drawn = {
+        rank: list(itertools.chain.from_iterable(loaders.BatchSamplerShard(whole, world, rank, split)))
+        for rank in range(world)
+    }
+    job = sampled_job(ranks=world, length=length)
+    about = {"sampler": "BatchSamplerShard>BatchSampler>RandomSampler", "flags": PassFlag.EVENED, "batch_size": size}
+    ranks = {rank: rank for rank in range(world)}
+    job.train(orders=drawn, num_replicas=world, sampler_rank=ranks, **about)
+    orders = SampleOrders.of(job.recording())
+    passes = [one for passes in orders.by_rank.values() for one in passes]
+    real = [int(index) for one in passes for index in one.indices]
+    assert sorted(real) == list(range(length))
+    assert list(unseen(passes, length)) == []
+    assert list(shared_samples(orders)) == []
 
 
 # --- what the probe writes, read back --------------------------------------------------------------------------------------

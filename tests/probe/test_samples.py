@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import sample_jobs as jobs
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.sample_account import accounts
 from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.plugins import load
 from distdoctor.recording.layout import PassFlag
@@ -55,6 +58,29 @@ def test_what_torchdatas_loader_hands_over_is_recorded_also_when_its_state_is_re
         assert [one.exhausted for one in passes] == [True, False, True, True]
         assert all(one.flags & PassFlag.DISTRIBUTED_SAMPLER and one.shuffles for one in passes)
         assert [one.epoch_told for one in passes] == [0, 1, 1, 2]
+    assert found(recording) == []
+
+
+@pytest.mark.parametrize("about", [{}, {"workers": 2, "leaves": True}, {"split": True, "leaves": True}])
+def test_of_accelerates_loaders_what_the_user_got_is_recorded_and_filling_up_is_no_overlap(
+    about: dict[str, Any],
+) -> None:
+    pytest.importorskip("accelerate")
+    recording, handed = jobs.watched(jobs.accelerated, **about)
+    for rank, passes in SampleOrders.of(recording).by_rank.items():
+        trained = [one for one in passes if one.trains]
+        assert [[*map(int, one.indices), *map(int, one.padding)] for one in trained] == handed[rank]
+        assert [one.num_replicas for one in trained] == [2] * len(trained)
+        tested = [one for one in passes if one.evaluates]
+        assert [(one.drawn, one.exhausted) for one in tested] == [(tested[0].drawn, True)] * 2
+    trained_on, tested_on = (
+        [one.epochs[0] for one in accounts(SampleOrders.of(recording)) if one.purpose == purpose]
+        for purpose in ("trains", "evaluates")
+    )
+    for account, length in ((trained_on[0], 101), (tested_on[0], 21)):
+        drawn = sum(share.drawn for share in account.shares)
+        assert (account.shared, account.unseen) == (0, 0)
+        assert sum(share.padding for share in account.shares) == drawn - length > 0
     assert found(recording) == []
 
 
