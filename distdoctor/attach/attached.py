@@ -52,7 +52,7 @@ def recording_of(job: FoundJob, stacks: Stacks, host: Host) -> Recording:
         recording = Recording(about, {}, frozenset())
     paths = {site.path for site in _sites(stacks, recording)}
     dumps = flight_recorders.dumps_of(job.run_folder) if job.run_folder is not None else {}
-    backend = {rank: state_of(dump) for rank, dump in dumps.items()}
+    backend = {rank: state_of(rank, found) for rank, found in dumps.items()}
     return replace(recording, job=about, stacks=stacks, sources=_texts(paths), backend=backend)
 
 

@@ -19,35 +19,44 @@ from distdoctor.recording.run_folder import socket_paths
 # 2,000 entries take 0.06 s (torch 2.15, measured); a stopped process never answers.
 LIMIT_SECONDS = 2.0
 LARGEST_BYTES = 64 << 20  # 2,000 entries are 1 MB
-# Answered without the GIL. Handlers that need it (dump_traceback, torch_profile) wait with the rank, or end it.
-_QUESTIONS = ("fr_trace_json", "dump_nccl_trace_json")
+# Answered without the GIL. Handlers that need it (dump_traceback, torch_profile) wait with the rank, or end it. Each backend
+# keeps a recorder of its own (torch 2.15, FlightRecorderHook.hpp); the last one is that of NCCL before it was named.
+_QUESTIONS = (
+    "fr_trace_json?backend=gloo",
+    "fr_trace_json?backend=nccl",
+    "fr_trace_json?backend=nccl2",
+    "dump_nccl_trace_json",
+)
 
 
-def dumps_of(folder: Path) -> dict[int, Dump]:
-    """rank -> its dump, of the ranks that record into `folder` and answer. Never raises."""
+def dumps_of(folder: Path) -> dict[int, list[Dump]]:
+    """rank -> its dumps, one per backend, of the ranks that record into `folder` and answer. Never raises."""
     paths = socket_paths(folder)
     if not paths:
         return {}
     with ThreadPoolExecutor(max_workers=min(16, len(paths))) as pool:
         found = pool.map(lambda item: _ask(*item), paths.items())
-        return {dump.rank: dump for dump in found if dump is not None}
+        return {dumps[0].rank: dumps for dumps in found if dumps}
 
 
-def _ask(rank: int, path: Path) -> Dump | None:
+def _ask(rank: int, path: Path) -> list[Dump]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        return None
+        return []
+    dumps: list[Dump] = []
     try:
         for question in _QUESTIONS:
-            dump = dump_of(_answer(f"/proc/self/fd/{folder}/{path.name}", question), rank, str(path), time.time_ns())
-            if dump.entries:
-                return dump
+            if question == _QUESTIONS[-1] and any("nccl" in one.source for one in dumps):
+                break
+            answer = _answer(f"/proc/self/fd/{folder}/{path.name}", question)
+            dump = dump_of(answer, rank, f"{path} {question}", time.time_ns())
+            dumps += [dump] if dump.entries else []
     except (OSError, ValueError, http.client.HTTPException, RecursionError):
-        return None  # it has ended, it is stopped, or what it says is no dump
+        pass  # it has ended, it is stopped, or what it says is no dump
     finally:
         os.close(folder)
-    return None
+    return dumps
 
 
 class _Connection(http.client.HTTPConnection):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,19 @@ class BackendState:
     groups: tuple[GroupState, ...]
 
 
-def state_of(dump: Dump) -> BackendState:
-    """The state in a dump. gloo says `scheduled` for ever (torch 2.15): there only `retired` tells what is complete."""
+def state_of(rank: int, dumps: Iterable[Dump]) -> BackendState:
+    """The state in the dumps of a rank, one per backend.
+
+    gloo says `scheduled` for ever (torch 2.15): there only `retired` tells what is complete.
+    """
+    return BackendState(rank, tuple(group for dump in dumps for group in _groups(dump)))
+
+
+def _groups(dump: Dump) -> Iterator[GroupState]:
     entries: dict[str, list[Mapping[str, Any]]] = {}
     for entry in dump.entries:
         entries.setdefault(str(whole(entry.get("pg_id"))), []).append(entry)
-    return BackendState(dump.rank, tuple(_group(dump, number, entries[number]) for number in sorted(entries)))
+    return (_group(dump, number, entries[number]) for number in sorted(entries))
 
 
 def _group(dump: Dump, number: str, entries: Sequence[Mapping[str, Any]]) -> GroupState:

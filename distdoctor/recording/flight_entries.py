@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from distdoctor.recording.layout import DTYPES, CallFlag, Op, ReduceOp, digest_of, signature_of, site_text
+from distdoctor.recording.layout import (
+    DTYPES,
+    POINT_TO_POINT,
+    CallFlag,
+    Op,
+    ReduceOp,
+    digest_of,
+    signature_of,
+    site_text,
+)
 from distdoctor.recording.stacks import is_users_path
 
 _LONGEST_TEXT = 10_000
 _PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
-_BACKENDS = re.compile(r"^(?:([a-z0-9_]+):+)+", re.IGNORECASE)
 
 _DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
@@ -24,9 +32,11 @@ _DTYPES = {
 }  # fmt: skip
 _ITEM_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2,
                "uint16": 2, "int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
-# profiling_name without its backend, lower case and without a peer (torch 2.5-2.15, torchcomms).
+# profiling_name without its backend, lower case and without a peer (torch 2.5-2.15, torchcomms; `COLLECTIVES` of
+# torch/distributed/flight_recorder/components/types.py and the names in libtorch).
 _OPS = {
     "all_reduce": Op.ALL_REDUCE, "allreduce": Op.ALL_REDUCE, "all_reduce_sparse": Op.ALL_REDUCE,
+    "sparse_all_reduce": Op.ALL_REDUCE,
     "broadcast": Op.BROADCAST, "_broadcast_oop": Op.BROADCAST, "reduce": Op.REDUCE, "_reduce_oop": Op.REDUCE,
     "all_gather": Op.ALL_GATHER, "allgather": Op.ALL_GATHER, "all_gather_v": Op.ALL_GATHER,
     "_all_gather_base": Op.ALL_GATHER_INTO_TENSOR, "all_gather_into_tensor": Op.ALL_GATHER_INTO_TENSOR,
@@ -36,7 +46,8 @@ _OPS = {
     "reduce_scatter_single": Op.REDUCE_SCATTER_TENSOR,
     "all_to_all": Op.ALL_TO_ALL, "alltoall": Op.ALL_TO_ALL, "all_to_all_base": Op.ALL_TO_ALL_SINGLE,
     "all_to_all_single": Op.ALL_TO_ALL_SINGLE, "all_to_all_v_single": Op.ALL_TO_ALL_SINGLE, "alltoall_base": Op.ALL_TO_ALL_SINGLE,
-    "barrier": Op.BARRIER, "all_reduce_barrier": Op.BARRIER, "gather": Op.GATHER, "scatter": Op.SCATTER,
+    "barrier": Op.BARRIER, "all_reduce_barrier": Op.BARRIER, "scatter": Op.SCATTER, "gather": Op.GATHER,
+    "gather_single": Op.GATHER,
     "send": Op.SEND, "recv": Op.RECV, "recvanysource": Op.RECV_ANY, "recv_any_source": Op.RECV_ANY,
     "allreduce_coalesced": Op.ALL_REDUCE_COALESCED, "all_reduce_coalesced": Op.ALL_REDUCE_COALESCED,
     "allgather_into_tensor_coalesced": Op.ALL_GATHER_COALESCED, "allgather_coalesced": Op.ALL_GATHER_COALESCED,
@@ -80,6 +91,7 @@ class Kind:
     backend: str
     peer: int  # within the group
     is_default_group: bool
+    is_frame: bool  # `nccl:coalesced` around sends and receives: no operation of its own
 
 
 def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> Kind:
@@ -109,6 +121,7 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
         backend=backend_of(name),
         peer=int(match[2]) if match else -1,
         is_default_group=group_of(entry)[1] == "default_pg",
+        is_frame=bool(entry.get("is_p2p")) and op not in POINT_TO_POINT,
     )
 
 
@@ -159,8 +172,9 @@ def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 def op_of(profiling_name: str) -> Op:
     """`nccl:all_reduce`, `gloo:all_gather`, `nccl:send 0->1` as the operation."""
-    word = _BACKENDS.sub("", profiling_name).partition(" ")[0].lower()
-    return _OPS.get(word, Op.UNKNOWN)
+    name, _, peers = profiling_name.partition(" ")
+    op = _OPS.get(name.rpartition(":")[2].lower(), Op.UNKNOWN)
+    return Op.RECV_ANY if op is Op.RECV and peers.endswith("?") else op
 
 
 def backend_of(profiling_name: str) -> str:

@@ -21,6 +21,7 @@ _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
 _LAST = (("count", "number"), ("prefix", "prefix"), ("site_prefix", "site_prefix"), ("last_ns", "entered_ns"))
 _KIND_FIELDS = (
     "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "process_group", "pg_id",
+    "is_p2p",
 )  # fmt: skip
 _NUMBER_FIELDS = (
     "collective_seq_id",
@@ -152,6 +153,7 @@ class _Table:
             codes[at] = self._learn(keys[at], entries[at]) if known is None else known
         numbers = dict(zip(_NUMBER_FIELDS, zip(*_picked(entries, _NUMBER_FIELDS), strict=True), strict=False))
         created = _ints(numbers.get("time_created_ns", ()))
+        mine = ~self._field("is_frame")[codes].astype(bool) if len(codes) else slice(None)
         return Columns(
             rank=dump.rank,
             source=dump.source,
@@ -160,11 +162,11 @@ class _Table:
             groups=dump.groups,
             forgotten=whole(entries[0].get("record_id")) if entries else 0,
             has_stacks=any(stacks),
-            codes=codes,
-            sequence=_ints(numbers.get("collective_seq_id", ())),
-            created=created,
-            returned=_returned(numbers, created),
-            threads=_threads(numbers.get("thread_id", ())),
+            codes=codes[mine],
+            sequence=_ints(numbers.get("collective_seq_id", ()))[mine],
+            created=created[mine],
+            returned=_returned(numbers, created)[mine],
+            threads=_threads(numbers.get("thread_id", ()))[mine],
         )
 
     def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:

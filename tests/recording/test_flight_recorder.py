@@ -316,6 +316,25 @@ def test_an_empty_folder_is_nothing_to_inspect(tmp_path: Path) -> None:
         read_any(tmp_path)
 
 
+def test_the_frame_around_a_batch_of_sends_is_no_collective(tmp_path: Path) -> None:
+    """NCCL notes `coalesced` on the ranks of a pipeline that exchange something, under the number of their last collective."""
+    dumps = {}
+    for rank in range(2):
+        entries = [entry(1, "nccl:all_reduce")]
+        if rank == 0:
+            entries += [entry(2, "nccl:send 0->1") | {"is_p2p": True, "collective_seq_id": 1}]
+            entries += [entry(3, "nccl:coalesced") | {"is_p2p": True, "collective_seq_id": 1}]
+        entries += [entry(4, "nccl:all_reduce") | {"collective_seq_id": 2}]
+        dumps[rank] = dump(entries)
+
+    recording = read_any(write(tmp_path, dumps))
+
+    assert [call.op for call in map(recording.ranks[0].call, recording.ranks[0].calls)] == [
+        Op.ALL_REDUCE, Op.SEND, Op.ALL_REDUCE,
+    ]  # fmt: skip
+    assert verdicts(recording) == []
+
+
 def test_names_of_operations_are_known_with_and_without_backend() -> None:
     assert [
         op_of(name) for name in ("nccl:_all_gather_base", "gloo:all_reduce", "nccl:recv 1<-0", "nccl:new_thing")
@@ -325,6 +344,23 @@ def test_names_of_operations_are_known_with_and_without_backend() -> None:
         Op.RECV,
         Op.UNKNOWN,
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("nccl2:all_reduce", Op.ALL_REDUCE),
+        ("nccl-lazy:_all_gather_base", Op.ALL_GATHER_INTO_TENSOR),
+        ("gloo:recv 3<-?", Op.RECV_ANY),
+        ("nccl2:recv 3<-0", Op.RECV),
+        ("c10d:all_to_all_single", Op.ALL_TO_ALL_SINGLE),
+        ("gloo:sparse_all_reduce", Op.ALL_REDUCE),
+        ("my::backend:gather_single", Op.GATHER),
+        ("nccl:split", Op.UNKNOWN),
+    ],
+)
+def test_every_backend_of_torch_2_15_is_understood(name: str, op: Op) -> None:
+    assert op_of(name) is op
 
 
 def test_reading_needs_no_torch() -> None:
