@@ -22,7 +22,8 @@ pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
 # Whoever hangs, dies or fills the memory needs a launcher that watches; the others need real ranks only, which start ten times
 # as fast in the fork server.
-IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code[:3] in ("DD2", "DD3", "DD5", "DD8")]
+FAMILIES = ("DD2", "DD3", "DD405", "DD410", "DD5", "DD8")
+IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
 # What only shows after a resumption has a test of its own.
 BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS and not drill.code.startswith("DD7")]
 
