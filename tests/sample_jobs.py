@@ -20,6 +20,7 @@ from jobs import run_ranks, values
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -497,6 +498,193 @@ def tensor_parallel(rank: int, world_size: int) -> Handed:
         optimizer.step()
         handed += [int(number) for number in batch[:, 0]]
     return [handed]
+
+
+def pipelined(rank: int, world_size: int) -> Handed:
+    """Each rank holds one stage and reads the same batches: the first the inputs, the last the targets."""
+    stage, loader, handed = nn.Linear(1, 1), DataLoader(numbers(64), batch_size=8, shuffle=True), []
+    optimizer = torch.optim.SGD(stage.parameters(), lr=1e-9)
+    for batch in loader:
+        optimizer.zero_grad()
+        between = torch.zeros_like(batch)
+        if rank == 0:
+            output = stage(batch)
+            dist.send(output.detach(), 1)
+            dist.recv(between, 1)
+            output.backward(between)
+        else:
+            dist.recv(between, 0)
+            between.requires_grad_()
+            (stage(between) - batch).square().mean().backward()
+            assert between.grad is not None
+            dist.send(between.grad, 0)
+        optimizer.step()
+        handed += [int(number) for number in batch[:, 0]]
+    return [handed]
+
+
+def on_a_mesh(rank: int, world_size: int) -> Handed:
+    """Two replicas of a model that two ranks share each: data are divided along one dimension, and equal along the other."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    data, handed = numbers(101), []
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        data, num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank()
+    )
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1), process_group=mesh["dp"].get_group())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        drawn = []
+        for batch in loader:
+            optimizer.zero_grad()
+            part = model(batch)
+            whole = part.detach().clone()
+            dist.all_reduce(whole, group=mesh["tp"].get_group())
+            (part.sum() + whole.sum()).backward()
+            optimizer.step()
+            drawn += [int(number) for number in batch[:, 0]]
+        handed.append(drawn)
+    return handed
+
+
+def interleaved(rank: int, world_size: int) -> Handed:
+    """Two iterators of one loader at once, as for pairs of batches: their orders are the same, and nothing is forgotten."""
+    data, trainer, handed = numbers(64), Trainer(), []
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        one, other = [], []
+        for left, right in zip(iter(loader), iter(loader), strict=True):
+            one += trainer.step(left)
+            other += trainer.step(right)
+        handed += [one, other]
+    return handed
+
+
+class Curriculum(Sampler[int]):
+    """The easy samples first; each epoch more of them, in an order of its own, divided among the ranks."""
+
+    def __init__(self, length: int, rank: int, world_size: int) -> None:
+        self.length, self.rank, self.world_size, self.epoch = length, rank, world_size, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = list(range(self.length * min(self.epoch, 3) // 4 // self.world_size * self.world_size))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order[self.rank :: self.world_size])
+
+
+def curriculum(rank: int, world_size: int) -> Handed:
+    trainer, loader = Trainer(), DataLoader(numbers(160), batch_size=8, sampler=Curriculum(160, rank, world_size))
+    return [trainer.epoch(loader) for _epoch in range(3)]
+
+
+class Buckets(Sampler[list[int]]):
+    """Batches of samples of like length, of as many samples as fit; dealt out in turns."""
+
+    def __init__(self, length: int, rank: int, world_size: int) -> None:
+        self.length, self.rank, self.world_size, self.epoch = length, rank, world_size, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order, batches = list(range(self.length)), []
+        while order:
+            size = 2 + len(batches) % 5
+            batches.append(order[:size])
+            order = order[size:]
+        random.Random(self.epoch).shuffle(batches)
+        whole = len(batches) // self.world_size * self.world_size
+        return iter(batches[:whole][self.rank :: self.world_size])
+
+
+def bucketed(rank: int, world_size: int) -> Handed:
+    data: Dataset[torch.Tensor] = ConcatDataset([Numbers(50), Shifted(50, 50)])
+    sampler, trainer, handed = Buckets(100, rank, world_size), Trainer(), []
+    loader = DataLoader(data, batch_sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
+class Shifted(Numbers):
+    def __init__(self, length: int, first: int) -> None:
+        super().__init__(length)
+        self.first = first
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(self.first + index)
+
+
+def tested_everywhere(rank: int, world_size: int) -> Handed:
+    """Every rank evaluates the same few samples: nothing to be added up afterwards."""
+    data, trainer, handed = numbers(64), Trainer(), []
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader, testing = DataLoader(data, batch_size=4, sampler=sampler), DataLoader(numbers(12), batch_size=4)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+        trainer.test(testing)
+    return handed
+
+
+def by_lightning(rank: int, world_size: int) -> Handed:
+    """Lightning puts its own samplers into ordinary loaders, tells them the epoch, and counts batches itself."""
+    import lightning
+    from lightning.fabric.plugins.environments import LightningEnvironment
+
+    handed: Handed = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(1, 1)
+
+        def on_train_epoch_start(self) -> None:
+            handed.append([])
+
+        def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+            handed[-1].extend(int(value) for value in batch[:, 0])
+            return self.net(batch).sum()
+
+        def validation_step(self, batch: torch.Tensor, number: int) -> None:
+            self.net(batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+    class Here(LightningEnvironment):
+        """These ranks: Lightning starts none of its own."""
+
+        creates_processes_externally = True  # type: ignore[assignment]
+
+        def world_size(self) -> int:
+            return world_size
+
+        def global_rank(self) -> int:
+            return rank
+
+        def local_rank(self) -> int:
+            return rank
+
+    silent = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=world_size, strategy="ddp", max_epochs=2, plugins=[Here()], **silent
+    )
+    loaders = DataLoader(numbers(101), batch_size=8, shuffle=True), DataLoader(numbers(32), batch_size=8)
+    trainer.fit(Module(), *loaders)
+    return handed
 
 
 class Stream(IterableDataset[torch.Tensor]):

@@ -231,6 +231,9 @@ HEALTHY = [
     (jobs.peeking, {}),
     (jobs.trials, {}),
     (jobs.odd_indices, {}),
+    (jobs.interleaved, {}),
+    (jobs.curriculum, {}),
+    (jobs.bucketed, {}),
 ]
 
 
@@ -239,7 +242,20 @@ def test_healthy_trainings_are_left_alone() -> None:
     assert [(one.code, one.title, str(one.place)) for one in found(recording)] == []
 
 
-def test_tensor_parallel_ranks_may_read_the_same() -> None:
-    recording, handed = jobs.watched(jobs.tensor_parallel)
+def test_ranks_that_share_a_model_may_read_the_same() -> None:
+    trainings = [(jobs.tensor_parallel, {}), (jobs.pipelined, {})]
+    recording, handed = jobs.watched(jobs.one_after_the_other, trainings=trainings)
     assert handed[0] == handed[1]
     assert found(recording) == []
+
+
+def test_on_a_mesh_data_are_divided_among_replicas_and_equal_within_each() -> None:
+    recording, handed = jobs.watched(jobs.on_a_mesh, ranks=4)
+    assert handed[0] == handed[1] != handed[2] == handed[3]
+    assert found(recording) == []
+
+
+def test_a_small_test_set_on_every_rank_is_a_note() -> None:
+    finding = only(jobs.watched(jobs.tested_everywhere)[0])
+    assert (finding.code, finding.severity, finding.ranks) == ("DD304", NOTE, (0, 1))
+    assert finding.title == "ranks 0-1 each evaluate on the whole data set of 12 samples"

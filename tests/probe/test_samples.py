@@ -36,11 +36,13 @@ EXACT = [
     (jobs.disjoint_subsets, {}),
     (jobs.weighted, {}),
     (jobs.unbatched, {}),
+    (jobs.interleaved, {}),
+    (jobs.bucketed, {}),
 ]
 
 
 def test_exactly_what_was_handed_over_is_recorded() -> None:
-    recording, handed = jobs.watched(jobs.one_after_the_other, trainings=EXACT)
+    recording, handed = jobs.watched(jobs.one_after_the_other, trainings=EXACT, timeout=250)
     for rank, passes in SampleOrders.of(recording).by_rank.items():
         trained = [one for one in passes if one.flags & PassFlag.GRADIENTS_ON]
         seen = [[*map(int, one.indices), *map(int, one.padding)] for one in trained]
@@ -81,6 +83,17 @@ def test_of_accelerates_loaders_what_the_user_got_is_recorded_and_filling_up_is_
         drawn = sum(share.drawn for share in account.shares)
         assert (account.shared, account.unseen) == (0, 0)
         assert sum(share.padding for share in account.shares) == drawn - length > 0
+    assert found(recording) == []
+
+
+def test_of_lightnings_loaders_every_sample_is_recorded() -> None:
+    pytest.importorskip("lightning")
+    recording, handed = jobs.watched(jobs.by_lightning)
+    for rank, passes in SampleOrders.of(recording).by_rank.items():
+        trained = [one for one in passes if one.trains]
+        assert [[*map(int, one.indices), *map(int, one.padding)] for one in trained] == handed[rank]
+        assert [one.epoch_told for one in trained] == [0, 1]
+        assert all(one.read_all for one in passes if one.evaluates and one.number > 1)
     assert found(recording) == []
 
 
