@@ -6,11 +6,13 @@ import copy
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from distdoctor.probe.device_memory import DeviceMemory, OnDevice
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.run_folder import read_run
 
@@ -258,6 +261,84 @@ def out_of_device_memory(rank: int, world_size: int) -> None:
         if step == 4:
             inputs = inputs.new_empty(1 << 44)  # 64 TiB of a device
         cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+class StandIn:
+    """What CUDA's allocator would say of a device that holds this model: the tensors are counted, `capacity` is made up."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.optimizer, self.saved, self.peak = model, optimizer, 0, 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            self.saved += tensor.nbytes
+        return tensor
+
+    def look(self) -> None:
+        """Backward begins: everything is there."""
+        held = [tensor for one in self.model.parameters() for tensor in (one, one.grad) if tensor is not None]
+        held += [value for state in self.optimizer.state.values() for value in state.values()]
+        self.peak = max(self.peak, sum(tensor.nbytes for tensor in held) + self.saved)
+        self.saved = 0
+
+    def now(self, *, capacity: int = 0, reserved: int = 0, retries: int = 0) -> OnDevice:
+        reserved = reserved or self.peak
+        return OnDevice(self.peak, reserved, self.peak, reserved - self.peak, capacity, retries, 0)
+
+
+def nearly_full_device(rank: int, world_size: int, *, what: str = "activations", room: float = 1.05) -> None:
+    """`room`: the capacity of the device, times the peak of the sixth step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+    if what == "parameters":
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)  # three numbers of state for each parameter
+    stand_in = StandIn(model, optimizer)
+    told: dict[str, Any] = {}
+    with mock.patch.object(DeviceMemory, "now", side_effect=lambda: stand_in.now(**told)):
+        for _ in range(8):
+            optimizer.zero_grad(set_to_none=False)
+            with torch.autograd.graph.saved_tensors_hooks(stand_in.keep, lambda tensor: tensor):
+                loss = model(torch.randn(8192 if what == "activations" else 8, 256)).square().mean()
+            stand_in.look()
+            loss.backward()
+            told["capacity"] = int(room * stand_in.peak)
+            optimizer.step()  # on a device that is nearly full
+
+
+def torn_to_pieces(rank: int, world_size: int, *, retries: int = 4) -> None:
+    """An allocator that holds three GiB for one."""
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counters = OnDevice(1 << 29, 3 << 30, 1 << 30, 2 << 30, 80 << 30, retries, 0)
+    with mock.patch.object(DeviceMemory, "now", return_value=counters):
+        for _ in range(16):
+            optimizer.zero_grad()
+            model(torch.ones(4, 16)).mean().backward()
+            optimizer.step()
+
+
+def over_devices(rank: int, world_size: int, *, devices: int = 2) -> None:
+    """nn.DataParallel as it is made where there are two devices; it is not called, because there are none."""
+    seen = {
+        "_get_available_device_type": lambda: "cuda" if devices else None,
+        "_get_all_device_indices": lambda: list(range(devices)),
+        "_check_balance": lambda indices: None,
+    }
+    with mock.patch.multiple(sys.modules[nn.DataParallel.__module__], **seen):
+        nn.DataParallel(Net())  # one process for all devices
+    plain(rank, world_size, steps=4)
+
+
+def wide_buckets(rank: int, world_size: int, *, views: bool = False) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(3600, 3600), gradient_as_bucket_view=views)  # 49 MiB of gradients
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(2, 3600)).square().mean().backward()
         optimizer.step()
 
 

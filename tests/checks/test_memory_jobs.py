@@ -16,7 +16,7 @@ from distdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.job
 HERE = (
-    "DD401", "DD405", "DD406", "DD408", "DD410", "DD411", "DD412", "DD413",
+    "DD401", "DD402", "DD403", "DD404", "DD405", "DD406", "DD408", "DD410", "DD411", "DD412", "DD413", "DD502",
 )  # fmt: skip
 
 
@@ -123,6 +123,47 @@ def test_a_rank_that_runs_out_of_memory_is_named_with_step_phase_line_and_size()
     assert finding.evidence["phase"] == "forward"
     assert finding.place.line == jobs.line("# a hidden layer of 2 GiB")
     assert finding.evidence["held"]["state"] > 0  # type: ignore[index]
+
+
+# What fills the device, and the code that says so. The allocator's numbers are a stand-in's: what the CPU holds, counted.
+FULL = [("activations", "DD402"), ("optimizer", "DD403"), ("parameters", "DD404")]
+
+
+@pytest.mark.parametrize(("what", "code"), FULL, ids=[what for what, _ in FULL])
+def test_what_fills_a_device_is_named_with_its_bytes_and_with_room_left_nothing_is(what: str, code: str) -> None:
+    finding = only(jobs.watched(jobs.nearly_full_device, ranks=1, what=what)[0])
+
+    assert (finding.code, finding.confidence) == (code, CERTAIN)
+    assert finding.place.line == jobs.line("# on a device that is nearly full")
+    seen = {name: finding.evidence[name] for name in ("activations", "optimizer", "parameters_and_gradients")}
+    assert max(seen, key=lambda name: int(seen[name])).startswith(what)  # type: ignore[call-overload]
+    assert sum(seen.values()) == finding.evidence["peak"]  # type: ignore[arg-type]
+    assert found(jobs.watched(jobs.nearly_full_device, ranks=1, what=what, room=1.5)[0]) == []
+
+
+def test_an_allocator_that_had_to_retry_with_most_of_its_memory_unused_is_named() -> None:
+    finding = only(jobs.watched(jobs.torn_to_pieces, ranks=1)[0])
+
+    assert (finding.code, finding.confidence, finding.evidence["retries"]) == ("DD406", CERTAIN, 4)
+    assert finding.evidence["reserved_bytes"] == 3 << 30
+    assert found(jobs.watched(jobs.torn_to_pieces, ranks=1, retries=0)[0]) == []
+
+
+def test_data_parallel_over_two_devices_is_named_with_its_line_and_without_devices_it_is_a_plain_module() -> None:
+    finding = only(jobs.watched(jobs.over_devices, ranks=1)[0])
+
+    assert (finding.code, finding.evidence["count"]) == ("DD502", 2)
+    assert finding.place.line == jobs.line("# one process for all devices")
+    assert found(jobs.watched(jobs.over_devices, ranks=1, devices=0)[0]) == []
+
+
+def test_a_second_copy_of_all_gradients_is_named_and_gradients_that_lie_in_the_buckets_are_none() -> None:
+    finding = only(jobs.watched(jobs.wide_buckets, deep=True, streams=jobs.STREAMS + ",gradients")[0])
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD412", (0, 1), CERTAIN)
+    assert finding.evidence["bucket_bytes"] == finding.evidence["gradient_bytes"] == 4 * (3600 * 3600 + 3600)
+    assert finding.place.line == jobs.line("# 49 MiB of gradients")
+    assert found(jobs.watched(jobs.wide_buckets, deep=True, views=True)[0]) == []
 
 
 @pytest.mark.gpu
