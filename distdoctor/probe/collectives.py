@@ -437,6 +437,7 @@ def install(rank: Rank, tape: Tape) -> None:
     def listen(pg: Any, backend: str, ranks: tuple[int, ...]) -> None:
         name = c10d._world.pg_names.get(pg, "")
         stream.attach(pg, name, ranks, backend)
+        stream.handles.lay_where_likely()
         tape.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name)
 
     def helping(original: Any) -> Any:

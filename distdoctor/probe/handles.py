@@ -1,19 +1,22 @@
 """What becomes of the handles that asynchronous collectives give: waited for, looked at, or dropped as they are.
 
 Only handles that the user's own line gets back are followed; what a library does with its own is its business. The handle is
-held by a weak reference, so it dies when the user lets go of it, and that is what is noted. The first handle of a job is not
-followed: it is what brings the wrappers, which programs without handles do not pay for.
+held by a weak reference, so it dies when the user lets go of it, and that is what is noted. Programs without handles do not pay
+for the wrappers: a source file of the user's that mentions handles brings them, else the first handle, which is not followed.
 """
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 
-from distdoctor.probe import wrappers
+from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape
 from distdoctor.recording.layout import CALL, CallFlag
@@ -37,7 +40,29 @@ LOOKING = (
 _WAITED = CALL.offsets["waited_ns"]
 _FLAGS = CALL.offsets["flags"]
 _DROPPED = int(CallFlag.DROPPED)
+_LONGEST_SOURCE = 1 << 20  # bytes
+_LOOKS = 3  # at the imported modules: when the first groups are made
+_LIBRARY = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
 _MOST = 10_000  # handles followed at a time; a program that keeps more of them alive is not followed any further
+
+
+def _users_files() -> Iterator[str]:
+    """The source files of the user's modules that are imported, the main one among them."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__dict__", {}).get("__file__")  # not getattr: a lazy module would be imported by it
+        if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_LIBRARY):
+            continue
+        if sites.belongs_to_user(path):
+            yield path
+
+
+def _mentions_handles(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            source = file.read(_LONGEST_SOURCE)
+    except OSError:
+        return False
+    return any(word in source for word in (b"async_op", b"irecv"))
 
 
 class Handles:
@@ -47,12 +72,22 @@ class Handles:
         self.rank, self.tape = rank, tape
         self._open: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._laid = False
+        self._looks = 0
 
     def expect(self, call: int) -> None:
         """The user's line is about to get the handle of this call."""
         if self._laid:
             self.rank.here.handed = call
-            return
+        else:
+            self._lay()
+
+    def lay_where_likely(self) -> None:
+        """Be there before the first handle, when a module that the user has imported by now mentions handles. Takes 1 ms."""
+        self._looks += 1
+        if not self._laid and self._looks <= _LOOKS and any(map(_mentions_handles, _users_files())):
+            self._lay()
+
+    def _lay(self) -> None:
         self._laid = True
         for name in ISSUING:
             wrappers.lay(dist.ProcessGroup, name, self.wrap_issue)

@@ -89,7 +89,7 @@ def test_handles_that_nobody_waits_for_are_reported_after_a_job_that_ended_in_or
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD120", (0, 1), "likely")
     assert finding.place.line == line("dist.all_reduce(loss, async_op=True)  # nobody waits")
-    assert finding.evidence["dropped"] == {0: 2, 1: 2}  # the first one only brings the wrappers
+    assert finding.evidence["dropped"] == {0: 3, 1: 3}
 
 
 def test_a_healthy_job_that_looks_sick_is_left_in_peace() -> None:
