@@ -399,6 +399,21 @@ def replayed(rank: int, world_size: int, *, steps: int = 60, how: str = "list") 
         optimizer.step()
 
 
+def read_once(rank: int, world_size: int, *, steps: int = 60, samples: int = 20) -> None:
+    """Warm-up: every sample is kept when it is first read, and after an epoch all of them are there."""
+    torch.manual_seed(0)
+    model = nn.Linear(65_536, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    cache: dict[int, Tensor] = {}
+    for step in range(steps):
+        index = step % samples
+        if index not in cache:
+            cache[index] = torch.randn(16, 65_536)  # 4 MiB
+        optimizer.zero_grad()
+        mse_loss(model(cache[index]), torch.zeros(16, 1)).backward()
+        optimizer.step()
+
+
 def averaged_weights(rank: int, world_size: int, *, steps: int = 40) -> None:
     """An exponential moving average of the weights, and a copy of the best ones."""
     model, optimizer, generator = made(rank)
