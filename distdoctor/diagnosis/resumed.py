@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.sample_account import everything
-from distdoctor.diagnosis.samples import Indices, Pass, SampleOrders, Together, comparable_indices
+from distdoctor.diagnosis.samples import (
+    Indices,
+    Pass,
+    SampleOrders,
+    Together,
+    comparable_indices,
+    drawn_sets,
+    repeats_within,
+    thinned,
+)
+from distdoctor.recording.drawn_set import parts
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
 
@@ -35,18 +46,18 @@ def compare(whole: Recording, before: Recording, after: Recording) -> Resumption
     at = epoch + 1 if follows == "next" else epoch
     later: list[Together | None] = [*[None] * at, *resumed]
     joined = [[part for part in (_at(begun, e), _at(later, e)) if part is not None] for e in range(len(base))]
-    repeated, lost, keep = _difference(base, joined)
+    (repeated, more), (lost, fewer), keep = _difference(base, joined)
     place = resumed[0].one.made_line or resumed[0].one.loop_line
     return Resumption(
         step=max((int(log.steps["step"][-1]) for log in before.ranks.values() if len(log.steps)), default=0),
         epoch=epoch,
         into_epoch=drawn if partial else 0,
         of_epoch=of_epoch,
-        repeated=keep * sum(repeated.values()),
-        lost=keep * sum(lost.values()),
+        repeated=repeated,
+        lost=lost,
         order=_words(follows, epoch),
         wrong_order=follows == "first" and epoch > 0,
-        examples=(tuple(sorted(repeated)[:EXAMPLES]), tuple(sorted(lost)[:EXAMPLES])),
+        examples=(more, fewer),
         ranks=resumed[0].ranks,
         path=place.path,
         line=place.line,
@@ -70,7 +81,16 @@ def training_epochs(recording: Recording) -> list[Together]:
     epochs = max(loaders.values(), key=lambda one: sum(_drawn(together) for together in one))
     if not all(one.whole for together in epochs for one in together.passes.values()):
         raise NotSeen("the recording does not hold every epoch any more")
-    return epochs
+    return [Together({rank: _with_padding(one) for rank, one in together.passes.items()}) for together in epochs]
+
+
+def _with_padding(one: Pass) -> Pass:
+    """The pass with its padding among its draws: in the rest of an epoch it cannot be told apart."""
+    if not len(one.padding):
+        return one
+    padding = thinned(one.padding, one.keep_one_in)
+    kept_set = one.kept_set.with_more(one.padding) if one.kept_set is not None else None
+    return replace(one, indices=np.concatenate([one.indices, padding]), padding=one.padding[:0], kept_set=kept_set)
 
 
 def _drawn(together: Together) -> int:
@@ -110,24 +130,58 @@ def _from(whole: Pass, at: int, one: Pass) -> bool:
     return n >= min(LEAST_DRAWS, len(order)) and bool(np.array_equal(order[:n], found[:n]))
 
 
-def _difference(
-    base: Sequence[Together], joined: Sequence[Sequence[Together]]
-) -> tuple[dict[int, int], dict[int, int], int]:
-    """How often each sample is drawn too often, and how often too rarely, epoch by epoch; one index in how many was looked at."""
+Counted = tuple[int, tuple[int, ...]]
+"""How many draws, and some of their samples."""
+
+
+def _difference(base: Sequence[Together], joined: Sequence[Sequence[Together]]) -> tuple[Counted, Counted, int]:
+    """What is drawn too often, and what too rarely, over all epochs; one index in how many was looked at."""
+    epochs = [
+        (list(whole.passes.values()), [one for part in parts for one in part.passes.values()])
+        for whole, parts in zip(base, joined, strict=True)
+    ]
+    partly = any(one.keep_one_in > 1 for whole, pieces in epochs for one in (*whole, *pieces))
+    exact = [_exactly(whole, pieces) for whole, pieces in epochs] if partly else []
+    if exact and all(one is not None for one in exact):
+        found = [one for one in exact if one is not None]
+        return _sum([more for more, _ in found]), _sum([fewer for _, fewer in found]), 1
     repeated: dict[int, int] = defaultdict(int)
     lost: dict[int, int] = defaultdict(int)
     keep = 1
-    for whole, parts in zip(base, joined, strict=True):
-        pieces = [one for part in parts for one in part.passes.values()]
-        lists, keep = comparable_indices([*whole.passes.values(), *pieces])
-        size = len(whole.passes)
-        values, expected, found = _counts(lists[:size], lists[size:])
-        for value, one, other in zip(values, expected, found, strict=True):
+    for whole, pieces in epochs:
+        lists, keep = comparable_indices([*whole, *pieces])
+        values, expected, counted = _counts(lists[: len(whole)], lists[len(whole) :])
+        for value, one, other in zip(values, expected, counted, strict=True):
             if other > one:
                 repeated[int(value)] += int(other - one)
             elif one > other:
                 lost[int(value)] += int(one - other)
-    return repeated, lost, keep
+    more, fewer = ((keep * sum(one.values()), tuple(sorted(one)[:EXAMPLES])) for one in (repeated, lost))
+    return more, fewer, keep
+
+
+def _sum(counted: Sequence[Counted]) -> Counted:
+    examples = sorted({sample for _, some in counted for sample in some})
+    return sum(number for number, _ in counted), tuple(examples[:EXAMPLES])
+
+
+def _exactly(whole: Sequence[Pass], pieces: Sequence[Pass]) -> tuple[Counted, Counted] | None:
+    """The same of one epoch from the sets of all samples; None where they are not known, or say too little: how often a sample
+    was drawn is not in a set."""
+    sets = drawn_sets([*whole, *pieces])
+    if sets is None or any(repeats_within(one) for one in (*whole, *pieces)):
+        return None
+    totals, examples = [0, 0], [np.empty(0, np.uint32), np.empty(0, np.uint32)]
+    for start, chunks in parts(sets):
+        bits = [np.unpackbits(chunk, bitorder="little").astype(np.int16) for chunk in chunks]
+        difference = sum(bits[len(whole) :], start=np.zeros_like(bits[0])) - sum(bits[: len(whole)])
+        for side, sign in enumerate((1, -1)):
+            off = sign * difference
+            totals[side] += int(off[off > 0].sum())
+            where = np.flatnonzero(off > 0)[: EXAMPLES - len(examples[side])]
+            examples[side] = np.concatenate([examples[side], (where + 8 * start).astype(np.uint32)])
+    more, fewer = ((total, tuple(map(int, some))) for total, some in zip(totals, examples, strict=True))
+    return more, fewer
 
 
 def _counts(one: Sequence[Indices], other: Sequence[Indices]) -> tuple[Indices, NDArray[np.int64], NDArray[np.int64]]:

@@ -333,19 +333,20 @@ def drawn_indices(blocks: Rows, drawn: int, keep: int, padded: int = 0) -> tuple
             first = found[: (number + 1) * BLOCK_INDICES]
         cut = len(found) - padded if whole and padded else len(found)
         return first, found[:cut], found[cut:], whole
-    thinned = blocks[blocks["kind"] == BlockKind.KEPT]
-    thinned = thinned[np.argsort(thinned["block_number"], kind="stable")]
-    covered = max((int(b["covers"]) for b in thinned), default=0)
+    filed = blocks[blocks["kind"] == BlockKind.KEPT]
+    filed = filed[np.argsort(filed["block_number"], kind="stable")]
+    covered = max((int(b["covers"]) for b in filed), default=0)
     last = max(pieces, default=0)
     tail = pieces.get(last, _NONE) if last * BLOCK_INDICES >= covered else _NONE
     cut = len(tail) - min(padded, len(tail))
-    found = np.concatenate([*(b["indices"][: int(b["count"])] for b in thinned), _thin(tail[:cut], keep), _NONE])
-    numbers = [int(b["block_number"]) for b in thinned]
+    found = np.concatenate([*(b["indices"][: int(b["count"])] for b in filed), thinned(tail[:cut], keep), _NONE])
+    numbers = [int(b["block_number"]) for b in filed]
     whole = numbers == list(range(len(numbers))) and covered + len(tail) == drawn
     return first, found, tail[cut:], whole
 
 
-def _thin(indices: Indices, keep: int) -> Indices:
+def thinned(indices: Indices, keep: int) -> Indices:
+    """Those that are kept when one in so many is."""
     from array import array
 
     return np.array(kept(array("I", indices.tobytes()), keep), np.uint32)
@@ -383,7 +384,7 @@ def comparable_indices(passes: Sequence[Pass], limit: int = 0) -> tuple[list[Ind
         cut = [one.first[:limit] if one.keep_one_in > 1 else one.indices[:limit] for one in passes]
         return cut, 1
     keep = max(one.keep_one_in for one in passes)
-    return [one.indices if one.keep_one_in == keep else _thin(one.indices, keep) for one in passes], keep
+    return [one.indices if one.keep_one_in == keep else thinned(one.indices, keep) for one in passes], keep
 
 
 def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
@@ -473,5 +474,5 @@ def unseen(passes: Sequence[Pass], length: int) -> Indices:
     lists, keep = comparable_indices(passes)
     everything = np.arange(length, dtype=np.uint32)
     if keep > 1:
-        everything = _thin(everything, keep)
+        everything = thinned(everything, keep)
     return np.setdiff1d(everything, np.concatenate([*lists, *(one.padding for one in passes), _NONE]))

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.diagnosis.holes import hole_of
+from distdoctor.diagnosis.resumed import compare
 from distdoctor.diagnosis.sample_account import EpochAccount, accounts
 from distdoctor.diagnosis.samples import Pass, SampleOrders, Together, overlap, repeats_within
 from distdoctor.probe import drawn_sets
@@ -143,6 +144,29 @@ def test_padding_is_told_apart_and_a_hole_is_counted_to_the_sample(tmp_path: Pat
     account = job.account()
     assert [(share.distinct, share.padding) for share in account.shares] == [(10_001, 0), (10_001, 1)]
     assert (account.shared, account.unseen, account.keep_one_in) == (0, 0, 1)
+
+
+def test_what_a_resumed_job_repeats_and_loses_is_counted_to_the_sample(tmp_path: Path) -> None:
+    length, done = 24_001, 5_000
+    order = np.random.default_rng(1).permutation(length).tolist()
+    shares = [order[0::2], [*order[1::2], order[0]]]
+    parts = {
+        "whole": [shares],
+        "before": [[share[:done] for share in shares]],
+        "right": [[share[done:] for share in shares]],
+        "wrong": [[share[done - 7 : -3] for share in shares]],
+    }
+    for name, epochs in parts.items():
+        (tmp_path / name).mkdir()
+        job = Job(tmp_path / name, 2, length)
+        for drawn in epochs:
+            job.epoch(drawn, padded=True)
+    whole, before, right, wrong = (read_run(tmp_path / name) for name in parts)
+    found = compare(whole, before, right)
+    assert (found.repeated, found.lost, found.keep_one_in) == (0, 0, 1)
+    found = compare(whole, before, wrong)
+    assert (found.repeated, found.lost, found.keep_one_in) == (14, 6, 1)
+    assert set(found.examples[0]) <= {index for share in shares for index in share[done - 7 : done]}
 
 
 def test_a_pass_without_end_is_accounted_for_when_its_order_no_longer_fits(tmp_path: Path) -> None:

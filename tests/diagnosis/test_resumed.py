@@ -44,6 +44,18 @@ def test_repeated_and_lost_samples_are_counted(
     assert found.healthy == (numbers == (0, 0))
 
 
+def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
+    def padded(*epochs: tuple[int, int, int]) -> Recording:
+        made = sampled_job(ranks=2, length=101)
+        for epoch, first, last in epochs:
+            orders = {rank: share(101, 2, rank, epoch=epoch)[first:last] for rank in range(2)}
+            made.train(orders=orders, epoch_told=epoch, set_epoch_calls=1)
+        return made.recording()
+
+    found = compare(padded((0, 0, 51), (1, 0, 51)), padded((0, 0, 51), (1, 0, 20)), padded((1, 20, 51)))
+    assert (found.repeated, found.lost, found.order) == (0, 0, "goes on where it had stopped")
+
+
 def test_a_sampler_that_forgets_the_epoch_is_named() -> None:
     found = compare(job(*WHOLE), job(*BEFORE), job((0, 20, 50), (2, 0, 50)))
     drawn = {index for rank in range(2) for index in share(100, 2, rank, epoch=1)[:20]}
