@@ -140,4 +140,4 @@ def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
     ]
     recording = with_sources(read_run(folder))
     findings = examine(recording, checks).findings
-    deliver.show(sample_table.render(recording, findings) + "\n", sys.stdout if text else sys.stderr)
+    deliver.show(sample_table.render(recording, findings, str(Path.cwd())) + "\n", sys.stdout if text else sys.stderr)

@@ -47,7 +47,8 @@ class EpochAccount:
 
     `unseen` -1: not to be told (the loader was left early, or what it held is not known). `shared`: drawn by more than one rank,
     padding left out; `pairs`: (rank, rank, how many both drew), pairs that share nothing left out. Not `comparable`: the ranks'
-    data sets differ, or `without_index` their samples have none.
+    data sets differ, or `without_index` their samples have none. `dropped`: what is unseen fits into an incomplete batch on each
+    rank.
     """
 
     number: int
@@ -59,6 +60,7 @@ class EpochAccount:
     keep_one_in: int
     comparable: bool
     without_index: bool = False
+    dropped: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -147,6 +149,7 @@ def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -
         keep_one_in=keep,
         comparable=comparable,
         without_index=not all(p.comparable for p in every),
+        dropped=0 < missing < sum(p.batch_size for p in every),
     )
 
 

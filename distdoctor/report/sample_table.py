@@ -12,19 +12,21 @@ from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
+from distdoctor.report.text import shown
 
 EPOCHS = 12  # of one loader; the first and the last ones where there are more
 HEAD = ("epoch", "rank", "drawn", "distinct", "padding", "order")
 
 
-def render(recording: Recording, findings: Iterable[Finding] = ()) -> str:
-    """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data."""
+def render(recording: Recording, findings: Iterable[Finding] = (), base: str = "") -> str:
+    """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data; `base`: the
+    folder that paths are shown relative to."""
     try:
         orders = SampleOrders.of(recording)
     except NotSeen as reason:
         return f"no verdict on data: {reason}\n"
     loaders = accounts(orders)
-    blocks = [answer(loaders, list(findings)), *(_loader(one) for one in loaders)]
+    blocks = [answer(loaders, list(findings)), *(_loader(one, base) for one in loaders)]
     if recording.resumption is not None:
         blocks.append(_resumption(recording.resumption))
     return "\n\n".join(blocks) + "\n"
@@ -68,19 +70,19 @@ def _facts(epochs: Sequence[EpochAccount]) -> str:
     return ", ".join([*words, f"{padded:,} drawn again as padding"] if padded else words)
 
 
-def _loader(loader: LoaderAccount) -> str:
+def _loader(loader: LoaderAccount, base: str) -> str:
     one = loader.one
     size = f"{one.length:,} samples of {one.data.name}" if one.length >= 0 else f"{one.data.name} without a length"
-    head = f"{loader.made_line or loader.loop_line}, {one.sampler_name or 'no sampler'}, {size}, {loader.purpose}"
+    head = f"{shown(loader.made_line or loader.loop_line, base)}, {one.sampler_name or 'no sampler'}, {size}, {loader.purpose}"
     if one.flags & PassFlag.ITERABLE:
         head += " (iterable: batches are counted, by the first sample of each)"
     left_out = max(0, len(loader.epochs) - EPOCHS)
     half = EPOCHS // 2
-    shown = loader.epochs if not left_out else (*loader.epochs[:half], *loader.epochs[-half:])
-    rows = [HEAD, *(row for epoch in shown for row in _rows(epoch))]
+    some = loader.epochs if not left_out else (*loader.epochs[:half], *loader.epochs[-half:])
+    rows = [HEAD, *(row for epoch in some for row in _rows(epoch))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += _all_remarks(shown)
+    lines += _all_remarks(some)
     if left_out:
         lines.append(f"{left_out} epochs between them are left out")
     return "\n".join([head, *(f"  {line}" for line in lines)])
@@ -122,7 +124,8 @@ def _remarks(epoch: EpochAccount) -> list[str]:
         why = "the samples have no index" if epoch.without_index else "the ranks' data sets do not hold the same"
         words.append(f"{why}: what ranks share cannot be told")
     if epoch.unseen > 0:
-        words.append(f"{about}{epoch.unseen:,} of {epoch.length:,} samples were drawn by nobody")
+        why = ": less than a batch of each rank, as drop_last leaves out" if epoch.dropped else ""
+        words.append(f"{about}{epoch.unseen:,} of {epoch.length:,} samples were drawn by nobody{why}")
     if epoch.shared:
         words.append(f"{about}{epoch.shared:,} samples were drawn by more than one rank (padding not counted)")
         words += _matrix(epoch)

@@ -24,6 +24,20 @@ def test_a_healthy_training_is_one_row_an_epoch() -> None:
     ]
 
 
+def test_paths_are_shown_from_where_the_user_stands_and_dropped_batches_are_explained() -> None:
+    orders = {rank: share(100, 2, rank)[:48] for rank in range(2)}
+    job = sampled_job(ranks=2, length=100)
+    for _ in range(2):
+        job.train(orders=orders, batch_size=8, epoch_told=0)
+    assert render(job.recording(), base="/job").splitlines()[2:] == [
+        "train.py:12 main, DistributedSampler, 100 samples of Digits, trains",
+        "  epoch  rank  drawn  distinct  padding  order",
+        "  0      0-1   48     48        -        its own",
+        "  1      0-1   48     48        -        as epoch 0",
+        "  epochs 0-1: 4 of 100 samples were drawn by nobody: less than a batch of each rank, as drop_last leaves out",
+    ]
+
+
 def test_padding_is_no_overlap() -> None:
     (loader,) = accounts(SampleOrders.of(sampled_job(ranks=2, length=101).train().recording()))
     (epoch,) = loader.epochs
