@@ -1,10 +1,11 @@
 """Every planted illness of the DD1xx family: what is said, about whom, at which line, with which fix, and how soon.
 
-    python benchmarks/hang_verdicts.py [--nproc 2] [--only skipped-collective ...] [--attach]
+    python benchmarks/hang_verdicts.py [--nproc 2] [--only skipped-collective ...] [--attach | --attach-jobs]
 
 Live: seconds from the last sign of life of any rank (the job is stuck from then on) to the verdict on standard error, while the
 job still hangs; 0 where the job did not hang and was judged at its end. With --attach the same illnesses are planted in a job
-that nobody records, and `hang-dump` looks at it from outside; its seconds are those of the whole command.
+that nobody records, and `hang-dump` looks at it from outside; its seconds are those of the whole command. With --attach-jobs the
+hangs of the tests (tests/checks/hang_jobs.py), under plain torchrun.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from distdoctor.recording.run_folder import read_run
 DISTDOCTOR = (sys.executable, "-m", "distdoctor")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CI": "true"}
 LIMIT = 120.0
+JOBS = (
+    "skips_a_call", "stops_early", "swallows_an_exception", "saves_alone", "leaves_early", "prints_a_property",
+    "collects_garbage", "logs_in_a_callback", "averages_under_join", "gathers_shards_alone", "receives_first", "wrong_tag",
+    "makes_a_group_alone", "two_groups", "healthy",
+)  # fmt: skip
 
 
 def planted(drill: Drill, nproc: int) -> list[str]:
@@ -78,7 +84,17 @@ def live(drill: Drill, nproc: int, folder: Path) -> tuple[dict[str, Any], float]
 
 def attached(drill: Drill, nproc: int, folder: Path) -> tuple[dict[str, Any] | None, float]:
     """The same without a recording; None when the job ends by itself."""
-    words = [*DISTDOCTOR, "run", "--off", "--run-dir", str(folder), *planted(drill, nproc)]
+    return looked_at([*DISTDOCTOR, "run", "--off", "--run-dir", str(folder), *planted(drill, nproc)])
+
+
+def attached_job(name: str, nproc: int) -> tuple[dict[str, Any] | None, float]:
+    """A hang of the tests under plain torchrun."""
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", f"--nproc-per-node={nproc}"]
+    return looked_at([*torchrun, str(Path(__file__).with_name("hang_job.py")), name])
+
+
+def looked_at(words: list[str]) -> tuple[dict[str, Any] | None, float]:
+    """(the first finding of hang-dump, its seconds) once the job stands still; None when it ends by itself."""
     job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     try:
         since = time.monotonic()
@@ -106,7 +122,7 @@ def _is_idle(pid: int) -> bool:
     before = [sum(child.cpu_times()[:2]) for child in ranks if child.is_running()]
     time.sleep(1)
     after = [sum(child.cpu_times()[:2]) for child in ranks if child.is_running()]
-    return len(after) == len(before) and max((b - a for a, b in zip(before, after, strict=True)), default=0) < 0.2
+    return len(after) == len(before) and max((b - a for a, b in zip(before, after, strict=True)), default=0) < 0.03
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
@@ -119,7 +135,7 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 
 def row(slug: str, finding: dict[str, Any] | None, seconds: float) -> str:
     if finding is None:
-        return f"| {slug} | does not hang | | | | |"
+        return f"| {slug} | ends by itself | | | | |"
     place = finding["place"] or {}
     line = f"{Path(place.get('path') or '').name}:{place.get('line')}" if place.get("path") else ""
     fix = (
@@ -136,11 +152,16 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--attach", action="store_true")
+    parser.add_argument("--attach-jobs", action="store_true")
     options = parser.parse_args()
+    print("| planted | verdict | ranks | line | fix | seconds |\n|---|---|---|---|---|---|", flush=True)
+    if options.attach_jobs:
+        for name in options.only or JOBS:
+            print(row(name, *attached_job(name, options.nproc)), flush=True)
+        return
     drills = [
         d for d in plugins.load().drills.values() if d.code.startswith("DD1") and d.slug in (options.only or [d.slug])
     ]
-    print("| planted | verdict | ranks | line | fix | seconds |\n|---|---|---|---|---|---|")
     for drill in drills:
         with tempfile.TemporaryDirectory() as folder:
             look = attached if options.attach else live

@@ -175,7 +175,7 @@ def _job_line(job: FoundJob, recording: Recording, of: int) -> str:
     )
     workers = sum(len(seen.workers) for seen in recording.stacks.ranks.values()) if recording.stacks else 0
     parts = [f"{named(job.ranks)} of {job.world_size} (pid {pids})" if job.ranks else "no rank yet"]
-    parts += [f"{workers} DataLoader workers"] if workers else []
+    parts += [f"{workers} DataLoader worker{'s' if workers > 1 else ''}"] if workers else []
     parts += ["ranks numbered in the order of their start"] if job.assumed and len(job.ranks) > 1 else []
     parts += [f"recorded in {job.run_folder}"] if job.run_folder else []
     return f"  job  {job.command[:70]}: {', '.join(parts)}" + (f", one of {of} jobs" if of > 1 else "")

@@ -58,6 +58,7 @@ _OPS = {op.word: op for op in Op} | {
 # A line whose innermost call is C++ says what it waits for only in its own words.
 _HANDLE_LINE = re.compile(r"\.wait(_tensor)?\s*\(")
 _DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
+_LONGEST_LINE = 60  # letters of a source line in a sentence
 BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is waiting
 
 
@@ -117,8 +118,9 @@ class Standing:
 
 def _user(standing: Standing) -> str:
     process = standing.process
-    line = standing.line.strip()
-    what = f"is at `{line}`" if 0 < len(line) <= 60 else "is in code of its own"
+    line = standing.line.strip().partition("  #")[0].rstrip()
+    line = line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3].rstrip()}..."
+    what = f"is at `{line}`" if line else "is in code of its own"
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"

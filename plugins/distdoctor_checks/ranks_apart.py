@@ -130,6 +130,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
     elif tie and guards[id(odd)] is not None and guards[id(usual)] is None:
         tie = False
     guard = guards[id(odd)]
+    local = None if guard else _condition(odd, usual, standstill) or _condition(usual, odd, standstill)
     same_call = usual[0].call == odd[0].call and usual[0].site == odd[0].site
     several = len(variants) > 2
     ranks = (
@@ -153,8 +154,8 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         place=odd[0].site,
         places=standstill.places(*(s for variant in variants[1:] for s in variant)),
         evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}},
-        why=_why(guard, odd, tie),
-        cures=(Cure(cure, change=_change(cure, guard, odd, usual)),),
+        why=_why(guard, odd, tie) + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else ""),
+        cures=(Cure(cure, change=_change(cure, guard, odd, usual) + _decided(local)),),
     )
 
 
@@ -171,6 +172,20 @@ def _guard(variant: Variant, other: Variant, standstill: Standstill) -> Guard | 
     around = {(g.line, g.negated) for g in guards_at(source, others.line)} if others.path == site.path else set()
     guards = [g for g in guards_at(source, site.line) if g.on_rank and (g.line, g.negated) not in around]
     return next((g for g in guards if all(g.lets_through(s.rank) is not False for s in variant)), None)
+
+
+def _condition(variant: Variant, other: Variant, standstill: Standstill) -> tuple[str, str, int] | None:
+    """(line of the call, condition, its line): the innermost condition around this side alone; ranks may differ in it."""
+    site, others = variant[0].site, other[0].site
+    source = standstill.recording.sources.get(site.path, "")
+    around = {(g.line, g.negated) for g in guards_at(source, others.line)} if others.path == site.path else set()
+    alone = (g for g in guards_at(source, site.line) if g.how == ENCLOSES and (g.line, g.negated) not in around)
+    found = next(alone, None) if source else None
+    return (_at(variant[0]), f"if {found.test[:60]}:", found.line) if found is not None else None
+
+
+def _decided(local: tuple[str, str, int] | None) -> str:
+    return f"; if `{local[1]}` is not the same on every rank, broadcast what it tests first" if local else ""
 
 
 def _title(usual: Variant, odd: Variant, tie: bool) -> str:
