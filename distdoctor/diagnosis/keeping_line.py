@@ -15,12 +15,16 @@ _PUTTING = frozenset({"append", "appendleft", "add", "extend", "insert", "update
 
 @dataclass(frozen=True)
 class Keeping:
-    """A statement that keeps. `value` is what it keeps, as it is written; `text` the whole line."""
+    """A statement that keeps. `value` is what it keeps, `text` the whole line, `at` where in it the value begins; -1: elsewhere.
+
+    Of a tuple, list or dict with one element that may have a graph, the value is that element.
+    """
 
     site: Site
     how: str
     value: str
     text: str
+    at: int = -1
 
 
 @lru_cache(maxsize=64)
@@ -46,10 +50,16 @@ def keeping_line(sources: Mapping[str, str], site: Site, label: str) -> Keeping 
         for node, function in _statements(scope, ""):
             found = _keeps(node, name, attribute="." in label)
             if found is not None:
-                how, value = found
+                how, value = found[0], _with_graph(found[1])
                 line = text.splitlines()[node.lineno - 1]
                 place = Site(site.path, node.lineno, function or site.function)
-                return Keeping(place, how, ast.unparse(value), line)
+                written = ast.get_source_segment(text, value) or ast.unparse(value)
+                at = (
+                    len(line.encode()[: value.col_offset].decode(errors="ignore"))
+                    if value.lineno == node.lineno
+                    else -1
+                )
+                return Keeping(place, how, written, line, at)
     return None
 
 
@@ -109,6 +119,24 @@ def _is_or_in(expression: ast.AST, is_it: object) -> bool:
     while isinstance(expression, ast.Subscript):
         expression = expression.value
     return bool(is_it(expression))  # type: ignore[operator]
+
+
+def _with_graph(value: ast.expr) -> ast.expr:
+    """The one element that may have a graph behind it, or the value itself where that cannot be said."""
+    elements = (
+        value.values if isinstance(value, ast.Dict) else value.elts if isinstance(value, ast.Tuple | ast.List) else []
+    )
+    found = [one for one in elements if not _is_plain(one)]
+    return _with_graph(found[0]) if len(found) == 1 else value
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """A literal, a number, or something detached."""
+    if isinstance(value, ast.Constant | ast.JoinedStr):
+        return True
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id in ("float", "int", "str", "len", "bool")
+    return _detached(value)
 
 
 def _flat(target: ast.expr) -> list[ast.expr]:

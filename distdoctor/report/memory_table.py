@@ -50,11 +50,12 @@ def _answer(memory: Memory, ranks: Sequence[RankMemory], budget: int) -> Iterato
         line += f", {'fits into' if left >= 0 else 'does NOT fit into'} {mib(budget)}: {mib(abs(left))} "
         line += "to spare" if left >= 0 else "too much"
     growing = list(_growing(memory, ranks))
-    yield f"{line}; {'something grows' if growing else 'nothing was seen to grow'}"
-    yield from growing
+    yield f"{line}; {growing[0][0] if growing else 'nothing was seen to grow'}"
+    yield from (f"  grows   {text}" for _, text in growing)
 
 
-def _growing(memory: Memory, ranks: Sequence[RankMemory]) -> Iterator[str]:
+def _growing(memory: Memory, ranks: Sequence[RankMemory]) -> Iterator[tuple[str, str]]:
+    """What grows in a few words, and with its numbers."""
     found: dict[tuple[str, str, str], list[Holder]] = {}
     for rank in ranks:
         for holder in rank.holders:
@@ -70,7 +71,10 @@ def _growing(memory: Memory, ranks: Sequence[RankMemory]) -> Iterator[str]:
         nodes = slope([look.step for look in looks], [look.nodes for look in looks])
         graph = f" and {nodes:.0f} operations" if one.graph_growth else ""
         place = _place(keeping.site if keeping else one.site)
-        yield f"  grows   `{one.label}` by {size}{graph} a step, {named([h.rank for h in holders])}, {place}"
+        yield (
+            f"`{one.label}` grows, {place}",
+            f"`{one.label}` by {size}{graph} a step, {named([h.rank for h in holders])}, {place}",
+        )
     for rank in ranks:
         name = "allocated" if rank.on_device else "rss"
         late = slice(len(rank.rows) // 3, None)
@@ -78,7 +82,10 @@ def _growing(memory: Memory, ranks: Sequence[RankMemory]) -> Iterator[str]:
         rate = slope(steps, values)
         if len(steps) >= 24 and rate >= 64 * 1024 and grows_steadily(steps, values):
             what = "allocated memory" if rank.on_device else "resident memory"
-            yield f"  grows   {what} of rank {rank.rank} by {mib(rate)} a step, over the last {len(steps)} that were measured"
+            yield (
+                f"{what} grows, and no variable was seen to hold it",
+                f"{what} of rank {rank.rank} by {mib(rate)} a step, over the last {len(steps)} that were measured",
+            )
 
 
 def _table(ranks: Sequence[RankMemory]) -> str:

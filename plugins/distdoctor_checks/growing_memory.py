@@ -154,7 +154,7 @@ def _cure(growth: Growth) -> Cure:
             new = f"{pad}{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
         return Cure("detach-what-is-kept", change=f"{old}\n+{new}", effect=effect)
     if value.isidentifier() or value.endswith(")"):
-        last = old.rfind(value)
+        last = keeping.at
         name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
         if last >= 0:
             new = f"{old[:last]}{value}.{name}(){old[last + len(value) :]}"

@@ -162,3 +162,22 @@ def test_a_worker_without_room_in_shared_memory_is_named_by_its_last_words() -> 
         memory_job(2).trains(4).fails(1, "RuntimeError: Caught ValueError in DataLoader worker process 0.", "t.py:3 f")
     )
     assert load().checks["DD413"].look(other.recording()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('history.append({"loss": loss.item(), "out": out})', "out"),
+        ("history.append((float(loss), model(x)))", "model(x)"),
+        ("history.append([1, out.detach()])", "[1, out.detach()]"),
+        ("history.append((out, hidden))", "(out, hidden)"),
+    ],
+)
+def test_of_what_is_kept_together_the_one_element_with_a_graph_is_named(line: str, value: str) -> None:
+    source = f"def train():\n    history = []\n    {line}\n"
+
+    found = keeping_line({"train.py": source}, Site("train.py", 2, "train"), "history")
+
+    assert found is not None
+    assert found.value == value
+    assert found.text[found.at :].startswith(value)

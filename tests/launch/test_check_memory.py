@@ -46,11 +46,15 @@ def test_the_answer_comes_first_with_what_grows_and_what_would_save(tmp_path: Pa
     lines = done.stdout.splitlines()
 
     assert done.returncode == 1, done.stderr
-    assert re.match(r"rank \d needs most: .* does NOT fit into 256 MiB: .* too much; something grows", lines[0])
+    assert re.match(
+        r"rank \d needs most: .* does NOT fit into 256 MiB: .* too much; `kept` grows, train.py:16", lines[0]
+    )
     assert lines[1].startswith("  grows   `kept` by 1 MiB and 5 operations a step, ranks 0-1, train.py:16")
     table = "\n".join(lines)
     assert "parameters  gradients  optimizer state  activations" in table
     assert re.search(r" 2 MiB  1 \(ReLU\) +train.py:13", table)  # what relu gives, once
     assert "fully_shard over 2 ranks: about 8" in table
-    assert re.search(r"DD407 error +ranks 0-1  train.py:15 .* rank \d needs .* more than the 256 MiB there will be", done.stdout)
+    assert re.search(
+        r"DD407 error +ranks 0-1  train.py:15 .* rank \d needs .* more than the 256 MiB there will be", done.stdout
+    )
     assert "DD401 warning  ranks 0-1  train.py:16" in done.stdout

@@ -67,9 +67,9 @@ def test_the_columns_add_up_to_the_peak() -> None:
     assert "  60 MiB  body.0 (Linear)  model.py:12 forward" in "\n".join(lines)
 
 
-def test_what_grows_stands_below_the_answer() -> None:
+def test_what_grows_is_named_in_the_answer_and_stands_below_it_with_its_numbers() -> None:
     looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3), "saved": step * MIB} for step in (3, 6, 9, 12)}
     text = memory_table.render(job().holds("total", "train.py:5 train", looks, kind="Tensor").recording())
 
-    assert text.splitlines()[0].endswith("something grows")
+    assert text.splitlines()[0].endswith("; `total` grows, train.py:5 train")
     assert text.splitlines()[1] == "  grows   `total` by 1 MiB and 9 operations a step, ranks 0-1, train.py:5 train"
