@@ -226,7 +226,7 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
             return Doing.INIT, _outermost(thread, _INIT) or frame
         if frame.function in _NEW_GROUP:
             return Doing.NEW_GROUP, frame
-        if "/torch/distributed/checkpoint/" in frame.path:
+        if "/torch/distributed/checkpoint/" in frame.path and not _is_collective(found):
             return Doing.CHECKPOINT, frame
         if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
             continue
@@ -234,6 +234,14 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
     if found is None or "/elastic/" in found.path:
         return None
     return Doing.COLLECTIVE, found
+
+
+def _is_collective(frame: Frame | None) -> bool:
+    """Whether a frame waits for other ranks, whatever it was called for; so do those that were found after it."""
+    return frame is not None and (
+        frame.path.endswith((_C10D, "torch/distributed/_functional_collectives.py"))
+        or "/torch/distributed/checkpoint/" in frame.path
+    )
 
 
 def _outermost(thread: ThreadStack, functions: frozenset[str]) -> Frame | None:

@@ -141,6 +141,8 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
     code, slug, cure = "", "", "record-the-job"
     if odd[0].op in (Op.SEND, Op.RECV) and not tie:
         code, slug, cure = "DD113", "unmatched-send-recv", "pair-send-with-recv"
+    elif guard is not None and guard.how == ENCLOSES and "state_dict" in odd[0].line + odd[0].call:
+        code, slug, cure = "DD125", "partial-state-dict", "state-dict-on-every-rank"
     elif guard is not None and guard.how == ENCLOSES:
         code, slug, cure = "DD112", "rank-conditional-collective", "decide-once"
     elif same_call:
@@ -213,6 +215,8 @@ def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str
         return (
             f"call the {odd[0].call} of {_at(odd[0])} on every rank: take it out of `{guard.test}` in line {guard.line}"
         )
+    if cure == "state-dict-on-every-rank" and guard is not None:
+        return f"call {_at(odd[0])} on every rank, before `if {guard.test}:` (line {guard.line}); keep only the writing inside"
     if cure == "pair-send-with-recv":
         end = "recv" if odd[0].op is Op.SEND else "send"
         return f"give the {odd[0].call} of {_at(odd[0])}{odd[0].peer} its {end} on the other rank, or take it out"

@@ -1,0 +1,71 @@
+"""What stacks alone tell about ranks that are in different calls, and what they must leave open."""
+
+from __future__ import annotations
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.looks import TORCH, frame, in_collective, looked_at, rank, torch_frame
+
+PLUGINS = plugins.load()
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
+SOURCE = """\
+def step(rank, handles, loss, best):
+    for handle in handles:
+        handle.wait()
+    if rank == 1:
+        dist.recv(x, src=0)
+    if rank == 0:
+        dist.barrier()
+    else:
+        dist.all_reduce(x)
+    if rank == 0:
+        get_model_state_dict(model)
+    dist.all_reduce(x)
+    if loss < best:
+        dist.broadcast(x, src=0)
+"""
+
+
+def seen(*ranks: object) -> Finding:
+    recording: Recording = looked_at(*ranks, sources={"train.py": SOURCE})  # type: ignore[arg-type]
+    (finding,) = examine(recording, HANGS, PLUGINS.remedies, live=True).findings
+    return finding
+
+
+def test_ranks_that_wait_for_a_handle_at_one_line_accuse_nobody() -> None:
+    finding = seen(rank(0, frame("train.py:3 step")), rank(1, frame("train.py:3 step")))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0, 1), POSSIBLE)
+    assert finding.title.startswith("all wait for the same handle")
+
+
+def test_a_receive_of_one_rank_has_no_send() -> None:
+    finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "recv", "train.py:5 step"))
+
+    assert (finding.code, finding.ranks, finding.place.line) == ("DD113", (1,), 5)
+    assert finding.cures[0].slug == "pair-send-with-recv"
+
+
+def test_two_branches_of_one_condition_are_two_sides_of_a_tie() -> None:
+    finding = seen(in_collective(0, "barrier", "train.py:7 step"), in_collective(1, site="train.py:9 step"))
+
+    assert (finding.ranks, finding.confidence) == ((0, 1), POSSIBLE)
+
+
+def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -> None:
+    inside = torch_frame("get_model_state_dict", f"{TORCH}/distributed/checkpoint/state_dict.py")
+    waits = torch_frame("wait_tensor", f"{TORCH}/distributed/_functional_collectives.py")
+
+    finding = seen(rank(0, waits, inside, frame("train.py:11 step")), in_collective(1, site="train.py:12 step"))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD125", (0,), LIKELY)
+    assert "`if rank == 0:` (line 10)" in finding.cures[0].change
+
+
+def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
+    finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "broadcast", "train.py:14 step"))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD126", (0, 1), POSSIBLE)
+    assert finding.why.endswith("train.py:14 is inside `if loss < best:` (line 13)")
