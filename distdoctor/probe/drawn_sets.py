@@ -45,14 +45,18 @@ class DrawnSet:
         """Set the bits of these draws; False when one of them is no sample of the data set: then the set stands still."""
         numpy, bits = self._numpy, self._bits
         drawn = numpy.frombuffer(indices, numpy.uint32).astype(numpy.intp)
-        if len(drawn) and int(drawn.max()) >= self._length:
-            return False
+        if not len(drawn) or int(drawn.max()) >= self._length:
+            return not len(drawn)
         places, ones = drawn >> 3, self._bit.take(drawn & 7)
-        while len(places):
-            bits[places] = bits.take(places) | ones
-            # Of several draws in one byte the last one has won; the others have another go.
-            left = numpy.flatnonzero((bits.take(places) & ones) == 0)
-            places, ones = places[left], ones[left]
+        runs = numpy.flatnonzero(places[1:] != places[:-1])
+        if 2 * len(runs) < len(places):  # read in order: eight neighbours in one byte
+            runs = numpy.concatenate(((0,), runs + 1))
+            places, ones = places.take(runs), numpy.bitwise_or.reduceat(ones, runs)
+        bits[places] = bits.take(places) | ones
+        # Of several draws in one byte the last one has won. `bitwise_or.at` alone would do, in twice the time.
+        left = numpy.flatnonzero((bits.take(places) & ones) != ones)
+        if len(left):
+            numpy.bitwise_or.at(bits, places.take(left), ones.take(left))
         self.covered += len(indices)
         COVERED.pack_into(self._map, COVERED_AT, self.covered)  # last: what it counts is there
         return True
