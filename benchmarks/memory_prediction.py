@@ -2,8 +2,8 @@
 
     python benchmarks/memory_prediction.py [--quick] [--ranks 2]
 
-Measured is the highest sum of the profiler's memory events of a rank over setup and two steps (torch's CPU allocator, each
-allocation and release); each rank is a point. Ranks talk over gloo, whose threads give buffers back when they get round to it.
+Measured is the most that torch's CPU allocator held on a rank, over setup, the first step and the median of later steps; each
+rank is a point. Ranks talk over gloo, whose threads give buffers back when they get round to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook
 from distdoctor.workloads import memory_results, real_steps
-from distdoctor.workloads.prediction import predict
+from distdoctor.workloads.prediction import predict, traced
 from distdoctor.workloads.request import TrainingRequest, make_request
 
 PLANT = "distdoctor.workloads.measured_memory:plant"
@@ -86,12 +86,14 @@ def show(way: str, model: str, request: TrainingRequest, ranks: int, errors: dic
     started = time.monotonic()
     prediction = predict(request, ranks)
     seconds = time.monotonic() - started
-    predicted = prediction.total_bytes
+    predicted = [prediction.total_bytes] * ranks
+    if request.options.get("shard_optimizer"):  # the ranks share parameters out whole, and not evenly
+        predicted = [traced(request, ranks, rank=rank).peak().bytes for rank in range(ranks)]
     measured = [memory_results.typical_peak(one) for one in real_steps.train(request, ranks, PLANT).by_rank.values()]
-    apart = [predicted / peak - 1 for peak in measured]
+    apart = [own / peak - 1 for own, peak in zip(predicted, measured, strict=True)]
     errors.setdefault(request.strategy, []).extend(apart)
     print(
-        f"{way:18}{model:10}{request.batch_size:6}{ranks:6}{predicted / 1e6:14.3f}"
+        f"{way:18}{model:10}{request.batch_size:6}{ranks:6}{predicted[0] / 1e6:14.3f}"
         f"{' / '.join(f'{peak / 1e6:.3f}' for peak in measured):>22}"
         f"{' / '.join(f'{error:+.2%}' for error in apart):>18}  {seconds:.1f} s",
         flush=True,
