@@ -34,6 +34,7 @@ class Doing(StrEnum):
 UNKNOWN_LINE = Site()
 WAITING = frozenset({Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.INIT, Doing.NEW_GROUP})
 _C10D = "torch/distributed/distributed_c10d.py"
+_COLLECTIVES = (_C10D, "torch/distributed/_functional_collectives.py")
 _COMMUNICATING = ("/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/_C/_distributed")
 _INIT = frozenset(
     {"init_process_group", "_store_based_barrier", "_create_c10d_store", "_tcp_rendezvous_handler", "rendezvous"}
@@ -217,6 +218,7 @@ def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Doin
 def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
     """torch's communicating function that the user's line has led to, None when the thread is in none."""
     found: Frame | None = None
+    waits = False  # a checkpoint that gathers shards is a collective like any other
     for frame in thread.frames:  # innermost first: the last one found is the one the user called
         if frame.is_users:
             break
@@ -226,7 +228,8 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
             return Doing.INIT, _outermost(thread, _INIT) or frame
         if frame.function in _NEW_GROUP:
             return Doing.NEW_GROUP, frame
-        if "/torch/distributed/checkpoint/" in frame.path and not _is_collective(found):
+        waits = waits or frame.path.endswith(_COLLECTIVES)
+        if "/torch/distributed/checkpoint/" in frame.path and not waits:
             return Doing.CHECKPOINT, frame
         if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
             continue
@@ -234,14 +237,6 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
     if found is None or "/elastic/" in found.path:
         return None
     return Doing.COLLECTIVE, found
-
-
-def _is_collective(frame: Frame | None) -> bool:
-    """Whether a frame waits for other ranks, whatever it was called for; so do those that were found after it."""
-    return frame is not None and (
-        frame.path.endswith((_C10D, "torch/distributed/_functional_collectives.py"))
-        or "/torch/distributed/checkpoint/" in frame.path
-    )
 
 
 def _outermost(thread: ThreadStack, functions: frozenset[str]) -> Frame | None:

@@ -58,7 +58,9 @@ def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -
     inside = torch_frame("get_model_state_dict", f"{TORCH}/distributed/checkpoint/state_dict.py")
     waits = torch_frame("wait_tensor", f"{TORCH}/distributed/_functional_collectives.py")
 
-    finding = seen(rank(0, waits, inside, frame("train.py:11 step")), in_collective(1, site="train.py:12 step"))
+    shards = torch_frame("redistribute", f"{TORCH}/distributed/tensor/_api.py")
+
+    finding = seen(rank(0, waits, shards, inside, frame("train.py:11 step")), in_collective(1, site="train.py:12 step"))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD125", (0,), LIKELY)
     assert "`if rank == 0:` (line 10)" in finding.cures[0].change
