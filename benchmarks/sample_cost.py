@@ -162,10 +162,10 @@ def _in_a_child(task: Callable[..., dict[str, float]], *given: Any) -> dict[str,
 
 def _draw(folder: str, rank: int, drawn: Any) -> dict[str, float]:
     spent = []
-    tape = Tape(folder, rank, RANKS, rank, 0)
     before, grown = _own_memory(), 0.0
     for exact in (False, True):
-        one = _pass(folder, tape, rank, len(drawn), exact=exact)
+        into = folder if exact else tempfile.mkdtemp(dir=folder)
+        one = _pass(into, Tape(into, rank, RANKS, rank, 0), rank, len(drawn), exact=exact)
         seconds = 0.0
         for first in range(0, len(drawn), 1024):
             batch = drawn[first : first + 1024].tolist()

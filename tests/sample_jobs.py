@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -408,6 +409,16 @@ def ordinary(rank: int, world_size: int, *, length: int = 101, workers: int = 0,
         handed.append(trainer.epoch(loader))
         trainer.test(testing)
     return handed
+
+
+def without_room(rank: int, world_size: int) -> Handed:
+    """No file may grow beyond 8 KiB any more, as on a disk that has just become full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        return ordinary(rank, world_size, length=120_000, batch_size=600)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def made_anew(rank: int, world_size: int, *, workers: int = 0) -> Handed:

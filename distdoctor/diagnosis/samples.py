@@ -23,6 +23,7 @@ from distdoctor.recording.tape_reader import Rows
 Indices = NDArray[np.uint32]
 CERTAIN_DIGITS = 9.0  # a coincidence of less than one in 10^9 counts as none
 _NONE: Indices = np.empty(0, np.uint32)
+_AT_ONCE = 1 << 20  # indices that are thinned together
 
 
 @dataclass(frozen=True)
@@ -472,7 +473,6 @@ def same_order(one: Pass, other: Pass) -> bool:
 def unseen(passes: Sequence[Pass], length: int) -> Indices:
     """The kept indices of `range(length)` that none of these passes drew. Only meaningful when all of them are whole."""
     lists, keep = comparable_indices(passes)
-    everything = np.arange(length, dtype=np.uint32)
-    if keep > 1:
-        everything = thinned(everything, keep)
+    ranges = ((start, min(length, start + _AT_ONCE)) for start in range(0, length, _AT_ONCE))
+    everything = np.concatenate([thinned(np.arange(*ends, dtype=np.uint32), keep) for ends in ranges] or [_NONE])
     return np.setdiff1d(everything, np.concatenate([*lists, *(one.padding for one in passes), _NONE]))

@@ -15,6 +15,7 @@ from distdoctor.recording.resumption import Resumption
 from distdoctor.report.text import shown
 
 EPOCHS = 12  # of one loader; the first and the last ones where there are more
+_APART = "the ranks' data sets do not hold the same (made without a common seed, or cut to a share on each rank)"
 HEAD = ("epoch", "rank", "drawn", "distinct", "padding", "order")
 
 
@@ -61,8 +62,11 @@ def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding]) -> str
 def _facts(epochs: Sequence[EpochAccount]) -> str:
     shared = sum(epoch.shared for epoch in epochs)
     words = [f"{len(epochs)} epoch{'s' if len(epochs) > 1 else ''}"]
-    if all(epoch.comparable for epoch in epochs):
+    several = [epoch for epoch in epochs if len(epoch.ranks) > 1]
+    if several and all(epoch.comparable for epoch in several):
         words.append(f"{shared:,} samples drawn by more than one rank")
+    elif several:
+        words.append("but whether ranks share samples cannot be told (see below)")
     known = [epoch.unseen for epoch in epochs if epoch.unseen >= 0]
     if known:
         words.append(f"at most {max(known):,} unseen in an epoch" if max(known) else "none unseen")
@@ -121,7 +125,7 @@ def _remarks(epoch: EpochAccount) -> list[str]:
     about = "about " if epoch.keep_one_in > 1 else ""
     words = []
     if not epoch.comparable and len(epoch.shares) > 1:
-        why = "the samples have no index" if epoch.without_index else "the ranks' data sets do not hold the same"
+        why = "the samples have no index" if epoch.without_index else _APART
         words.append(f"{why}: what ranks share cannot be told")
     if epoch.unseen > 0:
         why = ": less than a batch of each rank, as drop_last leaves out" if epoch.dropped else ""

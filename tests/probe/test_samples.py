@@ -125,6 +125,15 @@ def test_of_a_large_data_set_the_same_indices_are_kept_everywhere() -> None:
             assert everything.holds(np.array(drawn, np.uint32)).all()
 
 
+def test_where_no_disk_is_left_the_job_goes_on_and_the_account_says_that_it_is_an_estimate() -> None:
+    recording, handed = jobs.watched(jobs.without_room)
+    (training,) = [one for one in accounts(SampleOrders.of(recording)) if one.purpose == "trains"]
+    for number, epoch in enumerate(training.epochs):
+        assert [share.drawn for share in epoch.shares] == [len(drawn[number]) for drawn in handed]
+        assert (epoch.keep_one_in, epoch.shared) == (4, 0)
+    assert found(recording) == []
+
+
 def test_keys_are_kept_as_digests_and_tensors_as_numbers() -> None:
     recording, handed = jobs.watched(jobs.odd_indices)
     for rank, passes in SampleOrders.of(recording).by_rank.items():

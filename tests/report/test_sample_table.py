@@ -38,6 +38,18 @@ def test_paths_are_shown_from_where_the_user_stands_and_dropped_batches_are_expl
     ]
 
 
+def test_data_that_differ_between_ranks_are_not_called_healthy_shares() -> None:
+    job = sampled_job(ranks=2, length=100).train(digest={0: "aa", 1: "bb"})
+    answer, *table = render(job.recording()).splitlines()
+    assert answer.endswith("read to train: 1 epoch, but whether ranks share samples cannot be told (see below)")
+    assert table[-1] == (
+        "  epoch 0: the ranks' data sets do not hold the same (made without a common seed, or cut to a share on each rank): "
+        "what ranks share cannot be told"
+    )
+    alone = render(sampled_job(ranks=1, length=100).train(orders={0: list(range(100))}).recording()).splitlines()
+    assert alone[0] == "nothing is wrong with what rank 0 read to train: 1 epoch, none unseen"
+
+
 def test_padding_is_no_overlap() -> None:
     (loader,) = accounts(SampleOrders.of(sampled_job(ranks=2, length=101).train().recording()))
     (epoch,) = loader.epochs
