@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from distdoctor.probe.device_memory import DeviceMemory, OnDevice
+from distdoctor.probe import device_memory
+from distdoctor.probe.device_memory import Context, DeviceMemory, OnDevice
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.run_folder import read_run
 
@@ -318,6 +319,14 @@ def torn_to_pieces(rank: int, world_size: int, *, retries: int = 4) -> None:
             optimizer.zero_grad()
             model(torch.ones(4, 16)).mean().backward()
             optimizer.step()
+
+
+def on_the_first_device(rank: int, world_size: int, *, guests: tuple[int, ...] = (1,)) -> None:
+    """What the driver would say where these ranks have touched the device of rank 0 as well."""
+    own = Context(f"host GPU-{rank}", True, 1 << 30)
+    first = [Context("host GPU-0", False, 2 << 20)] if rank in guests else []
+    with mock.patch.object(device_memory, "contexts", return_value=[*first, own]):
+        plain(rank, world_size, steps=4)
 
 
 def over_devices(rank: int, world_size: int, *, devices: int = 2) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any, NamedTuple
 
 import torch
@@ -49,3 +50,30 @@ class DeviceMemory:
             )
         except (KeyError, TypeError):  # another allocator, which keeps no such numbers
             return NOTHING
+
+
+class Context(NamedTuple):
+    """This process on one device. `own`: the one on which it has most; `cached`: bytes that its allocator has reserved there."""
+
+    device: str
+    own: bool
+    cached: int
+
+
+def contexts() -> list[Context]:
+    """The devices on which this process has a context, once CUDA is initialised; asking makes none.
+
+    `device` is the same word in every process of the machine, whatever CUDA_VISIBLE_DEVICES says.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return []
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: False)
+    found = [index for index in range(torch.cuda.device_count()) if has_context(index)]
+    cached = {index: int(torch.cuda.memory_reserved(index)) for index in found}
+    own = max(found, key=lambda index: (cached[index], index == torch.cuda.current_device()), default=-1)
+    return [Context(_name(index), index == own, cached[index]) for index in found]
+
+
+def _name(index: int) -> str:
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", "")  # torch >= 2.5
+    return f"{socket.gethostname()} {uuid or index}"

@@ -18,7 +18,7 @@ import torch
 import torch.autograd
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from distdoctor.probe import graphs, sites, wrappers
+from distdoctor.probe import device_memory, graphs, sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.device_memory import NOTHING, DeviceMemory
 from distdoctor.probe.evaluations import Evaluations
@@ -156,6 +156,8 @@ class MemoryStream(Stream):
             self.deep_looks.stepped()
         if count <= 3 or count % RARELY == 0 or (count % 64 == 0 and self._ids != self._all_ids()):
             self.count_categories()
+        if count == 3:
+            self._note_contexts()
         if looks_at_holders(count) and self._may_look():
             self._look_at_holders()
         if count <= FIRST_STEPS or count % self._interval == 0:
@@ -175,6 +177,11 @@ class MemoryStream(Stream):
             time.monotonic_ns(), step, *self._resident(), *on_device[:5], *self._categories, *self._host,
             self._children[1], self._children[0], on_device.retries, site, on_device.device,
         )  # fmt: skip
+
+    def _note_contexts(self) -> None:
+        site = self.tape.texts.id(sites.user_site())
+        for one in device_memory.contexts():
+            self.tape.event(EventKind.CONTEXT, one.device, site=site, a=int(one.own), b=one.cached)
 
     def _resident(self) -> tuple[int, int, int]:
         rss, shared = self.resident.both()

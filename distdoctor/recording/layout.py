@@ -586,6 +586,7 @@ class EventKind(IntEnum):
     OUT_OF_MEMORY = (
         41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit
     )
+    CONTEXT = 42  # this process has a context on a device; text: which one, a: 1 on its own, b: bytes cached
 
 
 # What the samples of a data set may draw their augmentation from: bit n of a worker's word is entry n.

@@ -16,7 +16,8 @@ from distdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.job
 HERE = (
-    "DD401", "DD402", "DD403", "DD404", "DD405", "DD406", "DD408", "DD410", "DD411", "DD412", "DD413", "DD502",
+    "DD401", "DD402", "DD403", "DD404", "DD405", "DD406", "DD408", "DD409", "DD410", "DD411", "DD412", "DD413",
+    "DD502",
 )  # fmt: skip
 
 
@@ -149,6 +150,15 @@ def test_an_allocator_that_had_to_retry_with_most_of_its_memory_unused_is_named(
     assert (finding.code, finding.confidence, finding.evidence["retries"]) == ("DD406", CERTAIN, 4)
     assert finding.evidence["reserved_bytes"] == 3 << 30
     assert found(jobs.watched(jobs.torn_to_pieces, ranks=1, retries=0)[0]) == []
+
+
+def test_a_rank_with_a_context_on_the_device_of_another_is_named_and_ranks_on_their_own_are_not() -> None:
+    finding = only(jobs.watched(jobs.on_the_first_device)[0])
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD409", (1,), CERTAIN)
+    assert finding.evidence == {"owner": 0, "cached_bytes": {1: 2 << 20}}
+    assert finding.place.path == jobs.__file__
+    assert found(jobs.watched(jobs.on_the_first_device, guests=())[0]) == []
 
 
 def test_data_parallel_over_two_devices_is_named_with_its_line_and_without_devices_it_is_a_plain_module() -> None:

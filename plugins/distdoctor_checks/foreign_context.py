@@ -1,0 +1,80 @@
+"""
+DD409 foreign-context: a rank has a CUDA context on another rank's device.
+
+What it means    Something put a tensor there, or only asked: torch.load without map_location, .cuda() or torch.cuda.empty_cache()
+                 before set_device. The context stays until the process ends.
+Why it hurts     Each context takes some hundred MiB of that device, mostly of the first one, and that rank runs out of memory
+                 before the others do.
+How we know      After the third step each rank asks the driver on which devices it has a context, and its
+                 allocator how much it keeps there. Devices are told apart by their uuid.
+What to do       torch.cuda.set_device(local_rank) before anything else; map_location for torch.load; or give each process its own
+                 CUDA_VISIBLE_DEVICES.
+When it is fine  A process that drives several devices which no other rank uses; two ranks that share one device for lack of more.
+Source           CUDA driver API, cuDevicePrimaryCtxGetState; torch.cuda.set_device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.memory import Memory, mib
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.testing.memory import MIB, memory_job
+
+
+@check("DD409", "foreign-context", severity=WARNING, live=False)
+def examine(memory: Memory) -> Iterator[Finding]:
+    seen = {rank: list(_contexts(log)) for rank, log in memory.recording.ranks.items()}
+    owners = {device: rank for rank, found in seen.items() for device, own, _, _ in found if own}
+    guests: dict[str, dict[int, tuple[int, Site]]] = {}
+    for rank, found in seen.items():
+        for device, own, cached, site in found:
+            if not own and owners.get(device, rank) != rank:
+                guests.setdefault(device, {})[rank] = (cached, site)
+    for device, by_rank in guests.items():
+        yield _finding(owners[device], by_rank)
+
+
+def _contexts(log: RankLog) -> Iterator[tuple[str, bool, int, Site]]:
+    for event in log.events[log.events["kind"] == EventKind.CONTEXT]:
+        yield log.text(int(event["text"])), bool(event["a"]), int(event["b"]), log.site(int(event["site"]))
+
+
+def _finding(owner: int, by_rank: dict[int, tuple[int, Site]]) -> Finding:
+    ranks = tuple(sorted(by_rank))
+    cached = sum(size for size, _ in by_rank.values())
+    site = by_rank[ranks[0]][1]
+    several = len(ranks) > 1
+    return Finding(
+        title=f"{'have contexts' if several else 'has a context'} on the device of rank {owner}",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=site,
+        places=(Place(site, ranks, "seen after this step; what made it came before"),),
+        evidence={"owner": owner, "cached_bytes": {rank: size for rank, (size, _) in by_rank.items()}},
+        why=f"{named(ranks)} keep {mib(cached)} there by PyTorch's allocator, and some hundred MiB each for the context",
+        cures=(Cure("stay-on-the-own-device"),),
+    )
+
+
+def _job(on_first: tuple[int, ...]) -> Recording:
+    job = memory_job(4).trains(4, device={0: 0, 1: 1, 2: 2, 3: 3}, capacity=80_000 * MIB, peak=9_000 * MIB)
+    for rank in range(4):
+        log = job.logs[rank]
+        log.event(EventKind.CONTEXT, f"host GPU-{rank}", site="train.py:33 train", a=1, b=9_000 * MIB)
+        if rank in on_first:
+            log.event(EventKind.CONTEXT, "host GPU-0", site="train.py:33 train", a=0, b=2 * MIB)
+    return job.recording()
+
+
+def sick() -> Recording:
+    return _job((1, 2, 3))
+
+
+def healthy() -> Recording:
+    """Every rank on a device of its own."""
+    return _job(())
