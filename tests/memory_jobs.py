@@ -351,6 +351,18 @@ def wide_buckets(rank: int, world_size: int, *, views: bool = False) -> None:
         optimizer.step()
 
 
+def products_on_a_device(rank: int, world_size: int, *, autocast: bool = False) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = model(torch.randn(8192, 2048, device="cuda")).float().square().mean()
+        loss.backward()  # of products in fp32
+        optimizer.step()
+
+
 # --- healthy ----------------------------------------------------------------------------------------------------------------
 
 

@@ -25,12 +25,14 @@ from distdoctor.probe.evaluations import Evaluations
 from distdoctor.probe.holders import Look, Unit
 from distdoctor.probe.host_memory import Host, ResidentMemory, children, host
 from distdoctor.probe.module_trees import ModuleTrees
+from distdoctor.probe.precision import note_full_precision
 from distdoctor.probe.storages import Categories, Storages, categories
 from distdoctor.probe.stream import Stream
 from distdoctor.probe.tape import Tape
 from distdoctor.probe.unseen import skipped
 from distdoctor.recording.layout import EventKind, HolderFlag, Phase
 
+THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
 FIRST_STEPS = 64  # every one of them is written down
 PER_INTERVAL = (
     128  # records at one interval; then it doubles, so that the ring always reaches back over half the training
@@ -129,6 +131,8 @@ class MemoryStream(Stream):
             self.backwards += 1
             self.gradients_asked += 1
             self._rss_backward = self.resident.now()
+            if self.backwards == THIRD and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                self._note_precision(tensors)
             if not self.step and self.backwards in RANKS_WITHOUT_STEPS:
                 self.count_categories()
                 self._write(0, self.tape.texts.id(sites.user_site()))
@@ -156,7 +160,7 @@ class MemoryStream(Stream):
             self.deep_looks.stepped()
         if count <= 3 or count % RARELY == 0 or (count % 64 == 0 and self._ids != self._all_ids()):
             self.count_categories()
-        if count == 3:
+        if count == THIRD:
             self._note_contexts()
         if looks_at_holders(count) and self._may_look():
             self._look_at_holders()
@@ -177,6 +181,14 @@ class MemoryStream(Stream):
             time.monotonic_ns(), step, *self._resident(), *on_device[:5], *self._categories, *self._host,
             self._children[1], self._children[0], on_device.retries, site, on_device.device,
         )  # fmt: skip
+
+    def _note_precision(self, tensors: Any) -> None:
+        roots = (
+            [tensors]
+            if isinstance(tensors, torch.Tensor)
+            else [one for one in tensors if isinstance(one, torch.Tensor)]
+        )
+        note_full_precision(self.tape, roots, self.tape.texts.id(sites.user_site()))
 
     def _note_contexts(self) -> None:
         site = self.tape.texts.id(sites.user_site())

@@ -587,6 +587,9 @@ class EventKind(IntEnum):
         41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit
     )
     CONTEXT = 42  # this process has a context on a device; text: which one, a: 1 on its own, b: bytes cached
+    FULL_PRECISION = (
+        43  # all matrix products are in fp32; text: device, more: `tf32` or `ieee`, a: capability * 10, b: bytes
+    )
 
 
 # What the samples of a data set may draw their augmentation from: bit n of a worker's word is entry n.

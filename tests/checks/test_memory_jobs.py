@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.job
 HERE = (
     "DD401", "DD402", "DD403", "DD404", "DD405", "DD406", "DD408", "DD409", "DD410", "DD411", "DD412", "DD413",
-    "DD502",
+    "DD502", "DD510",
 )  # fmt: skip
 
 
@@ -176,6 +176,16 @@ def test_a_second_copy_of_all_gradients_is_named_and_gradients_that_lie_in_the_b
     assert finding.evidence["bucket_bytes"] == finding.evidence["gradient_bytes"] == 4 * (3600 * 3600 + 3600)
     assert finding.place.line == jobs.line("# 49 MiB of gradients")
     assert found(jobs.watched(jobs.wide_buckets, deep=True, views=True)[0]) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_products_in_fp32_on_a_device_are_named_and_those_under_autocast_are_not() -> None:
+    finding = only(jobs.watched(jobs.products_on_a_device, ranks=1)[0])
+
+    assert (finding.code, finding.confidence) == ("DD510", POSSIBLE)
+    assert finding.place.line == jobs.line("# of products in fp32")
+    assert found(jobs.watched(jobs.products_on_a_device, ranks=1, autocast=True)[0]) == []
 
 
 @pytest.mark.gpu

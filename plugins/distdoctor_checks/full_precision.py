@@ -1,0 +1,72 @@
+"""
+DD510 full-precision: every matrix product is computed in fp32, on a device that has faster units for 16 bits.
+
+What it means    Neither autocast nor 16-bit parameters are in use, and the device has tensor cores.
+Why it hurts     Tensor cores do several times as many operations a second in 16 bits, and what they keep for backward halves.
+How we know      When the third backward begins, the graph is read: what each product has kept tells its precision (certain). What
+                 it would gain here is not known before it is measured, so this is only a possibility.
+What to do       Measure first: `distdoctor compare --strategies ddp,amp` gives the ratio on this machine,
+                 `distdoctor advise --try mixed-precision` the memory. Then autocast to bf16.
+When it is fine  Products too small to fill the device, devices without tensor cores, numerics that need fp32. With TF32 on, half
+                 of the gain is there already, and nothing is said.
+Source           torch.amp; torch.set_float32_matmul_precision; NVIDIA, Training with mixed precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Cure, Finding, Place
+from distdoctor.diagnosis.memory import MIB, mib
+from distdoctor.diagnosis.noted import Noted
+from distdoctor.recording.layout import EventKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.testing.rank_log import LogBuilder
+
+WITH_TENSOR_CORES = 70  # compute capability 7.0, Volta
+LEAST_BYTES = 64 * MIB  # kept by the products of a step: below, launching kernels takes longer than computing
+
+
+@check("DD510", "full-precision", severity=NOTE, live=False)
+def examine(noted: Noted) -> Iterator[Finding]:
+    found = {}
+    for rank, log, row in noted.events(EventKind.FULL_PRECISION):
+        if int(row["a"]) >= WITH_TENSOR_CORES and int(row["b"]) >= LEAST_BYTES and log.text(int(row["more"])) == "ieee":
+            found[rank] = (log, row)
+    if not found:
+        return
+    ranks = tuple(sorted(found))
+    log, row = found[ranks[0]]
+    device, capability, site = log.text(int(row["text"])), int(row["a"]), log.site(int(row["site"]))
+    yield Finding(
+        title=f"every matrix product is computed in fp32, on {device}, which has units for 16 bits",
+        ranks=ranks,
+        confidence=POSSIBLE,
+        place=site,
+        places=(Place(site, ranks, "backward of these products"),),
+        evidence={"device": device, "capability": capability / 10, "kept_bytes": int(row["b"]), "tf32": False},
+        why=f"on {named(ranks)} the products keep {mib(int(row['b']))} for backward, all in fp32, and TF32 is off",
+        cures=(
+            Cure(
+                "mixed-precision",
+                effect=f"up to {mib(int(row['b']) // 2)} of memory; `distdoctor compare --strategies ddp,amp` measures the time",
+            ),
+        ),
+    )
+
+
+def _job(precision: str) -> Recording:
+    log = LogBuilder(0, world_size=1)
+    log.event(EventKind.FULL_PRECISION, "NVIDIA A100", more=precision, site="train.py:31 train", a=80, b=900 * MIB)
+    return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
+
+
+def sick() -> Recording:
+    return _job("ieee")
+
+
+def healthy() -> Recording:
+    """TF32 is on."""
+    return _job("tf32")
