@@ -227,7 +227,7 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
         if frame.function in _INIT:
             return Doing.INIT, _outermost(thread, _INIT) or frame
         if frame.function in _NEW_GROUP:
-            return Doing.NEW_GROUP, frame
+            return Doing.NEW_GROUP, _outermost(thread, _NEW_GROUP) or frame
         waits = waits or frame.path.endswith(_COLLECTIVES)
         if "/torch/distributed/checkpoint/" in frame.path and not waits:
             return Doing.CHECKPOINT, frame

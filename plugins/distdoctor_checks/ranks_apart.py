@@ -139,7 +139,10 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         else tuple(s.rank for s in odd)
     )
     code, slug, cure = "", "", "record-the-job"
-    if odd[0].op in (Op.SEND, Op.RECV) and not tie:
+    in_pairs = [variant[0].op in (Op.SEND, Op.RECV) for variant in (odd, usual)]
+    if odd[0].doing is Doing.NEW_GROUP and not tie:
+        code, slug, cure = "DD119", "group-made-by-some", "new-group-on-every-rank"
+    elif in_pairs[0] and (not tie or in_pairs[1]):
         code, slug, cure = "DD113", "unmatched-send-recv", "pair-send-with-recv"
     elif guard is not None and guard.how == ENCLOSES and "state_dict" in odd[0].line + odd[0].call:
         code, slug, cure = "DD125", "partial-state-dict", "state-dict-on-every-rank"
@@ -217,6 +220,10 @@ def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str
         )
     if cure == "state-dict-on-every-rank" and guard is not None:
         return f"call {_at(odd[0])} on every rank, before `if {guard.test}:` (line {guard.line}); keep only the writing inside"
+    if cure == "new-group-on-every-rank":
+        return f"call the {odd[0].call} of {_at(odd[0])} on every rank, members or not, in the same order"
+    if cure == "pair-send-with-recv" and usual[0].op in (Op.SEND, Op.RECV):
+        return f"give {_end(usual)} and {_end(odd)} the same tag, group and size"
     if cure == "pair-send-with-recv":
         end = "recv" if odd[0].op is Op.SEND else "send"
         return f"give the {odd[0].call} of {_at(odd[0])}{odd[0].peer} its {end} on the other rank, or take it out"
@@ -224,6 +231,12 @@ def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str
         return f"give {odd[0].call} at {_at(odd[0])} the same src/dst on every rank"
     ways = f"{_at(odd[0])} and {_at(usual[0])}"
     return f"compare the ways to {ways}; distdoctor run records every call and names the first that differs"
+
+
+def _end(variant: Variant) -> str:
+    """`the send of train.py:7 (tag 3)`: one end of a message."""
+    tag = variant[0].arguments.get("tag", "")
+    return f"the {variant[0].call} of {_at(variant[0])}" + (f" (tag {tag})" if tag.isdigit() else "")
 
 
 def _at(standing: Standing) -> str:

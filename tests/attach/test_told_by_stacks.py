@@ -48,6 +48,26 @@ def test_a_receive_of_one_rank_has_no_send() -> None:
     assert finding.cures[0].slug == "pair-send-with-recv"
 
 
+def test_a_send_and_a_receive_that_do_not_meet_are_shown_with_their_tags() -> None:
+    send = in_collective(0, "send", "train.py:7 step", arguments={"dst": "1", "tag": "7"})
+    finding = seen(send, in_collective(1, "recv", "train.py:5 step", arguments={"src": "0", "tag": "8"}))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), POSSIBLE)
+    assert finding.cures[0].change == (
+        "give the send of train.py:7 (tag 7) and the recv of train.py:5 (tag 8) the same tag, group and size"
+    )
+
+
+def test_a_group_that_one_rank_makes_is_named_by_the_function_that_the_user_called() -> None:
+    inner = torch_frame("_new_group_with_tag")
+    makes = rank(0, inner, torch_frame("new_group"), frame("train.py:7 step"))
+
+    finding = seen(makes, in_collective(1, site="train.py:12 step"))
+
+    assert (finding.code, finding.ranks) == ("DD119", (0,))
+    assert finding.cures[0].change.startswith("call the new_group of train.py:7 on every rank")
+
+
 def test_two_branches_of_one_condition_are_two_sides_of_a_tie() -> None:
     finding = seen(in_collective(0, "barrier", "train.py:7 step"), in_collective(1, site="train.py:9 step"))
 
