@@ -36,7 +36,10 @@ def seen_in_backend(standstill: Standstill) -> Iterator[Finding]:
             "ranks on other hosts": list(elsewhere),
         },
         why=_why(elsewhere, first.doing is Doing.HANDLE),
-        cures=(Cure("gather-backend-evidence"),),
+        cures=(
+            Cure("record-the-job", change="start it with distdoctor run, which names the first call that differs"),
+            Cure("gather-backend-evidence"),
+        ),
     )
 
 
