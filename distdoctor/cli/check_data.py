@@ -63,6 +63,12 @@ class CheckDataCommand(RunCommand):
         click.Option(
             ["--stop-args"], metavar="ARGS", help="With --resume: what makes your script save a checkpoint and end."
         ),
+        click.Option(
+            ["--kill-at"],
+            type=click.IntRange(1),
+            metavar="STEP",
+            help="With --resume, instead of --stop-args: kill your script's ranks after so many optimizer steps.",
+        ),
         click.Option(["--resume-args"], metavar="ARGS", help="With --resume: what makes your script go on from it."),
         *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
     ],
@@ -81,7 +87,9 @@ def check_data(ctx: click.Context, /, loader: str | None, dry: bool, resumes: bo
 
     With --resume the job is run three times: in one piece, to a checkpoint, and on from it. A reference training saves and
     resumes by itself; a script is told how: `check-data --resume --stop-args "--max-steps 50 --save c.pt" --resume-args
-    "--resume c.pt" train.py`. Samples that repeat or are lost are counted, epoch by epoch, with the likely cause (DD704).
+    "--resume c.pt" train.py`. With `--kill-at 50` in the place of --stop-args its ranks are killed there, as when a machine goes
+    away: what they drew behind their last checkpoint may come again. Samples that repeat or are lost are counted, epoch by
+    epoch, with the likely cause (DD704).
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills

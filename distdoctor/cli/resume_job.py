@@ -15,13 +15,17 @@ SECONDS = 3600.0  # for each of the two runs
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the job is ended at a checkpoint and resumed. `script` empty: a reference training, which knows how."""
+    """How the job is ended at a checkpoint and resumed. `script` empty: a reference training, which knows how.
+
+    `kill_at`: a script is not ended but killed, after so many optimizer steps; 0: it is not.
+    """
 
     options: tuple[str, ...]
     script: tuple[str, ...]
     stop: tuple[str, ...]
     resume: tuple[str, ...]
     at: int
+    kill_at: int = 0
 
     @classmethod
     def of(cls, values: dict[str, Any], command: Sequence[str] | None) -> Protocol:
@@ -30,7 +34,13 @@ class Protocol:
 
         stop, resume = (tuple(shlex.split(values[name] or "")) for name in ("stop_args", "resume_args"))
         script = tuple(command) if command is not None else tuple(values["script"])
-        if not values["strategy"] and not (stop and resume):
+        kill_at = values["kill_at"] or 0
+        if kill_at and (values["strategy"] or stop):
+            raise WrongUse(
+                f"--kill-at {kill_at} goes with a script of yours, in the place of --stop-args",
+                way_out='`--resume --kill-at 50 --resume-args "--resume c.pt" train.py`; a reference training takes --at STEP.',
+            )
+        if not values["strategy"] and not ((stop or kill_at) and resume):
             raise WrongUse(
                 "--resume has to know how your script saves and resumes",
                 way_out='Add --stop-args "--max-steps 50 --save c.pt" --resume-args "--resume c.pt", in its own words.',
@@ -40,7 +50,12 @@ class Protocol:
                 "--stop-args and --resume-args are for scripts", way_out="A reference training only takes --at STEP."
             )
         return cls(
-            tuple(torchrun_arguments(values)), () if values["strategy"] else script, stop, resume, values["at"] or 0
+            tuple(torchrun_arguments(values)),
+            () if values["strategy"] else script,
+            stop,
+            resume,
+            values["at"] or 0,
+            kill_at,
         )
 
 
@@ -56,13 +71,16 @@ def compare_runs(folder: Path, protocol: Protocol) -> None:
     whole = read_run(folder)
     commands = _scripts(protocol) if protocol.script else _trainings(folder, protocol, _steps(whole.ranks))
     for name, command in commands.items():
-        notice(f"the same job once more, {'to a checkpoint' if name == BEFORE else 'on from the checkpoint'}")
-        failed = resumed_runs.run(command, folder / name, SECONDS)
+        kill_at = protocol.kill_at if name == BEFORE else 0
+        to = f"killed after {kill_at} steps" if kill_at else "to a checkpoint"
+        notice(f"the same job once more, {to if name == BEFORE else 'on from the checkpoint'}")
+        failed = resumed_runs.run(command, folder / name, SECONDS, kill_at=kill_at)
         if failed:
             Resumption(trouble=f"the {name} job failed: {failed}").write(folder)
             return
     try:
-        resumed.compare(whole, read_run(folder / BEFORE), read_run(folder / AFTER)).write(folder)
+        before, after = read_run(folder / BEFORE), read_run(folder / AFTER)
+        resumed.compare(whole, before, after, killed=bool(protocol.kill_at)).write(folder)
     except DoctorError as trouble:
         Resumption(trouble=str(trouble)).write(folder)
 

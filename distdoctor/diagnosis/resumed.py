@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,22 +26,40 @@ from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
 
 EXAMPLES = 5
+_UNKNOWN = (
+    "the killed job was resumed in an order that was not found in the uninterrupted one, or its epochs are too long to be told "
+    "apart; take --stop-args instead of --kill-at"
+)
 LEAST_DRAWS = 8  # that agree, of one rank, to call two orders the same
 
 
-def compare(whole: Recording, before: Recording, after: Recording) -> Resumption:
-    """The account. `before` ended at a checkpoint from which `after` goes on; `whole` is the same job in one piece."""
+def compare(whole: Recording, before: Recording, after: Recording, *, killed: bool = False) -> Resumption:
+    """The account. `before` ended at a checkpoint from which `after` goes on; `whole` is the same job in one piece.
+
+    `killed`: it ended somewhere behind its last checkpoint. What it drew from where `after` goes on in the same order is left out
+    of the account: the steps made with it were lost with the job.
+    """
     try:
         base, begun, resumed = (training_epochs(recording) for recording in (whole, before, after))
     except NotSeen as reason:
         return Resumption(trouble=str(reason))
     if len(begun) > len(base):
         return Resumption(trouble=f"the interrupted job made {len(begun)} epochs, the uninterrupted one {len(base)}")
+    back = _goes_back(base, begun, resumed[0]) if killed else None
+    undone = 0
+    if back is not None:
+        at_kill = sum(map(_drawn, begun))
+        begun = [*begun[: back[0]], *([_cut(begun[back[0]], back[1])] if any(back[1].values()) else [])]
+        undone = at_kill - sum(map(_drawn, begun))
     last = len(begun) - 1
+    if last < 0:  # it begins anew, and nothing was kept of what was drawn
+        begun, last = [_cut(base[0], dict.fromkeys(base[0].passes, 0))], 0
     drawn, of_epoch = _drawn(begun[last]), _drawn(base[last])
     partial = drawn < of_epoch
     epoch = last if partial else last + 1
     follows = _follows(base, begun, resumed[0], epoch)
+    if killed and back is None and follows == "other":
+        return Resumption(trouble=_UNKNOWN)  # samples that come again may have been drawn behind the last checkpoint
     # The resumed job's first epoch belongs to the one under way, unless it begins with the order of the next.
     at = epoch + 1 if follows == "next" else epoch
     later: list[Together | None] = [*[None] * at, *resumed]
@@ -55,7 +73,7 @@ def compare(whole: Recording, before: Recording, after: Recording) -> Resumption
         of_epoch=of_epoch,
         repeated=repeated,
         lost=lost,
-        order=_words(follows, epoch),
+        order=_words_of_killed(epoch, undone, anew=not (drawn and partial)) if undone else _words(follows, epoch),
         wrong_order=follows == "first" and epoch > 0,
         examples=(more, fewer),
         ranks=resumed[0].ranks,
@@ -63,6 +81,39 @@ def compare(whole: Recording, before: Recording, after: Recording) -> Resumption
         line=place.line,
         function=place.function,
         keep_one_in=keep,
+    )
+
+
+def _goes_back(
+    base: Sequence[Together], begun: Sequence[Together], resumed: Together
+) -> tuple[int, dict[int, int]] | None:
+    """The epoch, and the draw of each rank in it, from which the resumed job goes on in the order of the uninterrupted one; None
+    when that is nowhere in what the killed job had drawn."""
+    for epoch in reversed(range(min(len(base), len(begun)))):
+        places: dict[int, int] = {}
+        for rank, one in resumed.passes.items():
+            whole, earlier = base[epoch].passes.get(rank), begun[epoch].passes.get(rank)
+            if whole is None or earlier is None or not len(one.indices):
+                break
+            found = np.flatnonzero(whole.indices == one.indices[0])[:1]
+            if not len(found) or found[0] > len(earlier.indices):
+                break
+            if not _from(whole, int(found[0]), one):
+                break
+            places[rank] = int(found[0])
+        if len(places) == len(resumed.passes) and not any(one.keep_one_in > 1 for one in base[epoch].passes.values()):
+            return epoch, places
+    return None
+
+
+def _cut(epoch: Together, places: Mapping[int, int]) -> Together:
+    """The epoch up to these draws."""
+    return Together(
+        {
+            rank: replace(one, indices=one.indices[: places[rank]], drawn=places[rank], ended_ns=0)
+            for rank, one in epoch.passes.items()
+            if rank in places
+        }
     )
 
 
@@ -192,6 +243,15 @@ def _counts(one: Sequence[Indices], other: Sequence[Indices]) -> tuple[Indices, 
     counts = [np.bincount(np.searchsorted(values, part), minlength=len(values)) for part in (first, second)]
     different = counts[0] != counts[1]
     return values[different], counts[0][different], counts[1][different]
+
+
+def _words_of_killed(epoch: int, undone: int, *, anew: bool) -> str:
+    behind = f"{undone:,} samples were drawn behind it"
+    if anew:
+        return (
+            f"begins epoch {epoch} again from its first sample: right if the last checkpoint was made there; {behind}"
+        )
+    return f"goes on where its last checkpoint was made; {behind}"
 
 
 def _words(follows: str, epoch: int) -> str:

@@ -19,20 +19,25 @@ def torchrun(options: Sequence[str], script: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, *script]
 
 
-def run(command: Sequence[str], folder: Path, seconds: float) -> str:
+def run(command: Sequence[str], folder: Path, seconds: float, *, kill_at: int = 0) -> str:
     """Run to the end, recording into `folder`; why it failed in one line, "" when it did not. Ended after `seconds`.
+
+    With `kill_at` every rank is killed after so many optimizer steps, and that the job fails is no failure.
 
     What the job prints to stdout is left out: it has been seen in the uninterrupted run.
     """
     folder.mkdir(mode=0o700)
     env = {**os.environ, "DISTDOCTOR_RUN": str(folder), "DISTDOCTOR_STREAMS": STREAMS}
     env.pop("DISTDOCTOR", None)
+    env.pop("DISTDOCTOR_KILL_AT", None)
+    if kill_at:
+        env["DISTDOCTOR_KILL_AT"] = str(kill_at)
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
     )
     try:
         _, errors = process.communicate(timeout=seconds)
-        return _reason(errors) if process.returncode else ""
+        return _reason(errors) if process.returncode and not kill_at else ""
     except subprocess.TimeoutExpired:
         return f"it did not end within {seconds:.0f} s"
     finally:

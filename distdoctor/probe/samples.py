@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -38,6 +39,9 @@ EVALUATION_BLOCKS = 8
 SET_EPOCH_EVENTS = 256  # a loop that calls set_epoch in every step must not push other events out of their ring
 WRAPPED_SAMPLERS = 32
 NOTED_OPTIMIZERS = 8
+KILL_AT = (
+    "DISTDOCTOR_KILL_AT"  # after so many optimizer steps the rank kills itself, because the user has asked for that
+)
 FRAMES = 16  # between a draw and the library's own iterator; torch has up to eight
 _ACCELERATE = os.path.join("accelerate", "data_loader.py")
 
@@ -83,6 +87,8 @@ class SamplesStream:
         self.told: ByIdentity[Told] = ByIdentity()
         self.latest: Pass | None = None
         self.steps = 0  # of any optimizer
+        asked = os.environ.get(KILL_AT, "")
+        self.kill_at = int(asked) if asked.isdigit() else -1
         self.optimizer = 0  # which stepped last: 1, 2, ... in the order of their first steps
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._seen_optimizers = 0
@@ -196,6 +202,8 @@ class SamplesStream:
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer steps."""
+        if self.steps == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)  # `check-data --resume --kill-at`: as if the machine had gone
         self.steps += 1
         if self.noise is not None and self.noise.waiting:
             self.noise.write()

@@ -6,7 +6,8 @@ What it means    The checkpoint holds the model but not where the data were: the
 Why it hurts     A job that is interrupted often sees the beginnings of its epochs again and again, and their ends hardly ever.
                  The loss jumps after each resumption, and no two runs are comparable.
 How we know      `distdoctor check-data --resume` runs the job uninterrupted, to a step, and resumed from there, and counts each
-                 sample in each epoch over all ranks: what was drawn more or less often than without the interruption.
+                 sample in each epoch over all ranks: what was drawn more or less often than without the interruption. Of a job
+                 that was killed (`--kill-at`) what it drew behind the place from which the resumed one goes on does not count.
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip what was drawn, in the
                  sampler and not by reading it, or save a StatefulDataLoader's state_dict.
 When it is fine  Checkpoints at the ends of epochs, with the epoch restored. Another order in which every sample still comes once.

@@ -39,6 +39,8 @@ for epoch in range(first, 2):
             if dist.get_rank() == 0:
                 torch.save({"epoch": epoch, "steps": step}, saved)
             break
+        if "--often" in sys.argv and step % 3 == 0 and dist.get_rank() == 0:
+            torch.save({"epoch": epoch, "steps": step}, saved)
     skip = 0
 del model, optimizer
 dist.destroy_process_group()
@@ -84,6 +86,23 @@ def test_a_script_that_resumes_at_the_start_of_the_epoch_repeats_samples(right: 
     assert sorted(findings) == ([] if right else ["DD704"]), done.stderr
     assert right or (findings["DD704"]["repeated"], findings["DD704"]["lost"]) == (32, 0)
     assert ("goes on where it had stopped" if right else "begins epoch 1 again from its first sample") in done.stderr
+
+
+@pytest.mark.job
+def test_a_script_that_is_killed_and_goes_on_from_its_last_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RESUMABLE)
+    words = ["--nproc", "2", "--resume", "--kill-at", "15", "--resume-args=--resume --right", "--output-format", "json"]
+    done = check_data(tmp_path, *words, "train.py", "--often")
+    assert [one["code"] for one in json.loads(done.stdout)["findings"]] == [], done.stderr
+    assert "resumption after step 15, 24 of 80 samples into epoch 1" in done.stderr
+    assert "goes on where its last checkpoint was made; 24 samples were drawn behind it" in done.stderr
+
+
+def test_to_kill_goes_without_arguments_to_stop(say: Callable[..., object], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    said = say("check-data", "--resume", "--kill-at", "5", "--stop-args=--stop", "--resume-args=--resume", "train.py")
+    assert said.code == 2  # type: ignore[attr-defined]
+    assert "--kill-at 5 goes with a script of yours" in said.err  # type: ignore[attr-defined]
 
 
 def test_dry_needs_a_loader(say: Callable[..., object]) -> None:

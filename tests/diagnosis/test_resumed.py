@@ -44,6 +44,60 @@ def test_repeated_and_lost_samples_are_counted(
     assert found.healthy == (numbers == (0, 0))
 
 
+@pytest.mark.parametrize(
+    ("killed", "resumed", "numbers", "words"),
+    [
+        (
+            [(0, 0, 50), (1, 0, 27)],
+            [(1, 20, 50), (2, 0, 50)],
+            (0, 0, 40),
+            "goes on where its last checkpoint was made; 14 samples were",
+        ),
+        (
+            [(0, 0, 50), (1, 0, 27)],
+            [(1, 0, 50), (2, 0, 50)],
+            (0, 0, 0),
+            "right if the last checkpoint was made there; 54 samples",
+        ),
+        (
+            [(0, 0, 50), (1, 0, 27)],
+            [(0, 20, 50), (1, 0, 50), (2, 0, 50)],
+            (0, 0, 40),
+            "goes on where its last checkpoint was made; 114 s",
+        ),
+        ([(0, 0, 50), (1, 0, 27)], [(2, 0, 50)], (0, 46, 54), "the rest of epoch 1 is skipped"),
+        (
+            [(0, 0, 8)],
+            [(0, 0, 50), (1, 0, 50), (2, 0, 50)],
+            (0, 0, 0),
+            "begins epoch 0 again from its first sample",
+        ),
+    ],
+    ids=[
+        "a checkpoint in the epoch",
+        "at its beginning",
+        "in the epoch before",
+        "the rest",
+        "none at all",
+    ],
+)
+def test_what_a_killed_job_drew_behind_its_last_checkpoint_may_come_again(
+    killed: Sequence[tuple[int, int, int]],
+    resumed: Sequence[tuple[int, int, int]],
+    numbers: tuple[int, int, int],
+    words: str,
+) -> None:
+    found = compare(job(*WHOLE), job(*killed), job(*resumed), killed=True)
+    assert (found.repeated, found.lost, found.into_epoch, found.trouble) == (*numbers, "")
+    assert words in found.order
+    assert found.healthy == (numbers[:2] == (0, 0))
+
+
+def test_a_killed_job_that_is_resumed_in_an_order_of_its_own_is_not_judged() -> None:
+    found = compare(job(*WHOLE), job((0, 0, 50), (1, 0, 27)), job((7, 0, 30), (2, 0, 50)), killed=True)
+    assert "take --stop-args instead of --kill-at" in found.trouble
+
+
 def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
     def padded(*epochs: tuple[int, int, int]) -> Recording:
         made = sampled_job(ranks=2, length=101)
