@@ -8,6 +8,7 @@ from typing import Any
 from distdoctor.diagnosis.side_by_side import BASELINE, Row, Table
 
 SCHEMA_VERSION = 1
+RESTLESS = 0.3  # median deviation of a step, as a share of its median
 HEAD = ("strategy", "ranks", "samples/s", "ms a step", "peak MiB a rank", "balance", "MiB sent", "waiting", "loss")
 
 
@@ -19,6 +20,7 @@ def render(table: Table) -> str:
     lines += [_aligned(row, widths) for row in rows]
     lines += [f"  {row.strategy}  failed: {row.failed}" for row in table.rows if row.failed]
     lines += [f"  note  {row.strategy}: {note}" for row in table.rows for note in row.notes]
+    lines += _restless(table)
     about = f"{table.model} on {table.data}, {table.steps} steps of {table.batch_size} samples over all ranks"
     return "\n".join([*lines, "", f"measured here: {about}", *_legend(table)]) + "\n"
 
@@ -116,6 +118,15 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
         cell.ljust(w) if n in (0, 8) else cell.rjust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))
     ]
     return ("  " + "  ".join(cells)).rstrip()
+
+
+def _restless(table: Table) -> list[str]:
+    """One line where steps scatter so much that ratios between strategies mean little."""
+    names = [row.strategy for row in table.rows if not row.failed and row.step.spread > RESTLESS * row.step.value]
+    if not names:
+        return []
+    busy = "other work on this machine, or too few steps; measure again before you believe a ratio"
+    return [f"  note  the steps of {', '.join(names)} scatter by more than {RESTLESS:.0%}: {busy}"]
 
 
 def _legend(table: Table) -> list[str]:

@@ -51,6 +51,13 @@ def test_what_scatter_hides_is_not_claimed() -> None:
     assert "not to be told from fsdp" in answer(table(row("ddp", 10, scatter=3), row("fsdp", 10.5)))
 
 
+def test_a_restless_machine_is_told_and_a_quiet_one_is_not() -> None:
+    restless = render(table(row("ddp", 10.0, scatter=4.0)))
+
+    assert "  note  the steps of ddp scatter by more than 30%" in restless
+    assert "scatter by more" not in render(table(row("ddp", 10.0)))
+
+
 def test_a_strategy_that_failed_has_a_row_with_its_reason() -> None:
     found = table(Row("pipeline", 2, failed="the model cannot be cut"))
     assert "  pipeline  failed: the model cannot be cut" in render(found)
