@@ -6,6 +6,7 @@ which are not modelled: they are part of the headroom that a budget needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ def of(func: Any, args: Any, out: Any) -> tuple[int, int]:
     if func is aten.convolution.default:
         return _convolution(args[0], args[1], out)
     if func is aten.convolution_backward.default:
-        return _convolution_backward(args[0], args[1], args[2])
+        return _convolution_backward(args[0], args[1], args[2], args[-1])
     # gloo gathers into a flat copy of the output, and reduces a copy of the input.
     if func is torch.ops.c10d._allgather_base_.default:
         return args[0].nbytes, 0
@@ -36,9 +37,12 @@ def _convolution(inputs: Tensor, weight: Tensor, outputs: Tensor) -> tuple[int, 
     return _copied(inputs) + weight.nbytes + outputs.nbytes, outputs.nbytes
 
 
-def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor) -> tuple[int, int]:
+def _convolution_backward(gradient: Tensor, inputs: Tensor, weight: Tensor, mask: Sequence[bool]) -> tuple[int, int]:
     scratch = SCRATCH_16_BIT * weight.nbytes if weight.element_size() == 2 else 0
-    return _copied(inputs) + inputs.nbytes + gradient.nbytes + weight.nbytes + scratch, weight.nbytes
+    # First the gradient of the input, which is then copied out of oneDNN's layout and once more; after that the weight's.
+    of_input = 3 * inputs.nbytes if mask[0] else 0
+    of_weight = _copied(inputs) + inputs.nbytes + gradient.nbytes + weight.nbytes + scratch
+    return max(of_input, of_weight), weight.nbytes
 
 
 def _copied(inputs: Tensor) -> int:

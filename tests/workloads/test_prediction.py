@@ -39,6 +39,7 @@ def really_allocated(wanted: TrainingRequest, folder: Path, *, steps: int = 3) -
     ("strategy", "options"),
     [
         ("single", {"model": "mlp"}),
+        ("single", {"model": "convnet", "batch_size": 64}),
         ("single", {"model": "mlp", "optimizer": "sgd"}),
         ("single", {"model": "gpt", "batch_size": 8}),
         ("single", {"model": "gpt", "batch_size": 8, "precision": "bf16"}),
