@@ -238,7 +238,7 @@ HEALTHY = [
 
 
 def test_healthy_trainings_are_left_alone() -> None:
-    recording, _ = jobs.watched(jobs.one_after_the_other, trainings=HEALTHY, timeout=200)
+    recording, _ = jobs.watched(jobs.one_after_the_other, trainings=HEALTHY, timeout=250)
     assert [(one.code, one.title, str(one.place)) for one in found(recording)] == []
 
 
