@@ -18,6 +18,7 @@ from distdoctor.launch.sources import with_sources
 from distdoctor.offers import Drill
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.run_folder import read_run
+from distdoctor.workloads.request import TrainingRequest
 
 EPOCHS = 2  # of trainings whose length the drill does not say
 
@@ -36,14 +37,19 @@ def planted(
     if not {"epochs", "steps"} & options.keys():
         options["epochs"] = EPOCHS
     asked = replace(request(strategy, **options), drills=(drill.plant,) if plants else ())
+    return recorded(asked, drill.needs_ranks, timeout=timeout, settings=settings)
+
+
+def recorded(
+    asked: TrainingRequest, ranks: int, *, timeout: float = 120, settings: Mapping[str, str] | None = None
+) -> Recording:
+    """The recording of this training after its end."""
     with tempfile.TemporaryDirectory() as folder:
-        results = run_ranks(
-            _rank, drill.needs_ranks, asked.to_json(), folder, dict(settings or {}), timeout=timeout, join=False
-        )
+        results = run_ranks(_rank, ranks, asked.to_json(), folder, dict(settings or {}), timeout=timeout, join=False)
         found = read_run(Path(folder))
         assert not found.troubles, found.troubles
         ends = {result.rank: _end(result) for result in results}
-        return with_sources(Recording(Job(world_size=drill.needs_ranks, ends=ends), found.ranks))
+        return with_sources(Recording(Job(world_size=ranks, ends=ends), found.ranks))
 
 
 def _end(result: RankResult) -> RankEnd:

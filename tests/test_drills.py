@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drill_jobs import planted
+from drill_jobs import planted, recorded
+from reference_training import request
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
 # Whoever hangs, dies or fills the memory needs a launcher that watches; the others need real ranks only, which start ten times
 # as fast in the fork server.
-FAMILIES = ("DD2", "DD3", "DD405", "DD410", "DD5", "DD8")
+FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD5", "DD8")
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
 # What only shows after a resumption has a test of its own.
 BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS and not drill.code.startswith("DD7")]
@@ -81,11 +82,18 @@ def test_a_resumption_that_begins_the_epoch_again_is_found(plants: bool, tmp_pat
     assert resumption.repeated == (resumption.into_epoch if plants else 0)
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "pipeline", "amp", "model-parallel", "tensor", "hybrid"])
-def test_a_healthy_training_is_silent(strategy: str, tmp_path: Path) -> None:
-    ranks = "1" if strategy == "single" else "2"
+@pytest.mark.parametrize("strategy", ["single", "fsdp", "pipeline", "amp", "model-parallel", "tensor", "hybrid"])
+def test_a_healthy_training_is_silent(strategy: str) -> None:
+    recording = recorded(request(strategy, epochs=2), 1 if strategy == "single" else 2)
 
-    code, report = run(tmp_path / "run", "--strategy", strategy, "--nproc", ranks, "--epochs", "2")
+    diagnosis = examine(recording, PLUGINS.checks.values())
+
+    assert [(finding.code, finding.title) for finding in diagnosis.findings] == []
+    assert {end.exit_code for end in recording.job.ends.values()} == {0}
+
+
+def test_a_healthy_training_is_silent_under_the_command(tmp_path: Path) -> None:
+    code, report = run(tmp_path / "run", "--strategy", "ddp", "--nproc", "2", "--epochs", "2")
 
     assert (code, report["findings"]) == (0, [])
     assert report["job"]["exit_code"] == 0
