@@ -42,6 +42,7 @@ _FLAGS = CALL.offsets["flags"]
 _DROPPED = int(CallFlag.DROPPED)
 _LONGEST_SOURCE = 1 << 20  # bytes
 _LOOKS = 3  # at the imported modules: when the first groups are made
+_FILES = 200  # read at most: where they lie on a slow disk, a rank must not wait for a whole repository
 _LIBRARY = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
 _MOST = 10_000  # handles followed at a time; a program that keeps more of them alive is not followed any further
 
@@ -73,6 +74,7 @@ class Handles:
         self._open: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._laid = False
         self._looks = 0
+        self._read: set[str] = set()  # the user's files
 
     def expect(self, call: int) -> None:
         """The user's line is about to get the handle of this call."""
@@ -84,8 +86,14 @@ class Handles:
     def lay_where_likely(self) -> None:
         """Be there before the first handle, when a module that the user has imported by now mentions handles. Takes 1 ms."""
         self._looks += 1
-        if not self._laid and self._looks <= _LOOKS and any(map(_mentions_handles, _users_files())):
-            self._lay()
+        if self._laid or self._looks > _LOOKS:
+            return
+        for path in _users_files():
+            if path not in self._read and len(self._read) < _FILES:
+                self._read.add(path)
+                if _mentions_handles(path):
+                    self._lay()
+                    return
 
     def _lay(self) -> None:
         self._laid = True
