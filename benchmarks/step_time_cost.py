@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 COUNT = 20_000
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
 
+    from distdoctor.probe import wrappers
     from distdoctor.probe.context import Rank
     from distdoctor.probe.step_times import StepTimes
     from distdoctor.probe.tape import Tape
@@ -45,7 +47,11 @@ def main() -> None:
         rank = Rank(folder, frozenset({"progress"}))
         rank.tape = Tape(folder, 0, 1, 0, 0)
         times = StepTimes(rank, rank.tape.rings["times"])
-        following, backward = times._around_next(nothing), times._around_backward(nothing)
+        asks, has, begins, ends = times.listeners()
+        torch_itself: Any = ModuleType("torch_itself")
+        torch_itself.following = torch_itself.backward = nothing
+        wrappers.listen(torch_itself, "following", before=asks, after=has)
+        wrappers.listen(torch_itself, "backward", before=begins, after=ends)
         bare = microseconds(lambda: nothing(0), rounds)
         step = iter(range(1, 1 << 40))
 
@@ -54,8 +60,8 @@ def main() -> None:
             times.stepped()
 
         parts = {
-            "next of a DataLoader": microseconds(lambda: following(0), rounds) - bare,
-            "backward": microseconds(lambda: backward(0), rounds) - bare,
+            "next of a DataLoader": microseconds(lambda: torch_itself.following(0), rounds) - bare,
+            "backward": microseconds(lambda: torch_itself.backward(0), rounds) - bare,
             "around the optimizer": microseconds(optimizer, rounds),
             "the record": microseconds(lambda: times.write(time.monotonic_ns(), next(step)), rounds),
         }

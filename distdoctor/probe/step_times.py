@@ -41,7 +41,7 @@ class StepTimes:
         """Lay the wrappers around `next` of DataLoaders and around `backward`."""
         from torch.utils.data import dataloader
 
-        asks, has, begins, ends = self._listeners()
+        asks, has, begins, ends = self.listeners()
         wrappers.listen(dataloader._BaseDataLoaderIter, "__next__", before=asks, after=has)
         wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
 
@@ -69,7 +69,7 @@ class StepTimes:
         self.waited = self.rank.waited_ns
         self._reset()
 
-    def _listeners(self) -> tuple[Callable[[Any], None], Callable[[], None], Callable[[Any], None], Callable[[], None]]:
+    def listeners(self) -> tuple[Callable[[Any], None], Callable[[], None], Callable[[Any], None], Callable[[], None]]:
         """What is done ahead of the next batch and when it is there, ahead of backward and when it has ended."""
         gradients_on, inside = torch.is_grad_enabled, torch._C._current_graph_task_id
 
