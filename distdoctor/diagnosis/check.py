@@ -48,7 +48,7 @@ class Check:
     facts: tuple[type[Any], ...]
     module: str
     live: bool = True  # may be asked while the job runs; its findings are then true at once
-    family: str = ""  # findings of one family explain one event: only the most specific is reported
+    family: str = ""  # of one family, notes on ranks that a graver finding names are left out
 
     @property
     def handbook(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -26,7 +27,7 @@ def examine(
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
     known: dict[type[Any], Any] = {}
-    findings: list[Finding] = []
+    families: dict[str, list[Finding]] = defaultdict(list)
     not_examined: list[NotExamined] = []
     examined: list[str] = []
     for check in checks:
@@ -41,14 +42,16 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            findings += check.look(recording, known)
+            families[check.family] += check.look(recording, known)
             examined.append(check.code)
         except NotSeen as reason:
             not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
         except Exception as error:
             failed = f"the check failed: {type(error).__name__}: {error}"
             not_examined.append(NotExamined(check.code, check.slug, failed))
-    findings.sort(key=_order)
+    findings = sorted(
+        families.pop("", []) + [one for family in families.values() for one in _told_once(family)], key=_order
+    )
     slugs = {cure.slug for finding in findings for cure in finding.cures}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
     return Diagnosis(
@@ -59,6 +62,15 @@ def examine(
         remedies=described,
         world_size=recording.world_size,
     )
+
+
+def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
+    """Without the notes on ranks that a graver finding of the same family names: it says more about the same event."""
+    graver = [set(finding.ranks) for finding in family if (finding.severity or NOTE) > NOTE]
+    for finding in family:
+        is_note = finding.severity == NOTE and bool(finding.ranks)
+        if not (is_note and any(ranks.issuperset(finding.ranks) for ranks in graver)):
+            yield finding
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:

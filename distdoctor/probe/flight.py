@@ -44,9 +44,7 @@ def _quietly(server: Any, path: str) -> Any:
     import torch
 
     library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
-    level = ctypes.c_int.in_dll(
-        library, "FLAGS_caffe2_log_level"
-    )  # torch 2.15 without glog; another build has no such name
+    level = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")  # torch without glog; another build has no such name
     before = level.value
     level.value = max(before, _WARNINGS_OFF)
     try:

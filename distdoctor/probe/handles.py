@@ -8,7 +8,6 @@ for the wrappers: a source file of the user's that mentions handles brings them,
 from __future__ import annotations
 
 import sys
-import sysconfig
 import time
 import weakref
 from collections.abc import Iterator
@@ -43,7 +42,6 @@ _DROPPED = int(CallFlag.DROPPED)
 _LONGEST_SOURCE = 1 << 20  # bytes
 _LOOKS = 3  # at the imported modules: when the first groups are made
 _FILES = 200  # read at most: where they lie on a slow disk, a rank must not wait for a whole repository
-_LIBRARY = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
 _MOST = 10_000  # handles followed at a time; a program that keeps more of them alive is not followed any further
 
 
@@ -51,7 +49,7 @@ def _users_files() -> Iterator[str]:
     """The source files of the user's modules that are imported, the main one among them."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__dict__", {}).get("__file__")  # not getattr: a lazy module would be imported by it
-        if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_LIBRARY):
+        if not isinstance(path, str) or not path.endswith(".py"):
             continue
         if sites.belongs_to_user(path):
             yield path
@@ -84,7 +82,7 @@ class Handles:
             self._lay()
 
     def lay_where_likely(self) -> None:
-        """Be there before the first handle, when a module that the user has imported by now mentions handles. Takes 1 ms."""
+        """Be there before the first handle, when a module that the user has imported by now mentions handles. Takes 2 to 6 ms."""
         self._looks += 1
         if self._laid or self._looks > _LOOKS:
             return

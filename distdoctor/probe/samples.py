@@ -17,6 +17,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,9 +40,7 @@ EVALUATION_BLOCKS = 8
 SET_EPOCH_EVENTS = 256  # a loop that calls set_epoch in every step must not push other events out of their ring
 WRAPPED_SAMPLERS = 32
 NOTED_OPTIMIZERS = 8
-KILL_AT = (
-    "DISTDOCTOR_KILL_AT"  # after so many optimizer steps the rank kills itself, because the user has asked for that
-)
+KILL_AT = "DISTDOCTOR_KILL_AT"  # after so many optimizer steps the rank kills itself, because the user asked for that
 FRAMES = 16  # between a draw and the library's own iterator; torch has up to eight
 _ACCELERATE = os.path.join("accelerate", "data_loader.py")
 
@@ -363,6 +362,25 @@ def _one_in(length: int, facts: SamplerFacts, flags: PassFlag) -> int:
     return kept_indices.one_in(share, blocks * BLOCK_INDICES)
 
 
+def _drawing(rank: Rank, stream: SamplesStream, original: Any) -> Any:
+    drawn, exhausted = stream.drawn, rank.guarded(stream.exhausted)
+
+    def _next_index(iterator: Any) -> Any:
+        try:
+            index = original(iterator)
+        except StopIteration:
+            exhausted(iterator)
+            raise
+        if not rank.silent:
+            try:
+                drawn(iterator, index)
+            except Exception as error:
+                rank.trouble("samples", error)
+        return index
+
+    return _next_index
+
+
 def install(rank: Rank) -> None:
     """Watch every DataLoader of this process from now on."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -377,7 +395,6 @@ def install(rank: Rank) -> None:
     stream.modes.install(rank)
     register_optimizer_step_pre_hook(rank.guarded(stream.stepped))
     made = rank.guarded(stream.made)
-    exhausted = rank.guarded(stream.exhausted)
     stream.noise = noise = worker_noise.install(rank, rank.tape)
     about_to_iterate = rank.guarded(noise.about_to_iterate)
 
@@ -403,24 +420,6 @@ def install(rank: Rank) -> None:
 
         return __init__
 
-    def drawing(original: Any) -> Any:
-        drawn = stream.drawn
-
-        def _next_index(iterator: Any) -> Any:
-            try:
-                index = original(iterator)
-            except StopIteration:
-                exhausted(iterator)
-                raise
-            if not rank.silent:
-                try:
-                    drawn(iterator, index)
-                except Exception as error:
-                    rank.trouble("samples", error)
-            return index
-
-        return _next_index
-
     wrappers.lay(dataloader.DataLoader, "__init__", constructing)
     wrappers.lay(dataloader._BaseDataLoaderIter, "__init__", iterating)
-    wrappers.lay(dataloader._BaseDataLoaderIter, "_next_index", drawing)
+    wrappers.lay(dataloader._BaseDataLoaderIter, "_next_index", partial(_drawing, rank, stream))

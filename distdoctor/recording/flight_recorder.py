@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -188,9 +189,15 @@ def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[Part]:
     size = math.ceil(len(paths) / (4 * workers))
     pieces = [paths[at : at + size] for at in range(0, len(paths), size)]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        for part, found in pool.map(_part, pieces):
-            troubles += found
-            yield part
+        try:
+            for part, found in pool.map(_part, pieces):
+                troubles += found
+                yield part
+        except BrokenProcessPool as broken:
+            raise UnreadableRecording(
+                "a process that read the dumps was killed, probably for want of memory",
+                way_out="Free memory, or examine the dumps of fewer ranks at a time.",
+            ) from broken
 
 
 def _part(paths: Sequence[Path]) -> tuple[Part, list[Trouble]]:

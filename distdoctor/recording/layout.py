@@ -604,9 +604,7 @@ class PassFlag(IntFlag):
     ITERABLE = 16
     GRADIENTS_ON = 32  # grad mode when the pass began
     REPLACEMENT = 64  # the sampler draws with replacement
-    HASHED = (
-        128  # `blocks` hold 32-bit digests: of indices that are no integers below 2^32, or of iterable data's samples
-    )
+    HASHED = 128  # `blocks` hold 32-bit digests: of indices that are no integers below 2^32, or of iterable samples
     BATCH_SAMPLER = 256  # the user's own batch sampler
     STEPPED = 512  # an optimizer stepped while this pass was running: it trains
     WHOLE = 1024  # torch's RandomSampler or SequentialSampler over all that the loader was given
@@ -614,11 +612,9 @@ class PassFlag(IntFlag):
     TRANSLATED = 4096  # indices are those of the data set below the Subsets
     UNTRANSLATED = 8192  # drawn from a Subset whose own indices could not be read
     UNORDERED = 16384  # the loader hands batches over as they come (in_order=False): stored in the order of drawing
-    EVENED = (
-        65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many whole batches
-    )
-    EVAL_MODE = 131072  # the model was in eval mode when the pass began
     TELLABLE = 32768  # iterable data with a set_epoch; `epoch_told`, `seed` and SHUFFLE are theirs, not a sampler's
+    EVENED = 65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many batches
+    EVAL_MODE = 131072  # the model was in eval mode when the pass began
 
 
 DTYPES: tuple[str, ...] = (

@@ -5,9 +5,10 @@ What it means    dist.all_reduce(x, async_op=True) comes back before x is reduce
                  waited: the handle was let go as it came.
 Why it hurts     No error, no hang: what reads x sees it half reduced, or not at all, and differently in each run. A tensor that
                  is changed too early changes what the others receive.
-How we know      The probe follows each handle that the user's own line gets back, from the second one of a job on. It saw it die,
-                 and nobody had called wait, is_completed, get_future or synchronize on it. A line is reported when none of its
-                 handles was ever asked, or more than one was dropped.
+How we know      The probe follows each handle that the user's own line gets back; in a program none of whose modules mentions
+                 async_op or irecv, from the second one on. It saw it die, and nobody had called wait, is_completed,
+                 get_future or synchronize on it. A line is reported when none of its handles was ever asked, or more than
+                 one was dropped.
 What to do       Keep the handle and call wait() before the tensor is read or written again; or leave async_op out.
 When it is fine  Handles that libraries keep to themselves; sends; barriers; the last prefetch of a loop that is left over; a rank
                  that an exception ended. With NCCL a torch.cuda.synchronize() does as well, so there it is only possible.

@@ -21,8 +21,6 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.standing import Doing
-from distdoctor.diagnosis.standstill import Standstill
 from distdoctor.diagnosis.timing import MILLISECOND, Late, Timing
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, seconds
@@ -32,24 +30,14 @@ from distdoctor.testing import recording
 
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang")
-def examine(verdict: Verdict, timing: Timing | None, standstill: Standstill | None) -> Iterator[Finding]:
+def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
     for event in verdict.told("DD123"):
-        if standstill is None or not all(_is_told_by_its_stack(standstill, rank) for rank in event.ranks):
-            yield _finding(verdict, event)
+        yield _finding(verdict, event)
     if timing is None or verdict.events:
         return
     for late in timing.late[:1]:
         if timing.is_late(late) and not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late)
-
-
-def _is_told_by_its_stack(standstill: Standstill, rank: int) -> bool:
-    """Whether DD115, DD116 or DD117 say what this rank does while the others wait for it."""
-    standing = standstill.standings.get(rank)
-    if standing is None or standing.process is None:
-        return False
-    kinds = (Doing.DATA, Doing.USER, Doing.CHECKPOINT)
-    return standing.process.is_stopped or (standing.doing in kinds and standstill.is_stuck(standing))
 
 
 def _in_every_step(timing: Timing, late: Late) -> Finding:

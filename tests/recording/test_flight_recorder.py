@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -151,6 +152,19 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
     for rank, log in alone.ranks.items():
         calls = [[log.call(row) for row in one.calls] for one in (log, together.ranks[rank])]
         assert calls[0] == calls[1]
+
+
+def test_a_reading_process_that_is_killed_is_said_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = list(write(tmp_path, skipped(3, 9)).iterdir())
+    monkeypatch.setattr(flight_recorder, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(flight_recorder.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(flight_recorder.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(flight_recorder, "read_dump", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+
+    with pytest.raises(UnreadableRecording, match="was killed"):
+        read_dumps(paths)
 
 
 @pytest.mark.parametrize("lost", range(1, 4))
