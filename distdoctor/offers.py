@@ -76,7 +76,8 @@ class Drill:
     `plant` is `package.module:function`, imported inside the ranks only and called with the `Training` before it starts;
     it registers callbacks there. `expect` is the verdict in words, `code` what must be reported, `ranks` who must be named
     (empty: not said). `strategies` restricts where it can be planted (empty: everywhere), `needs_ranks` is the smallest world,
-    `arguments` are settings of the workload that the illness needs to show (`{"epochs": 2}`).
+    `arguments` are settings of the workload that the illness needs to show (`{"epochs": 2}`), `deep` the stream that has to be
+    looked at in depth for it (`"memory"`, as `check-memory` does; empty: none).
     """
 
     slug: str
@@ -88,3 +89,4 @@ class Drill:
     strategies: tuple[str, ...] = ()
     needs_ranks: int = 2
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    deep: str = ""

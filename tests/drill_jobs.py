@@ -37,7 +37,8 @@ def planted(
     if not {"epochs", "steps"} & options.keys():
         options["epochs"] = EPOCHS
     asked = replace(request(strategy, **options), drills=(drill.plant,) if plants else ())
-    return recorded(asked, drill.needs_ranks, timeout=timeout, settings=settings)
+    deep = {"DISTDOCTOR_DEEP": drill.deep} if drill.deep else {}
+    return recorded(asked, drill.needs_ranks, timeout=timeout, settings={**deep, **(settings or {})})
 
 
 def recorded(

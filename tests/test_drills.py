@@ -23,7 +23,7 @@ pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
 # Whoever hangs, dies or fills the memory needs a launcher that watches; the others need real ranks only, which start ten times
 # as fast in the fork server.
-FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD5", "DD8")
+FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD412", "DD5", "DD8")
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
 # What only shows after a resumption has a test of its own.
 BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS and not drill.code.startswith("DD7")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 
 from distdoctor.errors import WrongUse
 from distdoctor.offers import Drill
+
+DEEP = "DISTDOCTOR_DEEP"  # what the probe reads
 
 
 def show_drills(strategy: str, blocked: Iterable[str] = ()) -> None:
@@ -51,3 +54,10 @@ def chosen(names: Sequence[str], strategy: str, known: dict[str, Drill], ranks: 
 def settings_of(drills: Iterable[Drill]) -> dict[str, Any]:
     """What the workload needs so that the illnesses show, unless the user says otherwise."""
     return {key: value for drill in drills for key, value in drill.arguments.items()}
+
+
+def look_deep(drills: Iterable[Drill]) -> None:
+    """Have the ranks look in depth at what these illnesses need to show, beside what is looked at so anyway."""
+    streams = {*os.environ.get(DEEP, "").split(","), *(drill.deep for drill in drills)} - {""}
+    if streams:
+        os.environ[DEEP] = ",".join(sorted(streams))

@@ -129,6 +129,7 @@ class _Wanted:
             backend=backend,
         )
         validate(self.request, ranks)
+        fire_drills.look_deep(drills)
         self.name = "-".join([strategy.name, *(drill.slug for drill in drills)])
         if backend is None and not devices.visible_gpus():
             notice("no GPU is visible: the ranks train on the CPU with gloo")

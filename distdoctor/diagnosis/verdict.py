@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from distdoctor.diagnosis import alignment
 from distdoctor.diagnosis.alignment import Divergence, Variant, divergences
 from distdoctor.diagnosis.collectives import Collectives, GroupCalls
@@ -292,6 +294,9 @@ class _Judge:
             return replace(event, code=BY_WHAT_DIFFERS[differs], guard=branch)
         if how != SKIPPED and (same_place or several):
             return replace(event, code="DD102", guard=branch)
+        meant = self._meant_for_a_subgroup(event)
+        if meant is not None:
+            return meant
         guard = self._guard_of(odd, usual, event.ranks, self._others(event))
         if guard is not None:
             event = _under(event, *guard)
@@ -301,9 +306,6 @@ class _Judge:
             if self._is_save(odd, usual):
                 return replace(event, code="DD125")
             return replace(event, code="DD112")
-        subgroup = self._subgroup_meant(event)
-        if subgroup is not None and not event.is_tie:
-            return replace(event, code="DD124", group=subgroup)
         return replace(event, code="DD101")
 
     def _as_ever(self, call: Call) -> bool:
@@ -354,16 +356,47 @@ class _Judge:
                 return True
         return False
 
-    def _subgroup_meant(self, event: Event) -> GroupCalls | None:
-        """Another group that consists of exactly the odd ranks: they meant that one."""
+    def _meant_for_a_subgroup(self, event: Event) -> Event | None:
+        """The event as a call on the wrong group, when exactly the members of a smaller one issued what no other rank ever did.
+
+        They may be the majority: then the others did not skip the call, they never had one there.
+        """
+        assert event.divergence is not None
         assert event.departure is not None
-        assert event.group is not None
-        if event.departure.how not in (ADDED, UNCLEAR) or len(event.ranks) < 2:
+        variants, how = event.divergence.variants, event.departure.how
+        if len(variants) > 2 or how == SWAPPED:
             return None
-        for group in self.facts.groups:
-            if set(group.members) == set(event.ranks) and len(group.members) < len(event.group.members):
-                return group
-        return None
+        found = []
+        for mine, other in (variants, variants[::-1]):
+            added = how in (ADDED, UNCLEAR) if mine.call is event.odd else how in (SKIPPED, UNCLEAR)
+            subgroup = self._group_of_exactly(mine.ranks, event.divergence.group)
+            if added and subgroup is not None and not self._passed(other.ranks, mine.call.site):
+                found.append(
+                    replace(
+                        event,
+                        code="DD124",
+                        ranks=mine.ranks,
+                        odd=mine.call,
+                        usual=other.call,
+                        group=subgroup,
+                        is_tie=False,
+                    )
+                )
+        return found[0] if len(found) == 1 else None
+
+    def _group_of_exactly(self, ranks: tuple[int, ...], larger: GroupCalls) -> GroupCalls | None:
+        """The group of these ranks; None where it is one of several alike: replicas that part do so along such groups."""
+        if not 1 < len(ranks) < len(larger.members):
+            return None
+        alike = [group for group in self.facts.groups if len(group.members) == len(ranks)]
+        if any(set(ranks).isdisjoint(group.members) for group in alike):
+            return None
+        return next((group for group in alike if set(group.members) == set(ranks)), None)
+
+    def _passed(self, ranks: Iterable[int], site: Site) -> bool:
+        """Whether one of these ranks has a call at this line on record."""
+        logs = [self.known.timeline(rank).log for rank in ranks]
+        return any(site in {log.site(number) for number in np.unique(log.calls["site"])} for log in logs)
 
     def _uneven_behind(self, event: Event) -> Uneven | None:
         """The uneven pass because of which the ranks parted: the odd ones ran out before."""

@@ -41,6 +41,41 @@ def loop(ranks: int = 4, steps: int = 4) -> Script:
     return script
 
 
+# --- the wrong group ---------------------------------------------------------------------------------------------------------
+
+
+def _norms_on_the_default_group(ranks: int, members: list[int], others: list[list[int]]) -> Recording:
+    script = recording(ranks).group("experts", members)
+    for number, one in enumerate(others):
+        script.group(f"g{number}", one)
+    for step in range(4):
+        script.collective("all_reduce", [64], group="experts", site="train.py:30 block")
+        if step == 2:
+            script.collective("all_reduce", [16], only=members, site="train.py:35 norm")
+        script.collective("all_reduce", [8], site="train.py:41 train").step()
+    return script.live()
+
+
+@pytest.mark.parametrize(("ranks", "members"), [(5, [3, 4]), (3, [0, 1]), (3, [1, 2]), (4, [0, 1]), (4, [0, 2, 3])])
+def test_members_of_a_smaller_group_that_forgot_to_name_it_are_told_whether_they_are_few_or_many(
+    ranks: int, members: list[int]
+) -> None:
+    assert codes(_norms_on_the_default_group(ranks, members, [])) == [("DD124", tuple(members))]
+
+
+def test_ranks_that_part_along_groups_that_all_have_did_not_forget_one() -> None:
+    assert codes(_norms_on_the_default_group(4, [0, 1], [[2, 3]]))[0][0] == "DD101"
+
+
+def test_a_rank_that_used_to_take_part_has_skipped_the_call_whatever_groups_there_are() -> None:
+    script = recording(3).group("pair", [0, 1])
+    for step in range(4):
+        script.collective("all_reduce", [16], site="train.py:35 norm").skipped_by(2 if step == 3 else ())
+        script.collective("all_reduce", [8], site="train.py:41 train").step()
+
+    assert codes(script.live()) == [("DD101", (2,))]
+
+
 # --- endings -----------------------------------------------------------------------------------------------------------------
 
 
