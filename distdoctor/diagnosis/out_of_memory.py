@@ -16,6 +16,18 @@ _OURS = re.compile(
 )
 
 
+# torch/utils/data/_utils/signal_handling.py and the storage's shared-memory code (2.11-2.15)
+_SHARED = re.compile(
+    r"out of shared memory|unable to (mmap|write|open|resize|allocate) .*shared|/dev/shm|killed by signal: Bus error|"
+    r"/torch_\d+.*No space left"
+)
+
+
+def shared_memory_in(words: str) -> str:
+    """The line of the exception that says that shared memory was asked for in vain; "" when none does."""
+    return next((line.strip() for line in reversed(words.splitlines()) if _SHARED.search(line)), "")
+
+
 @dataclass(frozen=True)
 class Request:
     """A request that could not be served. Bytes; 0: not said. `cached`: held by PyTorch's allocator, and not in use."""

@@ -13,34 +13,32 @@ Source           torch.utils.data.DataLoader, notes on multiprocessing; docker r
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding
+from distdoctor.diagnosis.check import NotApplicable, check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
-from distdoctor.recording.layout import EventKind
+from distdoctor.diagnosis.out_of_memory import shared_memory_in
+from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.words import by_site
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
-# torch/utils/data/_utils/signal_handling.py and the storage's shared-memory code (2.11-2.15)
-_SHARED = re.compile(
-    r"out of shared memory|unable to (mmap|write|open|resize) .*shared|/dev/shm|killed by signal: Bus error|/torch_\d+.*"
-    r"No space left"
-)
 
 
-@check("DD413", "host-memory", severity=WARNING)
-def examine(memory: Memory) -> Iterator[Finding]:
-    died = {rank.rank: words for rank in memory.each() if (words := _last_words(rank))}
-    if died:
-        yield _shared_memory(memory, died)
-        return
+@check("DD413", "host-memory", severity=WARNING, family="hang")
+def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]:
+    told = [_shared_memory(verdict, event, memory) for event in _died(verdict)] if verdict is not None else []
+    yield from told
+    if memory is None and not told:
+        raise NotApplicable("no memory was recorded")
     by_host: dict[str, list[RankMemory]] = defaultdict(list)
-    for rank in memory.each():
+    for rank in memory.each() if memory is not None and not told else ():
         by_host[rank.log.host].append(rank)
     for host, ranks in sorted(by_host.items()):
         found = _short(host, ranks)
@@ -48,29 +46,49 @@ def examine(memory: Memory) -> Iterator[Finding]:
             yield found
 
 
-def _last_words(rank: RankMemory) -> str:
-    events = rank.log.events[rank.log.events["kind"] == EventKind.EXCEPTION]
-    words = [rank.log.text(int(event["text"])) for event in events]
-    return next((one for one in words if _SHARED.search(one)), "")
+def _died(verdict: Verdict) -> Iterator[Event]:
+    """The events in which a worker's own words name the shared memory."""
+    for event in verdict.told("DD110"):
+        if event.ranks and event.ending is not None and shared_memory_in(event.ending.words):
+            yield event
 
 
-def _shared_memory(memory: Memory, died: dict[int, str]) -> Finding:
-    ranks = tuple(sorted(died))
-    one = memory.ranks[ranks[0]]
-    size, free = one.last("shm_size"), one.last("shm_free")
+def _shared_memory(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
+    ending = event.ending
+    assert ending is not None
+    own = memory.ranks.get(ending.rank) if memory is not None else None
+    size, free, workers = (own.last("shm_size"), own.last("shm_free"), own.most("workers")) if own else (0, 0, 0)
+    place, words = ending.site, shared_memory_in(ending.words)
+    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    stuck = [call for wait in event.waiting for call in wait.calls]
+    role = "asked for the batch" + (f": `{line[:80]}`" if line else "")
     return Finding(
         title="a DataLoader worker found no room in shared memory",
-        ranks=ranks,
-        place=one.site,
-        evidence={"exception": died[ranks[0]], "shm_size": size, "shm_free": free, "workers": one.most("workers")},
-        why=f"{' '.join(died[ranks[0]].split())[:200]}"
-        + (f"; /dev/shm has {mib(size)}, {mib(free)} of it were free when it was looked at last" if size else ""),
+        ranks=event.ranks,
+        place=place,
+        places=(*([Place(place, event.ranks, role)] if place else []), *by_site(verdict, stuck)),
+        evidence={
+            "exception": ending.words,
+            "shm_size": size,
+            "shm_free": free,
+            "workers": workers,
+            "traceback": ending.traceback,
+            "failed_after_it": echoes,
+        },
+        why=words[:200]
+        + (f"; /dev/shm has {mib(size)}, {mib(free)} of it were free when it was looked at last" if size else "")
+        + (f"; {named(echoes)} failed after it, for lack of a peer" if echoes else "")
+        + (f"; its traceback is in {ending.traceback}" if ending.traceback else ""),
         cures=(
-            Cure("lower-host-memory", change="docker run --shm-size, or fewer workers and a smaller prefetch_factor"),
+            Cure(
+                "lower-host-memory",
+                change="a larger /dev/shm (docker run --shm-size), smaller batches, fewer workers or a smaller prefetch_factor",
+            ),
         ),
         confidence=CERTAIN,
         severity=ERROR,
-        at_ns=one.at_ns,
+        at_ns=event.at_ns,
     )
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.out_of_memory import request_of
+from distdoctor.diagnosis.out_of_memory import request_of, shared_memory_in
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site
@@ -38,8 +38,9 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
 @check("DD110", "rank-died", severity=ERROR, family="hang")
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
-        if event.ranks and event.ending is not None and request_of(event.ending.words) is not None:
-            continue  # DD408 says more about it
+        words = event.ending.words if event.ranks and event.ending is not None else ""
+        if request_of(words) is not None or shared_memory_in(words):
+            continue  # DD408 or DD413 says more about it
         yield _finding(verdict, event) if event.ranks else _unknown(event)
 
 
