@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from distdoctor.attach import permission, py_spy, pystack
 from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
+from distdoctor.attach.links import dead_links
 from distdoctor.attach.processes import FoundJob, Host, Process
 from distdoctor.attach.py_spy import Dump
-from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks, ThreadStack
+from distdoctor.recording.stacks import Link, ProcessStacks, RankStacks, Stacks, ThreadStack
 
 # A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
 AWAKE_SHARE = 0.05
@@ -42,8 +43,15 @@ def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks
             pids[process.pid] = process
     samples = _samples([*pids], [pid for pid, process in pids.items() if process.is_python], manner)
     native, cpp_threads = _native_frames(samples[-1], manner)
+    links: dict[int, tuple[Link, ...]] = {}
+    for job in jobs:
+        links |= dead_links({process.pid: rank for rank, process in job.ranks.items()})
     seen = {
-        pid: replace(_process(process, samples, native.get(pid)), cpp_threads=cpp_threads.get(pid, ()))
+        pid: replace(
+            _process(process, samples, native.get(pid)),
+            cpp_threads=cpp_threads.get(pid, ()),
+            links=links.get(pid, ()),
+        )
         for pid, process in pids.items()
     }
     return [_stacks(job, host, seen, samples, manner) for job in jobs]

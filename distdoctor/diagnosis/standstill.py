@@ -11,7 +11,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
 from distdoctor.diagnosis.standing import Doing, Standing, is_held_by_kernel, standing_of
 from distdoctor.recording.recording import Recording, Site
-from distdoctor.recording.stacks import ProcessStacks, Stacks
+from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
 
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
 QUIET_BYTES = 64 * 1024
@@ -50,6 +50,18 @@ class Standstill:
     def others(self) -> tuple[Standing, ...]:
         """The ranks that others may wait for: they are in no communication."""
         return tuple(s for s in self.standings.values() if not s.waits_for_ranks)
+
+    @cached_property
+    def cut(self) -> tuple[tuple[int, Link], ...]:
+        """(rank, connection) of every dead connection between ranks, when somebody has waited for long."""
+        if not self.waiting or not self.exceeds_patience(self.waited_seconds):
+            return ()
+        return tuple(
+            (rank, link)
+            for rank, process in self.stacks.processes()
+            for link in process.links
+            if link.peer >= 0 or self.stacks.elsewhere
+        )
 
     def of_kind(self, *kinds: Doing) -> Iterable[Standing]:
         return (standing for standing in self.standings.values() if standing.doing in kinds)

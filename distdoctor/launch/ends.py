@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from distdoctor.launch.kernel_kills import KernelKills
 from distdoctor.launch.processes import exit_code_and_signal, is_alive, send, status
 from distdoctor.recording.recording import RankEnd
 
 # What launchers send to the ranks that are left over when one has failed, or when the user pressed Ctrl-C.
 LAUNCHERS_SIGNALS = frozenset({signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _UNSEEN_ENDS_MS = 50  # how often to look where the kernel offers no pidfd
+_COUNTERS_MS = 1000  # how often to read what the kernel counts: 50 us a rank, in the launcher
 
 
 @dataclass
@@ -24,6 +26,7 @@ class _Watched:
     pid: int
     started: int
     fd: int = -1
+    kills: KernelKills | None = None
 
 
 class Ends:
@@ -49,7 +52,8 @@ class Ends:
             for rank, pid in ranks.items():
                 self._forget(rank)
                 now = status(pid)
-                self._watched[rank] = watched = _Watched(rank, pid, now.started if now else 0)
+                watched = _Watched(rank, pid, now.started if now else 0, kills=KernelKills.of(pid) if now else None)
+                self._watched[rank] = watched
                 try:
                     watched.fd = os.pidfd_open(pid)
                 except OSError:
@@ -107,9 +111,10 @@ class Ends:
                 for watched in waiting:
                     if watched.fd >= 0:
                         poll.register(watched.fd, select.POLLIN)
-            poll.poll(_UNSEEN_ENDS_MS if any(w.fd < 0 for w in waiting) else None)
+            poll.poll(_UNSEEN_ENDS_MS if any(w.fd < 0 for w in waiting) else _COUNTERS_MS if waiting else None)
             with self._lock:
                 self._collect()
+                self._read_counters()
             try:
                 os.eventfd_read(self._wake)
             except BlockingIOError:
@@ -125,7 +130,17 @@ class Ends:
             if found is None or found.started != watched.started:
                 self._ends[rank] = RankEnd(None, at_ns=now)  # collected by its parent before we could look
             elif found.ended:
-                self._ends[rank] = self._judged(rank, *exit_code_and_signal(found.wait_status), now)
+                end = self._judged(rank, *exit_code_and_signal(found.wait_status), now)
+                self._ends[rank] = _with_counters(end, watched.kills)
+
+    def _read_counters(self) -> None:
+        """What the kernel has counted by now, for the ranks that still run."""
+        now = time.monotonic()
+        for rank, watched in self._watched.items():
+            if watched.kills is not None and rank not in self._ends:
+                readings = watched.kills.readings
+                if now - readings[-1].at >= 0.9 * _COUNTERS_MS / 1000:
+                    watched.kills.look(now)
 
     def _judged(self, rank: int, exit_code: int | None, number: int, at_ns: int) -> RankEnd:
         ended_by_launcher = rank in self._survivors and (
@@ -138,11 +153,21 @@ class Ends:
         with self._lock:
             end = self._ends.get(rank)
             if end is not None and end.exit_code is None and not end.signal:
+                watched = self._watched.get(rank)
                 judged = self._judged(rank, exit_code, signal, end.at_ns)
-                self._ends[rank] = replace(judged, at_ns=end.at_ns)
+                self._ends[rank] = _with_counters(judged, watched.kills if watched is not None else None)
 
     def _forget(self, rank: int) -> None:
         watched = self._watched.pop(rank, None)
         if watched is not None and watched.fd >= 0:
             os.close(watched.fd)
         self._ends.pop(rank, None)
+
+
+def _with_counters(end: RankEnd, kills: KernelKills | None) -> RankEnd:
+    """The end of a rank that failed, with what the kernel says about memory."""
+    if kills is None or not (end.signal or end.exit_code):
+        return end
+    kills.look()
+    count, limit = kills.lately()
+    return replace(end, kernel_kills=count, memory_limit=limit, kernel_counter=kills.counter)

@@ -1,6 +1,6 @@
 """The stream of memory: how much there is after each optimizer step, what it is for, and who keeps tensors.
 
-By default a step costs two looks at /proc/self/statm (2 us each) and, where CUDA is in use, one at the allocator's own counters;
+By default a step costs two looks at /proc/self/statm (2 us each), a note at the beginning of each phase (2 us each) and, where CUDA is in use, one at the allocator's own counters;
 nothing waits for a device. Bytes by category are counted in the first steps and then rarely. The user's variables are looked at
 after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these looks grows with the training.
 
@@ -103,6 +103,7 @@ class MemoryStream(Stream):
         self.evaluations.install()
         self.rank.on_exception.append(self.guarded(self.failed))
         self._write(0, 0)
+        self.tape.rings["doing"].write(time.monotonic_ns(), 0, Phase.START, 0)
         if self.deep:
             from distdoctor.probe.activations import DeepLooks
 
@@ -116,6 +117,8 @@ class MemoryStream(Stream):
         if self.deep_looks is not None and not self.off and not self.rank.silent:
             self.deep_looks.leave(self.phase)
         self.phase = phase
+        site = self.tape.texts.id(sites.user_site())
+        self.tape.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, phase, site)
 
     def _around_grad(self, original: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:

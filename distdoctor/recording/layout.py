@@ -322,6 +322,19 @@ SPOT = Record(
 )
 
 
+# What the rank is at: one record, rewritten whenever a phase begins. It is still there when the kernel has killed the rank.
+DOING = Record(
+    "doing",
+    [
+        ("seq", "Q"),
+        ("at_ns", "q"),  # the phase began
+        ("step", "Q"),  # steps that were over
+        ("phase", "I"),
+        ("site", "I"),  # text id: the user's line at which it began
+        ("end", "Q"),
+    ],
+)
+
 # The stream of memory. Bytes throughout; 0 where nothing was measured.
 MEMORY = Record(
     "memory",
@@ -656,7 +669,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
 # Sections that a tape has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {
     "gradients": ((TENSOR, 3072), (UPDATE, 1536), (DIGEST, 8192), (SPOT, 256)),
-    "memory": ((MEMORY, 512), (HOLDER, 256), (SAVED, 192), (PEAK, 128)),
+    "memory": ((MEMORY, 512), (HOLDER, 256), (SAVED, 192), (PEAK, 128), (DOING, 1)),
 }
 RECORDS = {record.name: record for rings in (RINGS, *MORE_RINGS.values()) for record, _ in rings}
 TEXT_BYTES = 384 * 1024

@@ -91,13 +91,23 @@ class RankEnd:
     """How the process of one rank ended, as whoever watched it saw it.
 
     `exit_code` is the process's own (0-255), None while unknown; `signal` is the number that killed it, 0 for none.
-    `ended_by_launcher`: the launcher or distdoctor sent that signal because of another rank.
+    `ended_by_launcher`: the launcher or distdoctor sent that signal because of another rank. `kernel_kills`: how many processes
+    the kernel had just killed for lack of memory, by the file `kernel_counter`: of the rank's cgroup, or /proc/vmstat of its
+    host; None: not known. `memory_limit`: bytes, of the cgroup that was short of memory; 0: none was, or it is not known.
     """
 
     exit_code: int | None
     signal: int = 0
     ended_by_launcher: bool = False
     at_ns: int = 0  # monotonic of the rank's host; 0: unknown
+    kernel_kills: int | None = None
+    memory_limit: int = 0
+    kernel_counter: str = ""
+
+    @property
+    def killed_for_memory(self) -> bool:
+        """The kernel's out-of-memory killer was at work when it died of SIGKILL."""
+        return self.signal == 9 and not self.ended_by_launcher and bool(self.kernel_kills)
 
 
 @dataclass(frozen=True)

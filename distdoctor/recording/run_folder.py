@@ -140,6 +140,15 @@ def job_to_json(job: Job) -> str:
             "signal": end.signal,
             "ended_by_launcher": end.ended_by_launcher,
             "at_ns": end.at_ns,
+            **(
+                {
+                    "kernel_kills": end.kernel_kills,
+                    "memory_limit": end.memory_limit,
+                    "kernel_counter": end.kernel_counter,
+                }
+                if end.kernel_kills is not None
+                else {}
+            ),
         }
         for rank, end in sorted(job.ends.items())
     }

@@ -65,6 +65,19 @@ class ThreadStack:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A TCP connection that is dead: `unacknowledged` bytes were sent again `resent` times in a row.
+
+    `peer` is the rank at the other end, -1 where that is no rank of this host; `address` is the other end's, `host:port`.
+    """
+
+    peer: int
+    address: str
+    unacknowledged: int
+    resent: int
+
+
+@dataclass(frozen=True)
 class ProcessStacks:
     """One process, as seen in two or more samples.
 
@@ -73,7 +86,7 @@ class ProcessStacks:
     let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core.
     `still_seconds` is how long ago the main thread last ran, None when the kernel does not tell; `age_seconds` how long ago the
     process was started. `bytes_moved` counts what it read and wrote meanwhile. `trouble` says why there are no stacks, `way_in`
-    the setting that would give them.
+    the setting that would give them. `links` are its dead connections.
     """
 
     pid: int
@@ -95,6 +108,7 @@ class ProcessStacks:
     held_gil: bool = False  # the main thread held the GIL in every sample
     trouble: str = ""
     way_in: str = ""
+    links: tuple[Link, ...] = ()
 
     @property
     def main(self) -> ThreadStack | None:

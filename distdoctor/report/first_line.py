@@ -39,6 +39,8 @@ def _at_work(recording: Recording, base: str) -> str:
     seconds = standstill.stacks.observed_seconds
     if standstill.waiting and len(standstill.waiting) == ranks and waited >= 1:
         patience = standstill.stacks.patience_seconds
+        if waited >= patience:
+            return f"{count} wait for each other since {waited:.0f} s, and their stacks do not say why"
         return f"{count} wait since {waited:.0f} s, which is too early to tell ({patience:.0f} s are); run it again"
     at_work = sum(map(standstill.is_moving, standstill.standings.values()))
     return f"{count}, {at_work} of them seen moving within {seconds:.1f} s"

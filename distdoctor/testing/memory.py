@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
+from distdoctor.recording.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.tape_reader import dtype_of
 from distdoctor.testing.rank_log import LogBuilder, site_of
@@ -30,7 +30,7 @@ class MemoryJob:
         self.world_size = ranks
         self.logs = [LogBuilder(rank, world_size=ranks) for rank in range(ranks)]
         self.rows: list[dict[str, list[dict[str, Any]]]] = [
-            {record.name: [] for record in (MEMORY, HOLDER, SAVED, PEAK)} for _ in range(ranks)
+            {record.name: [] for record in (MEMORY, HOLDER, SAVED, PEAK, DOING)} for _ in range(ranks)
         ]
         self.steps = 0
         self._ends: dict[int, RankEnd] = {}
@@ -95,6 +95,16 @@ class MemoryJob:
         now = log.now
         self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}
         self._ends[rank] = RankEnd(1, at_ns=now)
+        return self
+
+    def is_killed(self, rank: int, phase: Phase, site: str, *, kills: int | None, limit: int = 0) -> Self:
+        """SIGKILL ends this rank in that phase, begun at `site`; the kernel counts `kills` for lack of memory."""
+        log = self.logs[rank]
+        self._append(rank, "doing", step=self.steps, phase=int(phase), site=log.text(site_of(site)), at_ns=log.at(None))
+        now = log.at(None)
+        self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}
+        counter = "/sys/fs/cgroup/memory.events" if kills is not None else ""
+        self._ends[rank] = RankEnd(None, 9, False, now, kills, limit, counter)
         return self
 
     def _append(self, rank: int, section: str, /, **fields: Any) -> None:

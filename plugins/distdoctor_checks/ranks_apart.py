@@ -35,6 +35,8 @@ Variant = list[Standing]
 def examine(standstill: Standstill, verdict: Verdict | None) -> Iterator[Finding]:
     if verdict is not None and verdict.facts.timelines:
         return  # what was recorded says more
+    if standstill.cut:
+        return  # who is ahead has what the other waits for: the network is dead (DD122)
     if not standstill.recording.job.running:
         raise NotApplicable("the job does not run any more")
     waiting = list(standstill.of_kind(*IN_CALLS))

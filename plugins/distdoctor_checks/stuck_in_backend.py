@@ -5,7 +5,9 @@ What it means    All ranks of the group are inside the same call with equal argu
                  program: the network, the transport, a kernel, a device.
 Why it hurts     The program is innocent; reading it again wastes the night.
 How we know      The counts and the signatures of all members agree, all sit in the call, and nobody has moved for five
-                 times the job's 99th percentile step, at least ten seconds.
+                 times the job's 99th percentile step, at least ten seconds. Where the ranks talk by TCP (gloo, NCCL's
+                 sockets), the kernel's table of connections shows the link on which nothing arrives: bytes that were sent
+                 again three times or more in a row and never acknowledged.
 What to do       Look at links and devices of the ranks named; NCCL_DEBUG and the flight recorder say which one does not
                  answer.
 When it is fine  A first collective that builds connections, a very large one on a slow link.
@@ -29,12 +31,16 @@ from distdoctor.testing import recording
 
 @check("DD122", "stuck-in-backend", severity=ERROR, family="hang")
 def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[Finding]:
-    if verdict is not None:
-        yield from (_finding(verdict, event) for event in verdict.told("DD122"))
-    elif standstill is not None:
-        yield from seen_in_backend(standstill)
-    else:
+    if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
+    events = verdict.events if verdict is not None else ()
+    if standstill is not None and (standstill.cut or not events) and all(event.code in _WAITS for event in events):
+        yield from seen_in_backend(standstill, verdict)
+    elif verdict is not None:
+        yield from (_finding(verdict, event) for event in verdict.told("DD122"))
+
+
+_WAITS = ("DD122", "DD123")  # what a recording says of ranks that wait, and not of the reason
 
 
 def _finding(verdict: Verdict, event: Event) -> Finding:

@@ -14,16 +14,21 @@ Source           torch.distributed: group=None means the default process group.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.collectives import GroupCalls
 from distdoctor.diagnosis.edit import replaced
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Cure, Finding
+from distdoctor.diagnosis.standing import line_of
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, of_variants, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
+
+_GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+(?:\[\w+\])?)")
 
 
 @check("DD124", "wrong-group", severity=ERROR, family="hang")
@@ -39,7 +44,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     assert event.usual is not None
     larger, odd = event.divergence.group, event.odd
     source = verdict.recording.sources.get(odd.site.path, "")
-    edit = replaced(source, odd.site.line, ")", ", group=group)") if source.count("\n") else ""
+    name = _name_of(event.group, verdict)
+    edit = replaced(source, odd.site.line, ")", f", group={name})") if name and source.count("\n") else ""
     return Finding(
         title=f"issued {short(odd)} on {larger.words}, where the others are at {at(event.usual.site)}: most likely meant for "
         f"{event.group.words}",
@@ -57,6 +63,17 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         ),
         at_ns=event.at_ns,
     )
+
+
+def _name_of(group: GroupCalls, verdict: Verdict) -> str:
+    """What the program calls the group where it uses it, "" when that is not to be seen."""
+    for track in group.tracks.values():
+        call = track.call(track.count)
+        line = line_of(verdict.recording.sources, call.site) if call is not None else ""
+        found = _GROUP.search(line)
+        if found:
+            return found[1]
+    return ""
 
 
 def sick() -> Recording:

@@ -6,6 +6,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.stacks import Link
 from distdoctor.testing.looks import TORCH, frame, in_collective, looked_at, rank, torch_frame
 
 PLUGINS = plugins.load()
@@ -91,3 +92,35 @@ def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD126", (0, 1), POSSIBLE)
     assert finding.why.endswith("train.py:14 is inside `if loss < best:` (line 13)")
+
+
+def _cut(*numbers: int, peer: int, **more: object) -> Recording:
+    links = (Link(peer, "10.0.0.2:4711", 210_000, 7),)
+    ranks = [in_collective(0, site="train.py:12 step", links=links)]
+    return looked_at(*ranks, *(in_collective(one, site="train.py:9 step") for one in numbers), **more)
+
+
+def test_a_dead_connection_is_the_reason_even_where_one_rank_is_a_call_ahead() -> None:
+    (finding,) = examine(_cut(1, peer=1), HANGS, PLUGINS.remedies, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0, 1), LIKELY)
+    assert finding.title.startswith("the connection from rank 0 to rank 1 (10.0.0.2:4711) is dead")
+
+
+def test_a_dead_connection_to_another_host_is_named_by_its_address() -> None:
+    (finding,) = examine(_cut(peer=-1, elsewhere=(1,)), HANGS, PLUGINS.remedies, live=True).findings
+
+    assert (finding.code, finding.ranks) == ("DD122", (0,))
+    assert "10.0.0.2:4711, on another host" in finding.title
+
+
+def test_a_dead_connection_to_something_that_is_no_rank_accuses_nobody() -> None:
+    assert examine(_cut(1, peer=-1), HANGS, PLUGINS.remedies, live=True).findings[0].code == "DD126"
+
+
+def test_ranks_in_a_call_that_was_given_a_group_may_be_in_different_groups() -> None:
+    given = {"group": "<ProcessGroup at 0x7f>"}
+    finding = seen(*(in_collective(number, site="train.py:9 step", arguments=given) for number in range(2)))
+
+    assert (finding.code, finding.confidence) == ("DD122", POSSIBLE)
+    assert "two groups in different order" in finding.why
