@@ -19,6 +19,8 @@ from distdoctor.recording.read_any import read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.run_folder import JOB_FILE, read_run, tape_paths
 
+IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
+
 
 def find_run(path: Path | None) -> Path:
     """The run folder that the user means: the one given, the newest below it, or the latest of this working directory.
@@ -77,10 +79,14 @@ def diagnose(
 def with_what_was_seen_live(diagnosis: Diagnosis, live: Diagnosis | None) -> Diagnosis:
     """The diagnosis after the end, led by findings that were true while the job ran and that its end has wiped out.
 
-    A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died.
+    A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
+    of the time when the connections could still be looked at.
     """
     if live is None:
         return diagnosis
+    seen = {finding.ranks: finding for finding in live.findings if finding.code == IN_BACKEND}
+    kept = [seen.get(one.ranks, one) if one.code == IN_BACKEND else one for one in diagnosis.findings]
+    diagnosis = replace(diagnosis, findings=tuple(kept))
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     wiped = tuple(finding for finding in live.findings if (finding.code, finding.ranks) not in known)
     if not wiped:

@@ -17,7 +17,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import DoctorError
-from distdoctor.launch.post_mortem import recorded_streams
+from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
 from distdoctor.launch.pulse import Pulse
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
@@ -113,15 +113,19 @@ class Watcher:
             self._leaving = {rank for rank, log in recording.ranks.items() if np.isin(log.events["kind"], _LAST).any()}
             streams = recorded_streams(self._folder, recording)
             recording = replace(recording, streams=streams)
-            if seen is not None:
-                recording = replace(recording, stacks=seen.stacks, backend=seen.backend)
-            diagnosis = suppress(
-                examine(recording, self._checks, self._remedies, live=True), recording.sources, self._ignored
-            )
+            diagnosis = self._examined(recording, seen)
+            if seen is None and self._closer is not None and not self.is_hung and _is_in_backend(diagnosis):
+                diagnosis = self._examined(recording, self._closer())
             self.last = diagnosis
             if tell:
                 self._tell_news(diagnosis)
             return diagnosis
+
+    def _examined(self, recording: Recording, seen: Recording | None) -> Diagnosis:
+        if seen is not None:
+            recording = replace(recording, stacks=seen.stacks, backend=seen.backend)
+        found = examine(recording, self._checks, self._remedies, live=True)
+        return suppress(found, recording.sources, self._ignored)
 
     def _tell_news(self, diagnosis: Diagnosis) -> None:
         """Tell each finding once. When a rank has failed, only at the second look: by then most jobs are over and reported."""
@@ -207,6 +211,10 @@ class Watcher:
 
 
 _Key = tuple[object, ...]
+
+
+def _is_in_backend(diagnosis: Diagnosis) -> bool:
+    return any(finding.code == IN_BACKEND for finding in diagnosis.findings)
 
 
 def hang_codes(checks: Iterable[Check]) -> frozenset[str]:
