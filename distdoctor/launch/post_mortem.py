@@ -84,9 +84,9 @@ def with_what_was_seen_live(diagnosis: Diagnosis, live: Diagnosis | None) -> Dia
     """
     if live is None:
         return diagnosis
-    seen = {finding.ranks: finding for finding in live.findings if finding.code == IN_BACKEND}
-    kept = [seen.get(one.ranks, one) if one.code == IN_BACKEND else one for one in diagnosis.findings]
-    diagnosis = replace(diagnosis, findings=tuple(kept))
+    if any(finding.code == IN_BACKEND for finding in live.findings):
+        kept = tuple(finding for finding in diagnosis.findings if finding.code != IN_BACKEND)
+        diagnosis = replace(diagnosis, findings=kept)
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     wiped = tuple(finding for finding in live.findings if (finding.code, finding.ranks) not in known)
     if not wiped:
