@@ -142,6 +142,15 @@ class Shortage:
     at_ns: int
 
 
+@dataclass(frozen=True)
+class Doing:
+    """What a rank was at when its recording ended: the phase of which step, and the user's line at which the phase began."""
+
+    phase: Phase
+    step: int
+    began_at: Site
+
+
 class RankMemory:
     """The stream of one rank. `rows` have the fields of `layout.MEMORY`, one for each step that was written down."""
 
@@ -231,6 +240,29 @@ class RankMemory:
             text, at_ns = self.log.text(int(event["text"])), int(event["at_ns"]) + self.log.monotonic_to_wall_ns
             return Shortage(text, int(event["a"]), int(event["b"]), int(event["c"]), at_ns)
         return None
+
+    @property
+    def doing(self) -> Doing | None:
+        """What it was at last."""
+        for row in self.log.rows("doing")[-1:]:
+            return Doing(Phase(int(row["phase"])), int(row["step"]) + 1, self.log.site(row["site"]))
+        return None
+
+    def growth(self) -> tuple[float, int]:
+        """(bytes per step by which resident memory has grown steadily to the end, over so many steps); (0, 0) without."""
+        rows = self.rows[self.rows["step"] > 3]  # by then everything is made
+        if len(rows) < 12:
+            return 0.0, 0
+        steps, sizes = np.asarray(rows["step"], np.float64), np.asarray(rows["rss"], np.float64)
+        if not grows_steadily(steps, sizes):
+            return 0.0, 0
+        return slope(steps, sizes), int(steps[-1] - steps[0])
+
+    def fastest_growing(self) -> tuple[Holder, float] | None:
+        """The variable that was seen to grow most in a step, and by how many bytes; None when none grew from look to look."""
+        found = [(holder, holder.per_step(looks)) for holder in self.holders
+                 if (looks := holder.graph_growth or holder.plain_growth)]  # fmt: skip
+        return max(found, key=lambda one: one[1], default=None)
 
     def saved(self) -> list[tuple[int, str, str, Site]]:
         """(bytes, path, class, line) of each module in the step in which the modules together kept most (deep mode)."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from distdoctor.recording.recording import RankEnd
+
 HOST, DEVICE = "host memory", "device memory"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
@@ -26,6 +28,15 @@ _SHARED = re.compile(
 def shared_memory_in(words: str) -> str:
     """The line of the exception that says that shared memory was asked for in vain; "" when none does."""
     return next((line.strip() for line in reversed(words.splitlines()) if _SHARED.search(line)), "")
+
+
+# torch/utils/data/dataloader.py and _utils/signal_handling.py (2.11-2.15)
+_WORKER_KILLED = re.compile(r"DataLoader worker.*(killed by signal: Killed|exited unexpectedly)")
+
+
+def lost_its_worker(words: str, end: RankEnd | None) -> bool:
+    """Whether the exception says that a DataLoader worker was killed, just when the kernel killed for lack of memory."""
+    return bool(end is not None and end.kernel_kills and _WORKER_KILLED.search(words))
 
 
 @dataclass(frozen=True)

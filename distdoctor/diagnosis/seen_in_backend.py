@@ -61,7 +61,7 @@ def _cut(standstill: Standstill) -> Finding:
         title=f"the connection from rank {rank} to {where} is dead: the same bytes were sent {link.resent} times again and never "
         "acknowledged",
         ranks=tuple(sorted({one for number, other in standstill.cut for one in (number, other.peer) if one >= 0})),
-        confidence=LIKELY,
+        confidence=LIKELY if link.peer >= 0 else POSSIBLE,
         place=standstill.standings[rank].site,
         places=standstill.places(standstill.standings[rank]),
         evidence={

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_address
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
@@ -15,6 +16,7 @@ from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
 
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
 QUIET_BYTES = 64 * 1024
+FIRST_FREE_PORT = 1024  # gloo and NCCL take ports that the kernel gives out; those below belong to services (RFC 6335)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Standstill:
             (rank, link)
             for rank, process in self.stacks.processes()
             for link in process.links
-            if link.peer >= 0 or self.stacks.elsewhere
+            if link.peer >= 0 or (self.stacks.elsewhere and _may_be_a_rank(link))
         )
 
     def of_kind(self, *kinds: Doing) -> Iterable[Standing]:
@@ -122,6 +124,12 @@ class Standstill:
             if s.doing in (Doing.STOPPED, Doing.GONE, Doing.UNREADABLE)
             or (s.process is not None and is_held_by_kernel(s.process))
         )
+
+
+def _may_be_a_rank(link: Link) -> bool:
+    """Whether the other end can be a rank of another host, rather than a service: storage, a dashboard, a name server."""
+    host, _, port = link.address.rpartition(":")
+    return not ip_address(host.strip("[]")).is_global and int(port) >= FIRST_FREE_PORT
 
 
 def evidence_of(process: ProcessStacks | None) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
@@ -94,8 +96,8 @@ def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
     assert finding.why.endswith("train.py:14 is inside `if loss < best:` (line 13)")
 
 
-def _cut(*numbers: int, peer: int, **more: object) -> Recording:
-    links = (Link(peer, "10.0.0.2:4711", 210_000, 7),)
+def _cut(*numbers: int, peer: int, address: str = "10.0.0.2:4711", **more: object) -> Recording:
+    links = (Link(peer, address, 210_000, 7),)
     ranks = [in_collective(0, site="train.py:12 step", links=links)]
     return looked_at(*ranks, *(in_collective(one, site="train.py:9 step") for one in numbers), **more)
 
@@ -110,12 +112,19 @@ def test_a_dead_connection_is_the_reason_even_where_one_rank_is_a_call_ahead() -
 def test_a_dead_connection_to_another_host_is_named_by_its_address() -> None:
     (finding,) = examine(_cut(peer=-1, elsewhere=(1,)), HANGS, PLUGINS.remedies, live=True).findings
 
-    assert (finding.code, finding.ranks) == ("DD122", (0,))
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0,), POSSIBLE)
     assert "10.0.0.2:4711, on another host" in finding.title
 
 
-def test_a_dead_connection_to_something_that_is_no_rank_accuses_nobody() -> None:
-    assert examine(_cut(1, peer=-1), HANGS, PLUGINS.remedies, live=True).findings[0].code == "DD126"
+@pytest.mark.parametrize(
+    ("address", "elsewhere"), [("10.0.0.2:4711", ()), ("8.8.8.8:4711", (2,)), ("[fd00::2]:443", (2,))]
+)
+def test_a_dead_connection_to_something_that_is_no_rank_accuses_nobody(
+    address: str, elsewhere: tuple[int, ...]
+) -> None:
+    cut = _cut(1, peer=-1, address=address, elsewhere=elsewhere)
+
+    assert examine(cut, HANGS, PLUGINS.remedies, live=True).findings[0].code == "DD126"
 
 
 def test_ranks_in_a_call_that_was_given_a_group_may_be_in_different_groups() -> None:
