@@ -1,8 +1,9 @@
 """The stream of memory: how much there is after each optimizer step, what it is for, and who keeps tensors.
 
-By default a step costs two looks at /proc/self/statm (2 us each), a note at the beginning of each phase (2 us each) and, where CUDA is in use, one at the allocator's own counters;
-nothing waits for a device. Bytes by category are counted in the first steps and then rarely. The user's variables are looked at
-after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these looks grows with the training.
+By default a step costs two looks at /proc/self/statm (2 us each), a note at the beginning of each phase (2 us each) and, where
+CUDA is in use, one look at the allocator's own counters; nothing waits for a device. Bytes by category are counted in the first
+steps and then rarely. The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these
+looks grows with the training.
 
 With DISTDOCTOR_DEEP=memory every phase has its peak, and every module what it keeps for backward.
 """
@@ -112,13 +113,18 @@ class MemoryStream(Stream):
 
     # -- phases --------------------------------------------------------------------------------------------------------
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase, *, noted: bool = True) -> None:
         """The rank goes on to another phase."""
         if self.deep_looks is not None and not self.off and not self.rank.silent:
             self.deep_looks.leave(self.phase)
         self.phase = phase
+        if noted:
+            self._note_phase()
+
+    def _note_phase(self) -> None:
+        """For a post-mortem: whom the kernel kills, nobody can ask."""
         site = self.tape.texts.id(sites.user_site())
-        self.tape.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, phase, site)
+        self.tape.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, self.phase, site)
 
     def _around_grad(self, original: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:
@@ -154,11 +160,13 @@ class MemoryStream(Stream):
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped. The one that steps most often counts the steps (a GAN has two)."""
-        self.enter(Phase.FORWARD)
+        self.enter(Phase.FORWARD, noted=False)
         self._steps[optimizer] = count = self._steps.get(optimizer, 0) + 1
-        if count <= self.step:
+        more = count > self.step
+        self.step = max(self.step, count)
+        self._note_phase()
+        if not more:
             return
-        self.step = count
         if self.deep_looks is not None:
             self.deep_looks.stepped()
         if count <= 3 or count % RARELY == 0 or (count % 64 == 0 and self._ids != self._all_ids()):

@@ -87,14 +87,14 @@ class MemoryJob:
             self.logs[rank].event(kind, text, **fields)
         return self
 
-    def fails(self, rank: int, words: str, site: str) -> Self:
-        """This rank ends with an uncaught exception, and the launcher ends the others."""
+    def fails(self, rank: int, words: str, site: str, *, kills: int | None = None) -> Self:
+        """This rank ends with an uncaught exception, and the launcher ends the others; for `kills` see `is_killed`."""
         log = self.logs[rank]
         log.event(EventKind.EXCEPTION, words, site=site, more=f"rank-{rank:05d}.a0.traceback.txt")
         log.event(EventKind.EXITING, a=1)
         now = log.now
         self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}
-        self._ends[rank] = RankEnd(1, at_ns=now)
+        self._ends[rank] = RankEnd(1, at_ns=now, kernel_kills=kills)
         return self
 
     def is_killed(self, rank: int, phase: Phase, site: str, *, kills: int | None, limit: int = 0) -> Self:

@@ -4,7 +4,8 @@ DD413 host-memory: the host's memory, or /dev/shm, is what the job runs out of.
 What it means    Every rank starts DataLoader workers, every worker is a process with its own copy of what Python touches, and
                  their batches lie in /dev/shm until they are taken: ranks x workers x prefetch adds up.
 Why it hurts     The kernel ends processes without a word (exit code -9), or a worker dies of a bus error.
-How we know      A worker's own last words name the shared memory (certain). Otherwise: less than 5 % of the host's memory (or of
+How we know      A worker's own last words name the shared memory (certain). A worker is gone just when the kernel counts a kill
+                 for lack of memory (likely). Otherwise: less than 5 % of the host's memory (or of
                  the container's limit) was left, and ranks and workers hold more than half of it (likely).
 What to do       Fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), --shm-size.
 When it is fine  A full machine whose memory others hold: this job is not to blame, and nothing is reported.
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import NotApplicable, check
+from distdoctor.diagnosis.ending import Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
-from distdoctor.diagnosis.out_of_memory import shared_memory_in
+from distdoctor.diagnosis.out_of_memory import lost_its_worker, shared_memory_in
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import by_site
@@ -33,7 +36,7 @@ OWN_SHARE = 0.5  # of it that this job holds
 
 @check("DD413", "host-memory", severity=WARNING, family="hang")
 def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]:
-    told = [_shared_memory(verdict, event, memory) for event in _died(verdict)] if verdict is not None else []
+    told = [_worker(verdict, event, memory) for event in _died(verdict)] if verdict is not None else []
     yield from told
     if memory is None and not told:
         raise NotApplicable("no memory was recorded")
@@ -47,48 +50,72 @@ def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]
 
 
 def _died(verdict: Verdict) -> Iterator[Event]:
-    """The events in which a worker's own words name the shared memory."""
+    """The events in which a worker found no room in shared memory, or was killed for lack of memory."""
     for event in verdict.told("DD110"):
-        if event.ranks and event.ending is not None and shared_memory_in(event.ending.words):
-            yield event
+        if event.ranks and event.ending is not None:
+            end = verdict.recording.job.ends.get(event.ending.rank)
+            if shared_memory_in(event.ending.words) or lost_its_worker(event.ending.words, end):
+                yield event
 
 
-def _shared_memory(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
+def _worker(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
     ending = event.ending
     assert ending is not None
     own = memory.ranks.get(ending.rank) if memory is not None else None
-    size, free, workers = (own.last("shm_size"), own.last("shm_free"), own.most("workers")) if own else (0, 0, 0)
     place, words = ending.site, shared_memory_in(ending.words)
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
     stuck = [call for wait in event.waiting for call in wait.calls]
     role = "asked for the batch" + (f": `{line[:80]}`" if line else "")
-    return Finding(
-        title="a DataLoader worker found no room in shared memory",
+    cause = _no_room(words, own) if words else _killed(verdict, ending, own)
+    return replace(
+        cause,
         ranks=event.ranks,
         place=place,
         places=(*([Place(place, event.ranks, role)] if place else []), *by_site(verdict, stuck)),
         evidence={
+            **cause.evidence,
             "exception": ending.words,
-            "shm_size": size,
-            "shm_free": free,
-            "workers": workers,
+            "workers": own.most("workers") if own else 0,
             "traceback": ending.traceback,
             "failed_after_it": echoes,
         },
-        why=words[:200]
-        + (f"; /dev/shm has {mib(size)}, {mib(free)} of it were free when it was looked at last" if size else "")
+        why=cause.why
         + (f"; {named(echoes)} failed after it, for lack of a peer" if echoes else "")
         + (f"; its traceback is in {ending.traceback}" if ending.traceback else ""),
-        cures=(
-            Cure(
-                "lower-host-memory",
-                change="a larger /dev/shm (docker run --shm-size), smaller batches, fewer workers or a smaller prefetch_factor",
-            ),
-        ),
-        confidence=CERTAIN,
         severity=ERROR,
         at_ns=event.at_ns,
+    )
+
+
+def _no_room(words: str, own: RankMemory | None) -> Finding:
+    size, free = (own.last("shm_size"), own.last("shm_free")) if own else (0, 0)
+    seen = f"; /dev/shm has {mib(size)}, {mib(free)} of it were free when it was looked at last" if size else ""
+    change = "a larger /dev/shm (docker run --shm-size), smaller batches, fewer workers or a smaller prefetch_factor"
+    return Finding(
+        title="a DataLoader worker found no room in shared memory",
+        evidence={"shm_size": size, "shm_free": free},
+        why=words[:200] + seen,
+        cures=(Cure("lower-host-memory", change=change),),
+        confidence=CERTAIN,
+    )
+
+
+def _killed(verdict: Verdict, ending: Ending, own: RankMemory | None) -> Finding:
+    end = verdict.recording.job.ends[ending.rank]
+    limit = (
+        f"its cgroup's limit of {mib(end.memory_limit)} was reached" if end.memory_limit else "the host had none left"
+    )
+    workers, held = (own.most("workers"), own.most("workers_rss")) if own else (0, 0)
+    seen = f"; its {workers} worker{'s' * (workers > 1)} held {mib(held)} when they were looked at" if held else ""
+    kills = "1 kill" if end.kernel_kills == 1 else f"{end.kernel_kills} kills"
+    change = "fewer workers, a smaller prefetch_factor, no cache in the data set that each worker fills for itself"
+    return Finding(
+        title=f"a DataLoader worker was killed by the kernel for lack of memory: {limit}",
+        evidence={"kernel_kills": end.kernel_kills, "counter": end.kernel_counter, "limit_bytes": end.memory_limit},
+        why=f"the worker is gone, and {end.kernel_counter} counts {kills} in those seconds{seen}",
+        cures=(Cure("lower-host-memory", change=change),),
+        confidence=LIKELY,
     )
 
 

@@ -1,11 +1,14 @@
 """
 DD408 out-of-memory: a rank asked for more memory than there was.
 
-What it means    An allocation failed, on the device or in host memory, and the exception ended the rank. The other ranks fail
-                 after it, for lack of a peer, and usually louder.
+What it means    An allocation failed, on the device or in host memory, and the exception ended the rank; or the kernel killed it,
+                 because its cgroup's limit was reached or the host had no memory left. The other ranks fail after it, for lack
+                 of a peer, and usually louder.
 Why it hurts     The job is over; and which rank, which phase and which line asked for how much is scattered over several logs.
 How we know      The exception itself says that memory was asked for in vain, and how much; phase and line are those of its
-                 traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened.
+                 traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened. Of a
+                 rank that died of SIGKILL, the kernel's own count of such kills in its cgroup (memory.events, v1:
+                 memory.oom_control) went up as it died; where only the host counts (/proc/vmstat), it is likely.
 What to do       What is prescribed depends on the phase and on what was held; the next thing to try is named first.
 When it is fine  Never. A script that catches the exception and goes on with a smaller batch is not reported.
 Source           c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; torch.cuda memory management notes.
@@ -17,22 +20,29 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.ending import Ending
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.memory import Memory, RankMemory, Shortage, mib
-from distdoctor.diagnosis.out_of_memory import DEVICE, Request, request_of
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.keeping_line import keeping_line
+from distdoctor.diagnosis.memory import Doing, Memory, RankMemory, Shortage, mib
+from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, Request, request_of
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import by_site
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.layout import EventKind, Phase
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import RankEnd, Recording, Site
 
 FRAGMENTED = 0.25  # of what the allocator has reserved
+MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed
 
 
 @check("DD408", "out-of-memory", severity=ERROR, family="hang")
 def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
+        end = verdict.recording.job.ends.get(event.ranks[0]) if event.ranks else None
+        if end is not None and end.killed_for_memory and event.ending is not None and event.ending.signal:
+            own = memory.ranks.get(event.ending.rank) if memory is not None else None
+            yield _killed(verdict, event, event.ending, end, own)
+            continue
         request = request_of(event.ending.words) if event.ranks and event.ending is not None else None
         if request is not None and event.ending is not None:
             own = memory.ranks.get(event.ending.rank) if memory is not None else None
@@ -75,6 +85,101 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
     )
 
 
+def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: RankMemory | None) -> Finding:
+    """The kernel ended it, without a word of its own."""
+    doing = own.doing if own is not None and len(own.rows) else None
+    timeline = verdict.facts.timelines.get(ending.rank)
+    place = (doing.began_at if doing else Site()) or (timeline.last_site if timeline is not None else Site())
+    when = "" if doing is None else f" in step {doing.step}, {doing.phase.word}" if doing.phase else ", setting up"
+    stuck = [call for wait in event.waiting for call in wait.calls]
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    of_host = end.kernel_counter.endswith("vmstat")
+    growth, steps = own.growth() if own is not None else (0.0, 0)
+    kept = _kept(verdict, event, own, growth)
+    words = [
+        f"{end.kernel_counter} counts {end.kernel_kills} kill{'s' if end.kernel_kills != 1 else ''} in those seconds"
+        + (", of any process on the host" if of_host else ""),
+        *(
+            [f"after step {own.last('step')} it had {mib(own.last('rss'))} resident"]
+            if own and own.last("step")
+            else []
+        ),
+        *([f"{mib(growth)} more in each of the last {steps} steps"] if growth else []),
+        *([kept.role] if kept else []),
+        *(["its model held " + ", ".join(model)] if (model := _model(own)) else []),
+        *([f"{named(echoes)} failed after it, for lack of a peer"] if echoes else []),
+    ]
+    limit = (
+        f"its cgroup's limit of {mib(end.memory_limit)} was reached" if end.memory_limit else "the host had none left"
+    )
+    return Finding(
+        title=f"was killed by the kernel for lack of memory{when}: {limit}",
+        ranks=event.ranks,
+        confidence=LIKELY if of_host else CERTAIN,
+        place=kept.site if kept else place,
+        places=(
+            *([kept] if kept else []),
+            *([Place(place, event.ranks, _last_at(verdict, doing, place))] if place else []),
+            *by_site(verdict, stuck),
+        ),
+        evidence={
+            "signal": ending.signal,
+            "kernel_kills": end.kernel_kills,
+            "counter": end.kernel_counter,
+            "limit_bytes": end.memory_limit,
+            "of": HOST,
+            "phase": doing.phase.word if doing else "",
+            "step": doing.step if doing else 0,
+            "held": _held(own),
+            "bytes_per_step": round(growth),
+            "failed_after_it": echoes,
+        },
+        why="; ".join(words),
+        cures=tuple(_cures_of_killed(own, doing, growth)),
+        at_ns=event.at_ns,
+    )
+
+
+def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float) -> Place | None:
+    """The line that keeps more in each step, when that is what memory grew by."""
+    found = own.fastest_growing() if own is not None and growth else None
+    if found is None or found[1] < MOST_OF_IT * growth:
+        return None
+    holder, size = found
+    keeping = keeping_line(verdict.recording.sources, holder.site, holder.label)
+    site = keeping.site if keeping is not None else holder.site
+    return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more with every step") if site else None
+
+
+def _last_at(verdict: Verdict, doing: Doing | None, place: Site) -> str:
+    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line)
+    statement = f": `{line[:80]}`" if line else ""
+    if doing is None or not doing.began_at:
+        return f"last seen here{statement}"
+    return f"the last line on record, with which its {doing.phase.word} began{statement}"
+
+
+def _cures_of_killed(own: RankMemory | None, doing: Doing | None, growth: float) -> Iterator[Cure]:
+    """The next thing to try first: what grows, the batch on a CPU, else what processes hold beside the device."""
+    if growth:
+        yield Cure(
+            "bound-what-is-kept",
+            change="something keeps more in every step: let go of it, or give it a bound; a larger limit only delays the end",
+            effect=f"{mib(growth)} a step",
+        )
+    elif own is not None and not own.on_device and doing is not None and doing.phase in (Phase.FORWARD, Phase.BACKWARD):
+        model = sum(_held(own).get(name, 0) for name in _WORDS)
+        stay = f" at {mib(model)}" if model else ""
+        yield Cure(
+            "halve-the-micro-batch",
+            effect=f"what the forward keeps halves; parameters, gradients and optimizer state stay{stay}",
+        )
+    yield Cure(
+        "lower-host-memory",
+        change="less host memory per rank, or a higher limit: docker --memory, Slurm --mem, the pod's limit",
+    )
+
+
 def _held(own: RankMemory | None) -> dict[str, int]:
     if own is None:
         return {}
@@ -84,9 +189,7 @@ def _held(own: RankMemory | None) -> dict[str, int]:
 
 def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Shortage | None, echoes: list[int]) -> str:
     words = []
-    held = _held(own)
-    model = [f"{word} {mib(held[name])}" for name, word in _WORDS.items() if held.get(name)]
-    if model:
+    if model := _model(own):
         words.append(f"it held {', '.join(model)}")
     if request.of == DEVICE:
         numbers = (("of", request.capacity), ("free", request.free), ("in use by PyTorch", request.allocated))
@@ -99,6 +202,11 @@ def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Sho
     if ending.traceback:
         words.append(f"its traceback is in {ending.traceback}")
     return "; ".join(word for word in words if word.strip()) or "the exception says so"
+
+
+def _model(own: RankMemory | None) -> list[str]:
+    held = _held(own)
+    return [f"{word} {mib(held[name])}" for name, word in _WORDS.items() if held.get(name)]
 
 
 _WORDS = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}

@@ -7,8 +7,8 @@ Why it hurts     The echo is printed by every other rank, comes later but louder
                  root cause.
 How we know      The exception that ended the interpreter is on record with the user's line, or the process was seen to
                  die by a signal that nobody of the launcher's had sent. Ranks whose own words say that they lost a peer
-                 are not counted. Signal 9 from nowhere is most likely the kernel's out-of-memory killer: it leaves no
-                 other trace in the process.
+                 are not counted. Signal 9 from nowhere is most likely the kernel's out-of-memory killer, unless its
+                 counters (memory.events of the cgroup, /proc/vmstat) say that it was not at work.
 What to do       Mend what failed on this rank.
 When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another one.
 Source           torch.distributed.elastic: the agent ends all ranks as soon as one fails, and reports the first that it
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.out_of_memory import request_of, shared_memory_in
+from distdoctor.diagnosis.out_of_memory import lost_its_worker, request_of, shared_memory_in
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site
@@ -38,10 +38,17 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
 @check("DD110", "rank-died", severity=ERROR, family="hang")
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
-        words = event.ending.words if event.ranks and event.ending is not None else ""
-        if request_of(words) is not None or shared_memory_in(words):
-            continue  # DD408 or DD413 says more about it
+        if event.ranks and event.ending is not None and _told_elsewhere(verdict, event.ending):
+            continue
         yield _finding(verdict, event) if event.ranks else _unknown(event)
+
+
+def _told_elsewhere(verdict: Verdict, ending: Ending) -> bool:
+    """Whether DD408 or DD413 says more about it."""
+    end = verdict.recording.job.ends.get(ending.rank)
+    killed = ending.how == SIGNALLED and end is not None and end.killed_for_memory
+    starved = bool(shared_memory_in(ending.words)) or lost_its_worker(ending.words, end)
+    return killed or starved or request_of(ending.words) is not None
 
 
 def _unknown(event: Event) -> Finding:
@@ -72,9 +79,9 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     assert ending is not None
     stuck = [call for wait in event.waiting for call in wait.calls]
     place = ending.site or _last_site(verdict, ending.rank)
-    guessed = ending.how == VANISHED or (ending.how == SIGNALLED and ending.signal == SIGKILL)
+    guessed = ending.how == VANISHED or (_is_killed(ending) and _kernel_kills(verdict, ending) is None)
     return Finding(
-        title=_title(ending, len(event.ranks)),
+        title=_title(verdict, ending, len(event.ranks)),
         ranks=event.ranks,
         confidence=LIKELY if guessed else CERTAIN,
         place=place,
@@ -94,12 +101,24 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     )
 
 
-def _title(ending: Ending, ranks: int) -> str:
+def _is_killed(ending: Ending) -> bool:
+    return ending.how == SIGNALLED and ending.signal == SIGKILL
+
+
+def _kernel_kills(verdict: Verdict, ending: Ending) -> int | None:
+    """How many processes the kernel had just killed for lack of memory, by its own count; None: not known."""
+    end = verdict.recording.job.ends.get(ending.rank)
+    return end.kernel_kills if end is not None else None
+
+
+def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
     if ending.how == RAISED:
         kind, _, words = ending.words.partition(": ")
         words = " ".join(words.split())
         return f"raised {kind}: {words[:160]}{' ...' if len(words) > 160 else ''}" if words else f"raised {kind}"
-    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+    if _is_killed(ending):
+        if _kernel_kills(verdict, ending) == 0:
+            return "was killed by SIGKILL, and not for lack of memory: somebody sent it"
         return "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"
     if ending.how == SIGNALLED:
         return f"died of {SIGNALS.get(ending.signal, f'signal {ending.signal}')}"
@@ -123,7 +142,12 @@ def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
         words.append(f"nothing of rank {ending.rank}'s end is on record, and it is the only rank of which that is true")
     elif verdict.recording.world_size > 1:
         words.append(f"rank {ending.rank} failed first, by itself")
-    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+    if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
+        counter = verdict.recording.job.ends[ending.rank].kernel_counter
+        words.append(
+            f"neither the launcher nor distdoctor sent that signal, and {counter} counts no kill for lack of memory"
+        )
+    elif _is_killed(ending):
         words.append(
             "neither the launcher nor distdoctor sent that signal; `dmesg` or memory.events of the container tells for sure"
         )
@@ -149,7 +173,11 @@ def _last_site(verdict: Verdict, rank: int) -> Site:
 
 
 def _cure(verdict: Verdict, ending: Ending, place: Site) -> Cure:
-    if ending.how == SIGNALLED and ending.signal == SIGKILL:
+    if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
+        return Cure(
+            "mend-the-first-failure", change="look who kills processes there: the scheduler, a watchdog, `kill -9`"
+        )
+    if _is_killed(ending):
         return Cure("lower-host-memory")
     if ending.how == VANISHED:
         return Cure(
