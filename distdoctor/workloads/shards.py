@@ -17,6 +17,11 @@ from distdoctor.workloads.arrangement import AUTOCAST, Arrangement
 from distdoctor.workloads.blocks import blocks_of
 
 
+# Batch normalisation keeps its statistics in buffers, which FSDP2 does not cast, and torch refuses weights of 16 bits beside
+# statistics of 32 (2.11-2.15; FSDP1 left these layers in fp32 by itself). Inputs of 16 bits beside weights of 32 are fine.
+_FULL_PRECISION = MixedPrecisionPolicy(cast_forward_inputs=False)
+
+
 class Sharded(Arrangement):
     """Shards of every parameter on each rank, gathered block by block when they are needed."""
 
@@ -63,10 +68,18 @@ def shard_fully(
         blocks = [block for _, block in blocks_of(model, purpose="sharding block by block")]
     except WrongUse:
         blocks = []  # all at once then: correct, but the whole model is gathered for each forward
-    for block in blocks:
-        if any(True for _ in block.parameters()):
+    for block in (*blocks, model):
+        norms = batch_norms(block)
+        if precision != "fp32" and norms:
+            fully_shard(norms, **{**arguments, "mp_policy": _FULL_PRECISION})
+        if block is model or (any(True for _ in block.parameters()) and not isinstance(block, FSDPModule)):
             fully_shard(block, **arguments)
-    fully_shard(model, **arguments)
+
+
+def batch_norms(module: nn.Module) -> list[nn.Module]:
+    """The batch normalisations in it that are not sharded yet."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return [one for one in module.modules() if isinstance(one, kind) and not isinstance(one, FSDPModule)]
 
 
 def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:

@@ -118,6 +118,16 @@ def test_bf16_stays_within_its_own_rounding(strategy: str, single_in_float: Any)
 
 
 @pytest.mark.job
+def test_batch_normalisation_trains_in_bf16_where_fsdp_casts() -> None:
+    """Its statistics stay in 32 bits, and torch refuses weights of 16 beside them."""
+    whole = losses(train("fsdp", 2, factory="reference_training:normalised", steps=4, evaluate=False)[0])
+    short = train("fsdp", 2, factory="reference_training:normalised", steps=4, evaluate=False, precision="bf16")[0]
+
+    assert losses(short) == pytest.approx(whole, rel=2e-2)
+    assert losses(short) != whole
+
+
+@pytest.mark.job
 @pytest.mark.parametrize("strategy", ["amp", "fsdp", "pipeline", "model-parallel"])
 def test_fp16_learns_with_a_scaler(strategy: str) -> None:
     """The scaler gives up the first steps, whose gradients overflow at its initial scale of 65,536; then the loss falls."""
