@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -115,6 +115,31 @@ def alternatives(source: str, one: int, other: int) -> Guard | None:
                 return _guard(parent, ENCLOSES, a in parent.orelse, names)
             return None
     return None
+
+
+def ways_out(source: str, line: int) -> tuple[Guard, ...]:
+    """The conditions under which a turn of a loop around a line ends early (`if ...: break`, or continue), the innermost loop
+    first, up to the function that the line stands in."""
+    tree = _tree(source)
+    path = _path_to(tree, line) if tree is not None else []
+    names = _names_made_from_rank(source)
+    found: list[Guard] = []
+    for node in reversed(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            break
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            found += [_guard(one, LEAVES, True, names) for one in _conditions_that_leave(node.body)]
+    return tuple(found)
+
+
+def _conditions_that_leave(block: Iterable[ast.AST]) -> Iterator[ast.If]:
+    """The `if`s of a loop's own body that end a turn of this loop, not those of loops and functions inside it."""
+    for node in block:
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Continue):
+            yield node
+        yield from _conditions_that_leave(ast.iter_child_nodes(node))
 
 
 def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> bool:

@@ -3,7 +3,9 @@ DD218 diverging-schedule: learning rate, weight decay or another setting of the 
 
 What it means    Gradients agree, but the ranks take steps of different size: param_groups hold different numbers.
 Why it hurts     The replicas become different models, usually slowly, while every rank's log looks plausible.
-How we know      The numbers in param_groups are digested at each step that is looked at; parameters differ from then on.
+How we know      The numbers in param_groups are digested at each step that is looked at; parameters differ from then on. Where
+                 the ranks go through the same numbers at a different pace, one of them has left a loop earlier, and the
+                 condition that lets it is looked for in the source around the step.
 What to do       Decide schedules from values that all ranks share: reduce the validation loss before ReduceLROnPlateau.step(),
                  count steps and not local batches, load the scheduler's state on every rank.
 When it is fine  Ranks that train different parts of a model: only replicas are compared.
@@ -13,14 +15,23 @@ Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.diagnosis.partings import Parting, Partings, cause_of
+from distdoctor.diagnosis.rank_guard import Guard, ways_out
 from distdoctor.diagnosis.replica_words import by_rank, evidence, line_with, sides, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+
+_COMPARES = re.compile(r"[<>]")
+_COUNTS = re.compile(r"step|iter|epoch|idx|index|count|\b[ijk]\b")
+FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
 
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas")
@@ -32,19 +43,57 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
         differ = len(set(rates.values())) > 1
         line = _line(parting, recording)
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
+        ahead = _ahead(parting, partings.gradients)
+        exits = _exits(parting.site, recording) if ahead else ()
         yield Finding(
             title=f"{parting.when}: learning rate {words}"
             if differ
             else f"{parting.when}: the optimizers' settings differ between {named(parting.peers.ranks)}",
             ranks=parting.odd,
             place=line,
-            places=tuple(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
+            places=(
+                *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
+                *(Place(replace(parting.site, line=g.line), ahead, f"leaves the loop if `{g.test}`") for g in exits),
+            ),
             evidence=evidence(parting, lr=rates),
-            why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}",
-            cures=(Cure("same-schedule"),),
+            why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"
+            + _pace(ahead),
+            cures=(Cure("same-schedule", change=_decide_together(exits, parting.site)),),
             confidence=CERTAIN,
             at_ns=parting.at_ns,
         )
+
+
+def _ahead(parting: Parting, gradients: Gradients) -> tuple[int, ...]:
+    """The ranks that go through the same learning rates as the others, only earlier; none where the rates are others."""
+    taken: dict[int, list[float]] = {}
+    for rank, updates in gradients.updates(parting.peers).items():
+        taken[rank] = [rate for rate, _ in groupby(update.value("lr") for update in updates)]
+    common = min(map(len, taken.values()), default=0) - 1  # the last one may be cut short
+    if common < FEWEST_RATES or len({tuple(rates[:common]) for rates in taken.values()}) > 1:
+        return ()
+    place = {rank: taken[rank].index(update.value("lr")) for rank, update in parting.updates.items() if rank in taken}
+    return tuple(rank for rank in sorted(place) if place[rank] > min(place.values()))
+
+
+def _pace(ahead: tuple[int, ...]) -> str:
+    if not ahead:
+        return ""
+    who = "they" if len(ahead) > 1 else "it"
+    return f"; {named(ahead)} went through the same numbers earlier: {who} left a loop before the others"
+
+
+def _exits(step: Site, recording: Recording) -> tuple[Guard, ...]:
+    """The conditions near the step that each rank decides by numbers of its own: not those that only count."""
+    found = ways_out(recording.sources.get(step.path, ""), step.line)
+    return tuple(guard for guard in found if _COMPARES.search(guard.test) and not _COUNTS.search(guard.test))[:2]
+
+
+def _decide_together(exits: tuple[Guard, ...], step: Site) -> str:
+    if not exits:
+        return ""
+    where = f"{step.path.rpartition('/')[2]}:{exits[0].line}"
+    return f"reduce over all ranks what `{exits[0].test}` ({where}) compares, before it is compared: then all leave together"
 
 
 def _role(rates: dict[int, float], ranks: tuple[int, ...]) -> str:

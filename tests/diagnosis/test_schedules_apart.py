@@ -1,0 +1,78 @@
+"""Learning rates that differ: the same schedule at another pace, because a rank left a loop, or schedules that really differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.rank_guard import ways_out
+from distdoctor.testing.gradients import trained_job
+
+CHECKS = [plugins.load().checks["DD218"]]
+SOURCE = """\
+def train(optimizer, batches, target, steps):
+    for turn in range(9):
+        optimizer.param_groups[0]["lr"] = 0.1 / (turn + 1)
+        for _ in range(2):
+            for batch in batches:
+                if batch is None:
+                    continue
+                divergence = loss(batch)
+                for part in batch:
+                    if part > 3:
+                        break
+                optimizer.step()
+                if steps > 1000:
+                    break
+            if target and divergence > target:
+                break
+"""
+STEP = "train.py:12 train"
+
+
+def told(own: list[float], other: list[float]) -> Finding:
+    """The finding of a job whose two ranks stepped with these learning rates."""
+    job = trained_job(2).initial()
+    apart = False
+    for one, two in zip(own, other, strict=True):
+        apart = apart or one != two
+        job.step(
+            lr={0: one, 1: two},
+            hyper={0: round(one * 1e6), 1: round(two * 1e6)},
+            params={1: 1} if apart else {},
+            site=STEP,
+        )
+    recording = replace(job.recording(), sources={"/job/train.py": SOURCE})
+    (finding,) = examine(recording, CHECKS).findings
+    return finding
+
+
+def test_a_rank_that_left_a_loop_earlier_is_named_with_the_condition_that_let_it() -> None:
+    finding = told([0.1, 0.1, 0.05, 0.05, 0.03, 0.03, 0.02], [0.1, 0.1, 0.05, 0.03, 0.03, 0.02, 0.02])
+
+    assert "rank 1 went through the same numbers earlier" in finding.why
+    assert [(place.site.line, place.ranks) for place in finding.places if "leaves the loop" in place.role] == [
+        (15, (1,))
+    ]
+    assert "`target and divergence > target` (train.py:15)" in finding.cures[0].change
+
+
+@pytest.mark.parametrize("other", [[0.1, 0.1, 0.1, 0.01, 0.01, 0.01], [0.1, 0.1, 0.1, 0.04, 0.03, 0.02]])
+def test_a_schedule_of_its_own_is_put_down_to_no_loop(other: list[float]) -> None:
+    finding = told([0.1, 0.1, 0.1, 0.1, 0.05, 0.04], other)
+
+    assert "earlier" not in finding.why
+    assert not finding.cures[0].change
+
+
+def test_the_ways_out_of_the_loops_around_a_line_are_those_of_these_loops_alone() -> None:
+    assert [(way.line, way.test) for way in ways_out(SOURCE, 12)] == [
+        (6, "batch is None"),
+        (13, "steps > 1000"),
+        (15, "target and divergence > target"),
+    ]
+    assert ways_out("def (", 1) == ()
