@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -63,10 +63,10 @@ def guards_at(source: str, line: int) -> tuple[Guard, ...]:
 
 
 def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...]:
-    tree = _tree(source)
+    tree = parsed(source)
     if tree is None:
         return ()
-    path = _path_to(tree, line)
+    path = path_to(tree, line)
     rank_names = _names_made_from_rank(source)
     found: list[Guard] = []
     for depth in range(len(path) - 1, -1, -1):
@@ -103,10 +103,10 @@ def _only_call(tree: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) 
 
 def alternatives(source: str, one: int, other: int) -> Guard | None:
     """The condition of which the two lines are different branches; None when they are not."""
-    tree = _tree(source)
+    tree = parsed(source)
     if tree is None or one == other:
         return None
-    mine, theirs = _path_to(tree, one), _path_to(tree, other)
+    mine, theirs = path_to(tree, one), path_to(tree, other)
     names = _names_made_from_rank(source)
     for depth, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a is not b:
@@ -115,31 +115,6 @@ def alternatives(source: str, one: int, other: int) -> Guard | None:
                 return _guard(parent, ENCLOSES, a in parent.orelse, names)
             return None
     return None
-
-
-def ways_out(source: str, line: int) -> tuple[Guard, ...]:
-    """The conditions under which a turn of a loop around a line ends early (`if ...: break`, or continue), the innermost loop
-    first, up to the function that the line stands in."""
-    tree = _tree(source)
-    path = _path_to(tree, line) if tree is not None else []
-    names = _names_made_from_rank(source)
-    found: list[Guard] = []
-    for node in reversed(path):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            break
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-            found += [_guard(one, LEAVES, True, names) for one in _conditions_that_leave(node.body)]
-    return tuple(found)
-
-
-def _conditions_that_leave(block: Iterable[ast.AST]) -> Iterator[ast.If]:
-    """The `if`s of a loop's own body that end a turn of this loop, not those of loops and functions inside it."""
-    for node in block:
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Continue):
-            yield node
-        yield from _conditions_that_leave(ast.iter_child_nodes(node))
 
 
 def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> bool:
@@ -164,24 +139,25 @@ def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset())
 
 def statement_at(source: str, line: int) -> str:
     """The statement that a line belongs to, on one line; "" when there is none."""
-    tree = _tree(source)
+    tree = parsed(source)
     if tree is None:
         return ""
-    for node in reversed(_path_to(tree, line)):
+    for node in reversed(path_to(tree, line)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             return " ".join(ast.unparse(node).split())
     return ""
 
 
 @lru_cache(maxsize=64)
-def _tree(source: str) -> ast.Module | None:
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a file, None when it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def _path_to(tree: ast.Module, line: int) -> list[ast.AST]:
+def path_to(tree: ast.Module, line: int) -> list[ast.AST]:
     """The nodes that contain a line, from the module inwards. Of several on one line the first is followed."""
     path: list[ast.AST] = [tree]
     while True:
@@ -216,7 +192,7 @@ def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -
 @lru_cache(maxsize=64)
 def _names_made_from_rank(source: str) -> frozenset[str]:
     """Variables that are assigned from a comparison with the rank (`leader = dist.get_rank() == 0`)."""
-    tree = _tree(source)
+    tree = parsed(source)
     names: set[str] = set()
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):

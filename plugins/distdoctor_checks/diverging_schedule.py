@@ -15,22 +15,18 @@ Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.loop_exits import exits_around
 from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.rank_guard import Guard, ways_out
 from distdoctor.diagnosis.replica_words import by_rank, evidence, line_with, sides, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 
-_COMPARES = re.compile(r"[<>]")
-_COUNTS = re.compile(r"step|iter|epoch|idx|index|count|\b[ijk]\b")
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
 
 
@@ -44,7 +40,7 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
         line = _line(parting, recording)
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
         ahead = _ahead(parting, partings.gradients)
-        exits = _exits(parting.site, recording) if ahead else ()
+        exits = exits_around(recording.sources.get(parting.site.path, ""), parting.site)[:2] if ahead else ()
         yield Finding(
             title=f"{parting.when}: learning rate {words}"
             if differ
@@ -53,12 +49,12 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
             place=line,
             places=(
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
-                *(Place(replace(parting.site, line=g.line), ahead, f"leaves the loop if `{g.test}`") for g in exits),
+                *(Place(one.site, ahead, f"leaves the loop if `{one.test}`") for one in exits),
             ),
             evidence=evidence(parting, lr=rates),
             why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"
             + _pace(ahead),
-            cures=(Cure("same-schedule", change=_decide_together(exits, parting.site)),),
+            cures=(Cure("same-schedule", change=exits[0].cure if exits else ""),),
             confidence=CERTAIN,
             at_ns=parting.at_ns,
         )
@@ -81,19 +77,6 @@ def _pace(ahead: tuple[int, ...]) -> str:
         return ""
     who = "they" if len(ahead) > 1 else "it"
     return f"; {named(ahead)} went through the same numbers earlier: {who} left a loop before the others"
-
-
-def _exits(step: Site, recording: Recording) -> tuple[Guard, ...]:
-    """The conditions near the step that each rank decides by numbers of its own: not those that only count."""
-    found = ways_out(recording.sources.get(step.path, ""), step.line)
-    return tuple(guard for guard in found if _COMPARES.search(guard.test) and not _COUNTS.search(guard.test))[:2]
-
-
-def _decide_together(exits: tuple[Guard, ...], step: Site) -> str:
-    if not exits:
-        return ""
-    where = f"{step.path.rpartition('/')[2]}:{exits[0].line}"
-    return f"reduce over all ranks what `{exits[0].test}` ({where}) compares, before it is compared: then all leave together"
 
 
 def _role(rates: dict[int, float], ranks: tuple[int, ...]) -> str:

@@ -6,7 +6,8 @@ What it means    The process of one rank is over, without an error, and others o
 Why it hurts     The others wait until the timeout. torchrun never mentions a rank that exits with 0, and blames one
                  that waited.
 How we know      The end of the process was seen (or its interpreter's last words are on record), and the group counts
-                 of the others are higher than its last one. Its counts cannot grow any more, so this needs no timeout.
+                 of the others are higher than its last one. Its counts cannot grow any more, so this needs no timeout. The one
+                 condition in the source that ends the others' loop early is shown.
 What to do       Let every rank make the same number of steps, and let them leave together.
 When it is fine  A rank that leaves after its last collective, while others still evaluate, save or print alone.
 Source           torchrun's "Root Cause (first observed failure)" lists failures only; an exit code of 0 is none.
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.loop_exits import left_by
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, counts, full, group_words, short
 from distdoctor.recording.rank_set import named
@@ -45,6 +47,9 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     if event.group is not None:
         why.append(f"it had issued {issued} collectives{group_words(event)}, the others wait in number {issued + 1}")
     steps = counts(verdict, event.ranks)
+    why += [steps] if steps else []
+    left = left_by(verdict.recording.sources, event.usual.site)
+    why += [f"{left.words} lets a rank leave the loop that the others are in"] if left else []
     return Finding(
         title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
         ranks=event.ranks,
@@ -61,11 +66,13 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "waited_for": full(event.usual),
             "waiting_ranks": sorted(call.rank for call in stuck),
         },
-        why="; ".join([*why, steps] if steps else why),
+        why="; ".join(why),
         cures=(
             Cure(
                 "stay-until-the-end",
-                change=f"let rank {rank} go on after {at(timeline.last_site)} until every rank has done its last "
+                change=left.cure
+                if left
+                else f"let rank {rank} go on after {at(timeline.last_site)} until every rank has done its last "
                 f"{event.usual.op.word} ({at(event.usual.site)}), or let all of them stop at the same step",
             ),
         ),

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotApplicable, check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Cure, Finding
+from distdoctor.diagnosis.loop_exits import left_by
 from distdoctor.diagnosis.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.diagnosis.standing import Doing, Standing
 from distdoctor.diagnosis.standstill import Standstill
@@ -133,6 +134,8 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         tie = False
     guard = guards[id(odd)]
     local = None if guard else _condition(odd, usual, standstill) or _condition(usual, odd, standstill)
+    sources, sites = standstill.recording.sources, (usual[0].site, odd[0].site)
+    left = None if guard or local else left_by(sources, *sites) or (left_by(sources, *reversed(sites)) if tie else None)
     same_call = usual[0].call == odd[0].call and usual[0].site == odd[0].site
     several = len(variants) > 2
     ranks = (
@@ -161,8 +164,10 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         place=odd[0].site,
         places=standstill.places(*(s for variant in variants[1:] for s in variant)),
         evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}},
-        why=_why(guard, odd, tie) + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else ""),
-        cures=(Cure(cure, change=_change(cure, guard, odd, usual) + _decided(local)),),
+        why=_why(guard, odd, tie)
+        + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else "")
+        + (f"; {left.words} lets a rank leave the loop that the others are in" if left else ""),
+        cures=(Cure(cure, change=left.cure if left else _change(cure, guard, odd, usual) + _decided(local)),),
     )
 
 

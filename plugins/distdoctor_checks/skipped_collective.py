@@ -8,7 +8,8 @@ Why it hurts     The others wait for ever, or until the timeout (gloo 30 min, NC
 How we know      Per group, the running digests of all ranks' calls are compared; the first number at which they differ
                  is looked up in each rank's ring. What followed afterwards, or what used to follow in this program,
                  tells a skipped call from an additional one. Two ranks are a tie: the side that left its own routine is
-                 named, else both.
+                 named, else both. Where one side has left the loop that the other is in, and the source has one condition that
+                 ends that loop early, it is shown.
 What to do       Call the collective on every rank, or let all ranks decide alike whether to call it.
 When it is fine  Sub-groups, object collectives, all_to_all with unequal splits, join(): ranks are compared only with
                  the members of the same group, and only in what the operation demands.
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.loop_exits import LoopExit, left_by
 from distdoctor.diagnosis.parted_before import is_join
 from distdoctor.diagnosis.program import ADDED, SKIPPED
 from distdoctor.diagnosis.rank_guard import LEAVES
@@ -107,6 +109,8 @@ def _why(verdict: Verdict, event: Event, odd: Call) -> str:
         ]
     if event.silence is not None:
         words.append(f"nobody has moved for {seconds(event.silence.seconds)}")
+    left = _left_by(verdict, event)
+    words += [f"{left.words} lets a rank leave the loop that the others are in"] if left else []
     words += [note for note in (condition(event), "" if event.is_tie else counts(verdict, event.ranks)) if note]
     return "; ".join(words)
 
@@ -136,12 +140,24 @@ def _cure(verdict: Verdict, event: Event, odd: Call) -> Cure:
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
         )
+    left = _left_by(verdict, event)
+    if left is not None:
+        return Cure("decide-once", change=left.cure)
     if usual is None or (event.departure is not None and event.departure.how == ADDED):
         return Cure("call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none")
     return Cure(
         "call-on-every-rank",
         change=f"call the {usual.op.word} of {at(usual.site)} on {named(event.ranks)} too, before {at(odd.site)}",
     )
+
+
+def _left_by(verdict: Verdict, event: Event) -> LoopExit | None:
+    """The condition under which one side left the loop that the other is in."""
+    if event.guard is not None or event.usual is None or event.odd is None:
+        return None
+    sources, sites = verdict.recording.sources, (event.usual.site, event.odd.site)
+    found = left_by(sources, *sites)
+    return found if found or not event.is_tie else left_by(sources, *reversed(sites))
 
 
 def _of_ring(verdict: Verdict, event: Event, odd: Call) -> tuple[Place, ...]:

@@ -9,7 +9,6 @@ import pytest
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.diagnosis.rank_guard import ways_out
 from distdoctor.testing.gradients import trained_job
 
 CHECKS = [plugins.load().checks["DD218"]]
@@ -58,7 +57,7 @@ def test_a_rank_that_left_a_loop_earlier_is_named_with_the_condition_that_let_it
     assert [(place.site.line, place.ranks) for place in finding.places if "leaves the loop" in place.role] == [
         (15, (1,))
     ]
-    assert "`target and divergence > target` (train.py:15)" in finding.cures[0].change
+    assert "`if target and divergence > target:` (train.py:15)" in finding.cures[0].change
 
 
 @pytest.mark.parametrize("other", [[0.1, 0.1, 0.1, 0.01, 0.01, 0.01], [0.1, 0.1, 0.1, 0.04, 0.03, 0.02]])
@@ -67,12 +66,3 @@ def test_a_schedule_of_its_own_is_put_down_to_no_loop(other: list[float]) -> Non
 
     assert "earlier" not in finding.why
     assert not finding.cures[0].change
-
-
-def test_the_ways_out_of_the_loops_around_a_line_are_those_of_these_loops_alone() -> None:
-    assert [(way.line, way.test) for way in ways_out(SOURCE, 12)] == [
-        (6, "batch is None"),
-        (13, "steps > 1000"),
-        (15, "target and divergence > target"),
-    ]
-    assert ways_out("def (", 1) == ()

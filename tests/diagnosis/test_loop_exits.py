@@ -1,0 +1,87 @@
+"""Which condition let a rank leave a loop that the others are still in."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.loop_exits import exits_around, left_by
+from distdoctor.recording.recording import Site
+
+SOURCE = """\
+def reduce(loss):
+    dist.all_reduce(loss)
+
+
+def train_step(trainer, batch):
+    loss = trainer.forward(batch)
+    trainer.average = reduce(loss)
+    return loss
+
+
+def train(trainer, loader, best):
+    for epoch in range(9):
+        for step, batch in enumerate(loader):
+            if batch is None:
+                continue
+            loss = train_step(trainer, batch)
+            for part in batch:
+                if part > 3:
+                    break
+            if step > 100:
+                break
+        if loss < best:
+            break
+    dist.barrier()
+
+
+def evaluate(trainer, loader):
+    for batch in loader:
+        trainer.forward(batch)
+        if batch.loss > 3:
+            break
+    dist.barrier()
+
+
+def forever(trainer, patience):
+    while True:
+        if train_step(trainer, 1) < patience:
+            sys.exit(0)
+"""
+REDUCE = Site("train.py", 2, "reduce")
+
+
+def test_the_loop_is_found_through_the_functions_that_lead_to_the_call() -> None:
+    left = left_by({"train.py": SOURCE}, REDUCE, Site("train.py", 24, "train"))
+
+    assert left is not None
+    assert left.words == "`if loss < best:` (train.py:22)"
+
+
+@pytest.mark.parametrize(
+    ("inside", "after"),
+    [
+        (REDUCE, Site("train.py", 32, "evaluate")),  # no loop before it leads to the call
+        (REDUCE, Site("train.py", 16, "train")),  # still in the loop
+        (REDUCE, None),  # two loops may have been left for good
+        (Site("train.py", 6, "forward"), Site("train.py", 24, "train")),  # torch calls it, not this file
+        (Site("other.py", 9, "elsewhere"), Site("train.py", 24, "train")),
+    ],
+)
+def test_where_none_or_several_fit_nobody_is_accused(inside: Site, after: Site | None) -> None:
+    assert left_by({"train.py": SOURCE}, inside, after) is None
+
+
+def test_a_rank_that_has_ended_may_have_returned_or_exited() -> None:
+    ending = SOURCE.partition("def train(")[0] + "def forever" + SOURCE.partition("def forever")[2]
+
+    left = left_by({"train.py": ending}, REDUCE)
+
+    assert left is not None
+    assert left.test == "train_step(trainer, 1) < patience"
+
+
+def test_the_exits_of_the_loops_around_a_line_are_their_own_and_do_not_only_count() -> None:
+    found = exits_around(SOURCE, Site("train.py", 16, "train"))
+
+    assert [(one.site.line, one.test) for one in found] == [(22, "loss < best")]
+    assert exits_around("def (", Site("train.py", 1, "")) == ()
