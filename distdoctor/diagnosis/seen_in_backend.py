@@ -99,7 +99,7 @@ def _why(standings: Sequence[Standing], elsewhere: tuple[int, ...]) -> str:
             "nobody is missing; which operations the handles are of the stacks do not show: another one on one rank looks the "
             "same (distdoctor run records them)"
         )
-    if any(standing.arguments.get("group", "None") != "None" for standing in standings):
+    if any(standing.names_a_group for standing in standings):
         return (
             "nobody is missing; the call was given a group, and whether it is the same group on every rank the stacks do not "
             "show: ranks that enter two groups in different order look like this (distdoctor run records it)"

@@ -100,6 +100,11 @@ class Standing:
         return self.doing in WAITING
 
     @property
+    def names_a_group(self) -> bool:
+        """Whether its call was given a group; which one its stack does not show."""
+        return self.arguments.get("group", "None") != "None"
+
+    @property
     def words(self) -> str:
         """`waits in all_reduce`, `is in time.sleep(600)`."""
         return _WORDS[self.doing](self)

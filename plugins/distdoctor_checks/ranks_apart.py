@@ -62,22 +62,31 @@ def _left(lost: list[Standing], standstill: Standstill) -> Finding:
     in_order = end is not None and end.exit_code == 0
     ranks = tuple(s.rank for s in lost)
     first = standstill.waiting[0]
+    why = "how it ended was not seen"
+    if in_order:
+        why = "the launcher is alive and ends all ranks as soon as one fails: so this one ended in order, with exit code 0"
+    in_groups = all(s.names_a_group for s in standstill.waiting)
+    if in_groups:
+        why += "; whether it is a member of the group that the call was given the stacks do not show"
+    left = left_by(standstill.recording.sources, first.site)
+    if left:
+        why += f"; {left.words} lets a rank leave the loop that the others are in"
     return Finding(
         code="DD109" if in_order else "DD110",
         slug="rank-left-early" if in_order else "rank-died",
         title=f"has no process any more while {standstill.who_waits}",
         ranks=ranks,
-        confidence=LIKELY,
+        confidence=POSSIBLE if in_groups else LIKELY,
         place=first.site,
         places=standstill.places(*lost),
         evidence={"waiting_ranks": [s.rank for s in standstill.waiting]},
-        why="the launcher is alive and ends all ranks as soon as one fails: so this one ended in order, with exit code 0"
-        if in_order
-        else "how it ended was not seen",
+        why=why,
         cures=(
             Cure(
                 "stay-until-the-end",
-                change=f"let {named(ranks)} take part in the {first.call} of {_at(first)}, or let all ranks stop together",
+                change=left.cure
+                if left
+                else f"let {named(ranks)} take part in the {first.call} of {_at(first)}, or let all ranks stop together",
             ),
         ),
     )

@@ -9,7 +9,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import Link
-from distdoctor.testing.looks import TORCH, frame, in_collective, looked_at, rank, torch_frame
+from distdoctor.testing.looks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
 
 PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -133,3 +133,19 @@ def test_ranks_in_a_call_that_was_given_a_group_may_be_in_different_groups() -> 
 
     assert (finding.code, finding.confidence) == ("DD122", POSSIBLE)
     assert "two groups in different order" in finding.why
+
+
+@pytest.mark.parametrize(("group", "confidence"), [("None", LIKELY), ("<ProcessGroup at 0x7f>", POSSIBLE)])
+def test_a_rank_that_has_gone_may_be_no_member_of_the_group_that_a_call_was_given(group: str, confidence: str) -> None:
+    finding = seen(in_collective(0, site="train.py:9 step", arguments={"group": group}), gone(1))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (1,), confidence)
+
+
+def test_the_condition_under_which_a_rank_that_has_gone_left_the_loop_is_shown() -> None:
+    loop = "def run():\n    for batch in loader:\n        dist.all_reduce(x)\n        if loss < best:\n            return\n"
+    recording = looked_at(in_collective(0, site="train.py:3 run"), gone(1), sources={"train.py": loop})
+
+    (finding,) = examine(recording, HANGS, PLUGINS.remedies, live=True).findings
+
+    assert "`if loss < best:` (train.py:4)" in finding.why
