@@ -92,7 +92,7 @@ def _is_plain_growth(holder: Holder) -> bool:
     looks = holder.plain_growth
     return (
         bool(looks)
-        and looks[-1].step - looks[0].step >= LEAST_STEPS
+        and looks[-1].step >= LEAST_STEPS
         and looks[-1].bytes - looks[0].bytes >= LEAST_GROWTH
         and looks[-1].tensors > looks[0].tensors
     )
