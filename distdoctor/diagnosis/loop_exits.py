@@ -1,6 +1,7 @@
 """Conditions under which a rank leaves a loop that the others may still be in: `if loss < best: break`.
 
-Pure `ast`, like `rank_guard`. What only counts (`step == last`) holds on all ranks alike and is left out.
+Pure `ast`, like `rank_guard`. What only counts (`step == last`) holds on all ranks alike and is left out, and so is what does not
+look like a decision of one rank: a comparison by size, a question about the rank, a number that is not finite.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.rank_guard import parsed, path_to
+from distdoctor.diagnosis.rank_guard import is_about_rank, parsed, path_to
 from distdoctor.recording.recording import Site
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -18,6 +19,7 @@ Leaving = tuple[type[ast.stmt], ...]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _COUNTS = re.compile(r"step|iter|epoch|idx|index|count|^[ijkn]$")
+_FINITE = frozenset({"isnan", "isinf", "isfinite"})
 _LEAVING_CALLS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 _UNTRACEABLE = frozenset({"forward", "__call__", "__init__"})  # called by way of torch or Python, not by their names
 _DEPTH = 3  # functions between the loop and the call
@@ -25,10 +27,11 @@ _DEPTH = 3  # functions between the loop and the call
 
 @dataclass(frozen=True)
 class LoopExit:
-    """One condition that ends a loop early: its line, and its test as it stands in the source."""
+    """One condition that ends a loop early, or a turn of it (`skips`): its line, and its test as it stands in the source."""
 
     site: Site
     test: str
+    skips: bool = False
 
     @property
     def words(self) -> str:
@@ -36,8 +39,15 @@ class LoopExit:
         return f"`if {self.test}:` ({self.site.path.rpartition('/')[2]}:{self.site.line})"
 
     @property
+    def effect(self) -> str:
+        """What it lets a rank do, as part of an explanation."""
+        what = "skip a turn of the loop" if self.skips else "leave the loop"
+        return f"{self.words} lets a rank {what} that the others are in"
+
+    @property
     def cure(self) -> str:
-        return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and all leave the loop together"
+        what = "skip the turn" if self.skips else "leave the loop"
+        return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and all {what} together"
 
 
 def exits_around(source: str, site: Site) -> tuple[LoopExit, ...]:
@@ -56,8 +66,8 @@ def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None)
     """The one condition by which a rank can have left a loop in which the others go on to `inside`.
 
     None when none or several fit. The loop holds the line `inside`, or a call that leads there by functions of the same file.
-    `after` is where the rank went on, in the function of the loop and behind it; without it the rank has ended, and `return` and
-    `sys.exit()` count as well.
+    `after` is where the rank went on, in the function of the loop and behind it; without it the rank has ended, and `return`,
+    `sys.exit()` and turns that were skipped count as well.
     """
     found: list[LoopExit] = []
     for path in [after.path] if after is not None else sources:
@@ -75,18 +85,24 @@ def _exits_in(tree: ast.Module, path: str, inside: Site, after: Site | None) -> 
         if not holds and not any(_called(node) in names for node in ast.walk(loop)):
             continue
         if after is None:
-            yield from _exits(loop, Site(path, 0, inside.function), (ast.Break, ast.Return, ast.Expr))
+            yield from _exits(loop, Site(path, 0, inside.function), (ast.Break, ast.Continue, ast.Return, ast.Expr))
         elif _function_of(tree, loop.lineno) is home and (loop.end_lineno or 0) < after.line:
             yield from _exits(loop, after, (ast.Break,))
 
 
 def _exits(loop: Loop, site: Site, leaving: Leaving) -> Iterator[LoopExit]:
     for condition in _conditions(loop.body, leaving):
-        compares = any(
-            isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDER) for node in ast.walk(condition.test)
-        )
-        if compares and not any(_COUNTS.search(name) for name in _values_in(condition.test)):
-            yield LoopExit(Site(site.path, condition.lineno, site.function), ast.unparse(condition.test))
+        if _may_differ(condition.test):
+            skips = isinstance(condition.body[-1], ast.Continue)
+            yield LoopExit(Site(site.path, condition.lineno, site.function), ast.unparse(condition.test), skips)
+
+
+def _may_differ(test: ast.expr) -> bool:
+    """Whether it looks as if ranks answered each for itself."""
+    if is_about_rank(test) or any(_called(node) in _FINITE for node in ast.walk(test)):
+        return True
+    compares = any(isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDER) for node in ast.walk(test))
+    return compares and not any(_COUNTS.search(name) for name in _values_in(test))
 
 
 def _values_in(test: ast.expr) -> Iterator[str]:

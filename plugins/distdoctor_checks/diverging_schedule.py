@@ -49,7 +49,10 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
             place=line,
             places=(
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
-                *(Place(one.site, ahead, f"leaves the loop if `{one.test}`") for one in exits),
+                *(
+                    Place(one.site, ahead, f"{'skips a turn of' if one.skips else 'leaves'} the loop if `{one.test}`")
+                    for one in exits
+                ),
             ),
             evidence=evidence(parting, lr=rates),
             why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"

@@ -49,7 +49,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     steps = counts(verdict, event.ranks)
     why += [steps] if steps else []
     left = left_by(verdict.recording.sources, event.usual.site)
-    why += [f"{left.words} lets a rank leave the loop that the others are in"] if left else []
+    why += [left.effect] if left else []
     return Finding(
         title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
         ranks=event.ranks,

@@ -70,7 +70,7 @@ def _left(lost: list[Standing], standstill: Standstill) -> Finding:
         why += "; whether it is a member of the group that the call was given the stacks do not show"
     left = left_by(standstill.recording.sources, first.site)
     if left:
-        why += f"; {left.words} lets a rank leave the loop that the others are in"
+        why += f"; {left.effect}"
     return Finding(
         code="DD109" if in_order else "DD110",
         slug="rank-left-early" if in_order else "rank-died",
@@ -175,7 +175,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}},
         why=_why(guard, odd, tie)
         + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else "")
-        + (f"; {left.words} lets a rank leave the loop that the others are in" if left else ""),
+        + (f"; {left.effect}" if left else ""),
         cures=(Cure(cure, change=left.cure if left else _change(cure, guard, odd, usual) + _decided(local)),),
     )
 

@@ -110,7 +110,7 @@ def _why(verdict: Verdict, event: Event, odd: Call) -> str:
     if event.silence is not None:
         words.append(f"nobody has moved for {seconds(event.silence.seconds)}")
     left = _left_by(verdict, event)
-    words += [f"{left.words} lets a rank leave the loop that the others are in"] if left else []
+    words += [left.effect] if left else []
     words += [note for note in (condition(event), "" if event.is_tie else counts(verdict, event.ranks)) if note]
     return "; ".join(words)
 

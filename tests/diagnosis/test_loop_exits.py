@@ -85,3 +85,23 @@ def test_the_exits_of_the_loops_around_a_line_are_their_own_and_do_not_only_coun
 
     assert [(one.site.line, one.test) for one in found] == [(22, "loss < best")]
     assert exits_around("def (", Site("train.py", 1, "")) == ()
+
+
+@pytest.mark.parametrize(
+    ("test", "is_told"),
+    [
+        ("torch.isnan(loss)", True),
+        ("not math.isfinite(loss.item())", True),
+        ("dist.get_rank() == 1 and broken", True),
+        ("loss > 10", True),
+        ("global_step > 10", False),
+        ("batch is None", False),
+        ("len(batch) < 4", True),
+    ],
+)
+def test_a_turn_that_a_rank_skips_by_itself_may_be_why_it_ended_early(test: str, is_told: bool) -> None:
+    source = f"for batch in loader:\n    if {test}:\n        continue\n    dist.all_reduce(batch)\n"
+
+    left = left_by({"train.py": source}, Site("train.py", 4, "<module>"))
+
+    assert (left is not None and left.skips) == is_told
