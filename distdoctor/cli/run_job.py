@@ -20,7 +20,7 @@ from distdoctor.launch.job import Launch, Orders, Outcome, RunningJob
 from distdoctor.launch.new_run_folder import make_run_folder, write_whole
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.recording import Job, Recording, Site
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -56,6 +56,7 @@ def execute(
         tell=_tell,
         notice=notice,
         closer=lambda: _with_stacks(folder),
+        lines=lambda: _lines(folder),
         stop_on=stop_on,
         afterwards=lambda: afterwards(folder),
     )
@@ -259,7 +260,7 @@ def _stdout_for_the_report(settings: Settings, output: Path | None) -> Iterator[
         os.close(kept)
 
 
-def _with_stacks(folder: Path) -> Recording | None:
+def _with_stacks(folder: Path, samples: int = 2) -> Recording | None:
     """What the processes of this job do at this moment; None when they cannot be read (`distdoctor hang-dump` says why)."""
     from distdoctor.attach.attached import recordings_of
     from distdoctor.attach.jobs import job_of_run
@@ -268,9 +269,17 @@ def _with_stacks(folder: Path) -> Recording | None:
 
     try:
         host = Host.now()
-        return recordings_of([job_of_run(folder, host)], host, Manner())[0]
+        return recordings_of([job_of_run(folder, host)], host, Manner(samples=samples))[0]
     except DoctorError:
         return None
+
+
+def _lines(folder: Path) -> dict[int, Site]:
+    """The user's line at which each rank of this job is at this moment, as far as it can be seen."""
+    seen = _with_stacks(folder, samples=1)
+    stacks = seen.stacks if seen is not None else None
+    main = {rank: process.main for rank, process in stacks.processes()} if stacks is not None else {}
+    return {rank: thread.user_frame.site for rank, thread in main.items() if thread is not None and thread.user_frame}
 
 
 def _tell(finding: Finding, diagnosis: Diagnosis) -> None:

@@ -83,6 +83,13 @@ class Ends:
         with self._lock:
             return [rank for rank in self._watched if rank not in self._ends]
 
+    def memory_left(self) -> float:
+        """Share of memory that is left to the ranks that run, where it is least; 1.0 where nothing is known."""
+        with self._lock:
+            kills = [self._watched[rank].kills for rank in self.alive()]
+        distinct = {one.counter: one for one in kills if one is not None}
+        return min((one.left() for one in distinct.values()), default=1.0)
+
     def signal(self, number: int) -> None:
         """Send a signal to every rank that still runs, and to no process that took over its pid."""
         with self._lock:

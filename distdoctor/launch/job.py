@@ -17,6 +17,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends
+from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
@@ -25,8 +26,8 @@ from distdoctor.launch.processes import is_alive
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.layout import EventKind
-from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.layout import EventKind, site_text
+from distdoctor.recording.recording import Job, RankEnd, Recording, Site
 from distdoctor.recording.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, tape_paths
 from distdoctor.recording.tape_reader import read_tape
 
@@ -56,6 +57,7 @@ class Orders:
     notice: Callable[[str], None] = lambda words: None
     closer: Callable[[], Recording | None] | None = None  # a recording with the stacks of all ranks, while they run
     stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
+    lines: Callable[[], Mapping[int, Site]] = dict  # the user's line at which each rank is, while they run
     afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 
 
@@ -87,6 +89,7 @@ class RunningJob:
         self.state = _State()
         self.launcher_pid = 0
         self.ends = Ends()
+        self.last_lines = LastLines(self.ends.memory_left, orders.lines)
         checks = [check for code, check in plugins.checks.items() if not {code, check.slug} & orders.ignored]
         self.watcher = Watcher(
             orders.folder,
@@ -115,6 +118,7 @@ class RunningJob:
         """Start the job, come back when every rank has ended and has been examined."""
         self._write(self.job())
         self.watcher.start()
+        self.last_lines.start()
         end = AgentEnd(1)
         try:
             end = self._launch()
@@ -224,7 +228,8 @@ class RunningJob:
             code = code_of(rank)
             if code is not None:
                 self.ends.correct(rank, exit_code=code if code >= 0 else None, signal=max(-code, 0))
-        ends = self.ends.stop()
+        lines = self.last_lines.stop()
+        ends = {rank: _with_line(one, lines.get(rank)) for rank, one in self.ends.stop().items()}
         return _ended_by_another_launcher(ends) if self.launch.command else ends
 
     def _write(self, job: Job) -> None:
@@ -255,6 +260,16 @@ def _merged(known: Mapping[int, RankEnd], news: Mapping[int, RankEnd]) -> dict[i
     """The ends from two sources; who saw how a rank ended wins over who only saw that it did."""
     unseen = {rank for rank, end in news.items() if end.exit_code is None and not end.signal and rank in known}
     return {**known, **{rank: end for rank, end in news.items() if rank not in unseen}}
+
+
+def _with_line(end: RankEnd, seen: tuple[Site, int] | None) -> RankEnd:
+    """The end of a rank that was killed for lack of memory, with its line when memory ran low."""
+    if seen is None or not end.killed_for_memory:
+        return end
+    site, at_ns = seen
+    return replace(
+        end, last_line=site_text(site.path, site.line, site.function), last_line_ns=max(0, end.at_ns - at_ns)
+    )
 
 
 def _ended_by_another_launcher(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd]:

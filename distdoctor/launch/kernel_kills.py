@@ -41,6 +41,16 @@ class Level:
         found = _number(self.folder / ("memory.max" if self.v2 else "memory.limit_in_bytes"))
         return found if found < UNLIMITED else 0
 
+    def left(self) -> float:
+        """Share of its limit that is not in use, caches of files left out; 1.0 without a limit."""
+        limit = self.limit()
+        if not limit:
+            return 1.0
+        used = _number(self.folder / ("memory.current" if self.v2 else "memory.usage_in_bytes"))
+        stat = _counts(self.folder / "memory.stat")
+        cached = sum(stat.get(name if self.v2 else f"total_{name}", 0) for name in ("active_file", "inactive_file"))
+        return max(0.0, 1 - max(0, used - cached) / limit)
+
     def was_full(self) -> bool:
         return self.v2 or _number(self.folder / "memory.max_usage_in_bytes") >= FULL * self.limit()
 
@@ -81,6 +91,15 @@ class KernelKills:
         kills = self.levels[0].kills() if self.levels else _counts(self.proc / "vmstat").get("oom_kill")
         shortages = tuple(level.shortages() for level in self.levels)
         self.readings.append(Counts(time.monotonic() if now is None else now, kills, shortages))
+
+    def left(self) -> float:
+        """Share of memory that is left, of the tightest limit or of the host; 1.0 where nothing is known."""
+        host = _counts(self.proc / "meminfo")
+        total = host.get("MemTotal:", 0)
+        return min(
+            [level.left() for level in self.levels] + ([host.get("MemAvailable:", total) / total] if total else []),
+            default=1.0,
+        )
 
     def lately(self) -> tuple[int | None, int]:
         """(kills within the last seconds; None: not known, the limit of the cgroup that was short of memory; 0: none, or the

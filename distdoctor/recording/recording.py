@@ -94,6 +94,7 @@ class RankEnd:
     `ended_by_launcher`: the launcher or distdoctor sent that signal because of another rank. `kernel_kills`: how many processes
     the kernel had just killed for lack of memory, by the file `kernel_counter`: of the rank's cgroup, or /proc/vmstat of its
     host; None: not known. `memory_limit`: bytes, of the cgroup that was short of memory; 0: none was, or it is not known.
+    `last_line`: where a look from outside saw it when memory ran low, as `Site.parse` reads it, `last_line_ns` before its end.
     """
 
     exit_code: int | None
@@ -103,6 +104,8 @@ class RankEnd:
     kernel_kills: int | None = None
     memory_limit: int = 0
     kernel_counter: str = ""
+    last_line: str = ""
+    last_line_ns: int = 0
 
     @property
     def killed_for_memory(self) -> bool:

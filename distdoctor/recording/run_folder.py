@@ -145,6 +145,8 @@ def job_to_json(job: Job) -> str:
                     "kernel_kills": end.kernel_kills,
                     "memory_limit": end.memory_limit,
                     "kernel_counter": end.kernel_counter,
+                    "last_line": end.last_line,
+                    "last_line_ns": end.last_line_ns,
                 }
                 if end.kernel_kills is not None
                 else {}

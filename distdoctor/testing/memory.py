@@ -97,14 +97,18 @@ class MemoryJob:
         self._ends[rank] = RankEnd(1, at_ns=now, kernel_kills=kills)
         return self
 
-    def is_killed(self, rank: int, phase: Phase, site: str, *, kills: int | None, limit: int = 0) -> Self:
-        """SIGKILL ends this rank in that phase, begun at `site`; the kernel counts `kills` for lack of memory."""
+    def is_killed(
+        self, rank: int, phase: Phase, site: str, *, kills: int | None, limit: int = 0, seen_at: str = ""
+    ) -> Self:
+        """SIGKILL ends this rank in that phase, begun at `site`; the kernel counts `kills` for lack of memory. `seen_at` is its
+        line half a second before."""
         log = self.logs[rank]
         self._append(rank, "doing", step=self.steps, phase=int(phase), site=log.text(site_of(site)), at_ns=log.at(None))
         now = log.at(None)
         self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}
         counter = "/sys/fs/cgroup/memory.events" if kills is not None else ""
-        self._ends[rank] = RankEnd(None, 9, False, now, kills, limit, counter)
+        line = site_of(seen_at) if seen_at else ""
+        self._ends[rank] = RankEnd(None, 9, False, now, kills, limit, counter, line, 500_000_000 if line else 0)
         return self
 
     def _append(self, rank: int, section: str, /, **fields: Any) -> None:

@@ -16,7 +16,6 @@ from distdoctor.errors import WrongUse
 from distdoctor.workloads.arrangement import AUTOCAST, Arrangement
 from distdoctor.workloads.blocks import blocks_of
 
-
 # Batch normalisation keeps its statistics in buffers, which FSDP2 does not cast, and torch refuses weights of 16 bits beside
 # statistics of 32 (2.11-2.15; FSDP1 left these layers in fp32 by itself). Inputs of 16 bits beside weights of 32 are fine.
 _FULL_PRECISION = MixedPrecisionPolicy(cast_forward_inputs=False)

@@ -8,7 +8,8 @@ Why it hurts     The job is over; and which rank, which phase and which line ask
 How we know      The exception itself says that memory was asked for in vain, and how much; phase and line are those of its
                  traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened. Of a
                  rank that died of SIGKILL, the kernel's own count of such kills in its cgroup (memory.events, v1:
-                 memory.oom_control) went up as it died; where only the host counts (/proc/vmstat), it is likely.
+                 memory.oom_control) went up as it died; where only the host counts (/proc/vmstat), it is likely. Its line is
+                 the one at which it was seen when memory ran low, else the last one on record.
 What to do       What is prescribed depends on the phase and on what was held; the next thing to try is named first.
 When it is fine  Never. A script that catches the exception and goes on with a smaller batch is not reported.
 Source           c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; torch.cuda memory management notes.
@@ -89,7 +90,8 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
     """The kernel ended it, without a word of its own."""
     doing = own.doing if own is not None and len(own.rows) else None
     timeline = verdict.facts.timelines.get(ending.rank)
-    place = (doing.began_at if doing else Site()) or (timeline.last_site if timeline is not None else Site())
+    began = (doing.began_at if doing else Site()) or (timeline.last_site if timeline is not None else Site())
+    place = Site.parse(end.last_line) or began
     when = "" if doing is None else f" in step {doing.step}, {doing.phase.word}" if doing.phase else ", setting up"
     stuck = [call for wait in event.waiting for call in wait.calls]
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
@@ -119,7 +121,7 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
         place=kept.site if kept else place,
         places=(
             *([kept] if kept else []),
-            *([Place(place, event.ranks, _last_at(verdict, doing, place))] if place else []),
+            *([Place(place, event.ranks, _last_at(verdict, end, doing, place))] if place else []),
             *by_site(verdict, stuck),
         ),
         evidence={
@@ -151,9 +153,11 @@ def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float)
     return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more with every step") if site else None
 
 
-def _last_at(verdict: Verdict, doing: Doing | None, place: Site) -> str:
+def _last_at(verdict: Verdict, end: RankEnd, doing: Doing | None, place: Site) -> str:
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line)
     statement = f": `{line[:80]}`" if line else ""
+    if end.last_line:
+        return f"seen here when memory ran low, {end.last_line_ns / 1e9:.1f} s before its end{statement}"
     if doing is None or not doing.began_at:
         return f"last seen here{statement}"
     return f"the last line on record, with which its {doing.phase.word} began{statement}"

@@ -35,6 +35,16 @@ def test_the_limit_of_the_cgroup_is_named_with_step_and_phase() -> None:
     assert "after step 4 it had 900 MiB resident" in finding.why
 
 
+def test_the_line_that_was_seen_when_memory_ran_low_is_the_place() -> None:
+    job = memory_job(2).trains(4, rss=900 * MIB)
+    job.is_killed(1, Phase.FORWARD, "train.py:33 train", kills=1, limit=2 * GIB, seen_at="model.py:12 forward")
+
+    finding = only(job)
+
+    assert (finding.place.line, finding.place.function) == (12, "forward")
+    assert finding.places[0].role == "seen here when memory ran low, 0.5 s before its end"
+
+
 def test_what_grew_until_the_end_is_the_first_thing_to_mend() -> None:
     job = memory_job(2).trains(30, rss=lambda rank, step: (400 + 50 * step) * MIB)
     job.holds(
