@@ -17,7 +17,7 @@ from distdoctor.recording.recording import RankEnd
 # What launchers send to the ranks that are left over when one has failed, or when the user pressed Ctrl-C.
 LAUNCHERS_SIGNALS = frozenset({signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _UNSEEN_ENDS_MS = 50  # how often to look where the kernel offers no pidfd
-_COUNTERS_MS = 1000  # how often to read what the kernel counts: 50 us a rank, in the launcher
+_COUNTERS_MS = 1000  # how often to read what the kernel counts: 0.1 ms for each cgroup that has ranks
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Ends:
         self._watched: dict[int, _Watched] = {}
         self._ends: dict[int, RankEnd] = {}
         self._survivors: frozenset[int] = frozenset()
+        self._kernel: dict[str, KernelKills] = {}
         self._lock = threading.RLock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._over = False
@@ -52,7 +53,7 @@ class Ends:
             for rank, pid in ranks.items():
                 self._forget(rank)
                 now = status(pid)
-                watched = _Watched(rank, pid, now.started if now else 0, kills=KernelKills.of(pid) if now else None)
+                watched = _Watched(rank, pid, now.started if now else 0, kills=self._counters_of(pid) if now else None)
                 self._watched[rank] = watched
                 try:
                     watched.fd = os.pidfd_open(pid)
@@ -139,6 +140,11 @@ class Ends:
             elif found.ended:
                 end = self._judged(rank, *exit_code_and_signal(found.wait_status), now)
                 self._ends[rank] = _with_counters(end, watched.kills)
+
+    def _counters_of(self, pid: int) -> KernelKills:
+        """Those of its cgroup, which ranks share."""
+        found = KernelKills.of(pid)
+        return self._kernel.setdefault(found.counter, found)
 
     def _read_counters(self) -> None:
         """What the kernel has counted by now, for the ranks that still run."""

@@ -66,7 +66,7 @@ class Counts:
 
 @dataclass
 class KernelKills:
-    """The counters that concern one process, read now and then."""
+    """The counters that concern the processes of one cgroup, read now and then."""
 
     levels: tuple[Level, ...]
     proc: Path = PROC
@@ -117,7 +117,7 @@ class KernelKills:
 
 
 def levels_of(pid: int, cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Level, ...]:
-    """The cgroups that count a process's memory, from its own upwards; () where none can be read."""
+    """The cgroup that counts a process's memory, and those above it that have a limit; () where none can be read."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -134,15 +134,17 @@ def levels_of(pid: int, cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Lev
 
 
 def _upwards(mount: Path, path: str, *, v2: bool) -> tuple[Level, ...]:
-    """The cgroup at `path` below `mount` and those above it, as far as they count. A container sees its own as the mount."""
+    """The cgroup at `path` below `mount`, and those above it with a limit. A container sees its own as the mount."""
     own = mount / path.strip("/")
     if ".." in Path(path).parts or not own.is_dir():
         own = mount
     folders = [own]
     while folders[-1] != mount:
         folders.append(folders[-1].parent)
-    levels = [Level(folder, v2) for folder in folders]
-    return tuple(levels) if levels[0].kills() is not None else ()
+    own_level, *above = (Level(folder, v2) for folder in folders)
+    if own_level.kills() is None:
+        return ()
+    return (own_level, *(level for level in above if level.limit()))
 
 
 def _counts(path: Path) -> dict[str, int]:

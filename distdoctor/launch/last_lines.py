@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from distdoctor.recording.recording import Site
 
-INTERVAL_SECONDS = 0.25  # two or three small files are read each time: 0.05 % of a core
+INTERVAL_SECONDS = 0.25  # a few small files are read each time, 0.1 ms: 0.05 % of a core
 LOW = 0.15  # of the limit: from there on it is looked at
 RELAXED = 0.25  # of the limit: with so much left it begins anew
 SHRUNK = 0.7  # of what was left at the look before
