@@ -18,6 +18,7 @@ _ACCELERATE = "accelerate.data_loader"
 # Under these, iterable data sets hold those that they wrap: accelerate's shards, most people's own wrappers, data pipes.
 _WITHIN_STREAMS = ("dataset", "source_dataset", "source_datapipe", "_dataset")
 _DEPTH = 8
+_LAYERS = 64  # of Hugging Face's iterables: one for each map, filter, shuffle, ... that was called
 _STOCK_BATCHES = torch_samplers.BatchSampler
 _RANDOM = torch_samplers.RandomSampler  # torchdata puts its own in that place
 _STATEFUL = "torchdata.stateful_dataloader.sampler"  # torchdata's twins of torch's samplers draw as they do (0.11)
@@ -98,19 +99,33 @@ def facts_of(sampler: Any) -> SamplerFacts:
 def facts_of_stream(dataset: Any, sampler: Any) -> SamplerFacts:
     """The same of iterable data, which shuffle by themselves: nothing in them is called, and no element looked at.
 
-    Hugging Face's `IterableDataset` keeps how it shuffles in `_shuffling`; others say so in an attribute `shuffle`.
+    Hugging Face's `IterableDataset` keeps how it shuffles in `_shuffling` (datasets 2 to 4) or as one of the iterables that it is
+    made of (datasets 5: `BufferShuffledExamplesIterable`); others say so in an attribute `shuffle`.
     """
     chain, flags = list(streams_of(dataset)), PassFlag(0)
     if any(hasattr(type(one), "set_epoch") for one in chain):
         flags |= PassFlag.TELLABLE
     scopes = [one.__dict__ for one in chain if type(getattr(one, "__dict__", None)) is dict]
     kept = [scope["_shuffling"] is not None for scope in scopes if "_shuffling" in scope]
+    kept += [_is_shuffled(scope["_ex_iterable"]) for scope in scopes if "_ex_iterable" in scope]
     shuffles = any(kept) if kept else _first(chain, "shuffle", bool)
     if shuffles is not None:
         flags |= PassFlag.SHUFFLE_KNOWN | (PassFlag.SHUFFLE if shuffles else PassFlag(0))
     seed = _first(chain, "seed", int)
     names = ">".join(type(one).__name__ for one in chain_of(sampler))
     return SamplerFacts(names, 0, -1, -1 if seed is None else seed & (1 << 62) - 1, flags)
+
+
+def _is_shuffled(examples: Any) -> bool:
+    """Whether one of the iterables that Hugging Face's data are made of shuffles."""
+    for _ in range(_LAYERS):
+        if "Shuffled" in type(examples).__name__:
+            return True
+        scope = getattr(examples, "__dict__", {})
+        examples = scope.get("ex_iterable") if type(scope) is dict else None
+        if examples is None:
+            return False
+    return False
 
 
 def _stock_flags(chain: list[Any]) -> PassFlag:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 
 import torch
@@ -24,6 +26,22 @@ _LIBRARY_FOLDERS = tuple(
     | {_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {os.path.realpath(_PATHS[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+
+
+def _installed_elsewhere() -> Iterator[str]:
+    """Folders of `pip install --target`, put on the path by hand: what pip installs leaves its dist-info beside it.
+
+    Not where the program itself lies: there a user's own files may be among what was installed.
+    """
+    own = {"", os.getcwd(), sys.path[0] if sys.path else ""}
+    for folder in sys.path:
+        if folder not in own and not folder.startswith(tuple(_LIBRARY_FOLDERS)) and os.path.isdir(folder):
+            with suppress(OSError):
+                if any(name.endswith(".dist-info") for name in os.listdir(folder)):
+                    yield os.path.join(os.path.abspath(folder), "")
+
+
+_LIBRARY_FOLDERS += tuple(_installed_elsewhere())
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Keyed by names, not by code objects: hashing a code object walks its constants, and these dictionaries must keep nothing alive.

@@ -1,0 +1,25 @@
+"""Which files are the user's own, and which were installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_what_pip_installed_into_a_folder_of_its_own_is_no_users_file(tmp_path: Path) -> None:
+    libraries, project = tmp_path / "libraries", tmp_path / "project"
+    for folder in (libraries / "tool", libraries / "tool-1.0.dist-info", project):
+        folder.mkdir(parents=True)
+    script = project / "train.py"
+    script.write_text(
+        "import sys\nfrom distdoctor.probe.sites import belongs_to_user\n"
+        "print(*(belongs_to_user(path) for path in sys.argv[1:]))\n"
+    )
+    paths = [str(libraries / "tool" / "core.py"), str(script), str(project / "helpers.py")]
+    env = {**os.environ, "PYTHONPATH": str(libraries)}
+
+    done = subprocess.run([sys.executable, str(script), *paths], capture_output=True, text=True, env=env, check=True)
+
+    assert done.stdout.split() == ["False", "True", "True"]
