@@ -829,6 +829,23 @@ def shuffled_stream(rank: int, world_size: int, *, told: str = "", shuffle: bool
     return handed
 
 
+def by_datasets(rank: int, world_size: int, *, told: bool = True, split: bool = True, workers: int = 0) -> Handed:
+    """Hugging Face's own stream: shuffled by epoch, in shards, dealt out by rank and worker."""
+    import datasets
+    from datasets.distributed import split_dataset_by_node
+
+    rows = datasets.Dataset.from_dict({"number": [[float(number)] for number in range(128)]})
+    data = rows.with_format("torch").to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=16)
+    if split:
+        data = split_dataset_by_node(data, rank=rank, world_size=world_size)
+    loader, trainer, handed = DataLoader(data, batch_size=4, num_workers=workers), Trainer(), []
+    for epoch in range(2):
+        if told:
+            data.set_epoch(epoch)
+        handed.append(trainer.epoch(batch["number"] for batch in loader))
+    return handed
+
+
 def restarted_search(rank: int, world_size: int) -> Handed:
     """A learning-rate finder that leaves after ten steps, then the training begins in the same order."""
     data = numbers(400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -71,6 +72,19 @@ def test_a_stream_that_shuffles_and_is_not_told_the_epoch_is_found(about: dict[s
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.confidence) == (code, (0, 1), LIKELY)
     assert says in finding.title
+
+
+@pytest.mark.parametrize(
+    ("about", "code"), [({"told": False, "workers": 1}, "DD301"), ({"split": False}, "DD306")], ids=["epoch", "split"]
+)
+def test_hugging_faces_streams_that_are_not_told_the_epoch_or_not_split_are_found(
+    about: dict[str, Any], code: str
+) -> None:
+    pytest.importorskip("datasets")
+    recording, handed = jobs.watched(jobs.by_datasets, **about)
+    finding = only(recording)
+    assert (finding.code, finding.ranks) == (code, (0, 1))
+    assert (handed[0][0] == handed[0][1]) == (code == "DD301")
 
 
 @pytest.mark.parametrize("length", [101, 120_000], ids=["every index kept", "one in four kept in order"])
@@ -227,6 +241,7 @@ HEALTHY = [
     (jobs.shuffled_stream, {"told": "epoch", "wrapped": True}),
     (jobs.shuffled_stream, {"told": "constant", "shuffle": False}),
     (jobs.shuffled_stream, {"told": "epoch", "shuffle": None}),
+    *([(jobs.by_datasets, {"workers": 2})] if find_spec("datasets") else []),
     (jobs.restarted_search, {}),
     (jobs.peeking, {}),
     (jobs.trials, {}),
