@@ -11,6 +11,8 @@ from distdoctor.diagnosis.verdict import Verdict
 from distdoctor.recording.layout import Op
 from distdoctor.recording.rank_set import named
 
+AT_WORK = 0.05  # of a core: threads that move bytes take more
+
 
 def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> Iterator[Finding]:
     """Only possible from stacks alone: a rank that is a call behind looks the same from outside. A recording counts the calls."""
@@ -25,6 +27,8 @@ def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> I
         return
     if not standstill.exceeds_patience(standstill.waited_seconds):
         return
+    if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
+        return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
     elsewhere, first = standstill.stacks.elsewhere, standings[0]
     whom = "all ranks of this host" if elsewhere else "all"
     what = "wait for the same handle" if first.doing is Doing.HANDLE else f"are in {first.call or 'the same call'}"
@@ -32,7 +36,7 @@ def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> I
     yield Finding(
         title=f"{whom} {what}{standstill.how_long(first)}, and it does not complete",
         ranks=tuple(s.rank for s in standings),
-        confidence=LIKELY if counted and not any(map(standstill.is_moving, standings)) else POSSIBLE,
+        confidence=LIKELY if counted else POSSIBLE,
         place=first.site,
         places=standstill.places(),
         evidence={

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor import plugins
@@ -9,6 +11,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import Link
+from distdoctor.testing import Script
 from distdoctor.testing.looks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
 
 PLUGINS = plugins.load()
@@ -149,3 +152,20 @@ def test_the_condition_under_which_a_rank_that_has_gone_left_the_loop_is_shown()
     (finding,) = examine(recording, HANGS, PLUGINS.remedies, live=True).findings
 
     assert "`if loss < best:` (train.py:4)" in finding.why
+
+
+@pytest.mark.parametrize(("cpu", "codes"), [(0.0, ["DD122"]), (0.2, [])])
+def test_recorded_ranks_that_wait_in_backward_are_in_the_backend_unless_bytes_still_move(
+    cpu: float, codes: list[str]
+) -> None:
+    script = Script(2)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:9 step").step()
+    backward = torch_frame("_engine_run_backward", f"{TORCH}/autograd/graph.py")
+    ranks = [rank(number, backward, frame("train.py:9 step"), cpu_share=cpu) for number in range(2)]
+    recording = replace(script.live(silent_for=20), stacks=looked_at(*ranks).stacks)
+
+    findings = examine(recording, HANGS, PLUGINS.remedies, live=True).findings
+
+    assert [finding.code for finding in findings] == codes
+    assert all(finding.confidence == LIKELY for finding in findings)
