@@ -117,12 +117,16 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for storage in _storages(leaf):
                     self._number_of(storage)
         self._for_a_moment(after)
+        self._for_a_moment(side_buffers.of_product(func, args) if self._on_cpu else 0, fixed=True)
         self._count(func, args, kwargs or {}, out)
         return out
 
-    def _for_a_moment(self, size: int) -> None:
+    def _for_a_moment(self, size: int, *, fixed: bool = False) -> None:
         if size:
-            self.timeline.resize(self.timeline.allocate(size, "temporary", self.phase), 0, self.phase)
+            number = self.timeline.allocate(size, "temporary", self.phase)
+            self.timeline.resize(number, 0, self.phase)
+            if fixed:
+                self.timeline.fixed.add(number)
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func._overloadpacket

@@ -44,6 +44,8 @@ class Timeline:
     """Of each storage at present."""
     categories: list[str] = field(default_factory=list)
     """Of each storage."""
+    fixed: set[int] = field(default_factory=set)
+    """Storages whose size has a bound of its own, and does not grow with the batch."""
     flops: dict[str, int] = field(default_factory=dict)
     """Floating point operations (an addition and a multiplication are two) by phase, in the last step."""
     traffic: dict[str, int] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Scaled:
             return None
         first, second = (np.array(timeline.deltas, dtype=np.float64) for timeline in (small, large))
         slope = (second - first) / (batches[1] - batches[0])
+        slope[np.isin(small.owners, list(small.fixed))] = 0
         return cls(small, first - slope * batches[0], slope)
 
     def peak(

@@ -13,7 +13,7 @@ from reference_training import measured_rank
 
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
-from distdoctor.workloads import measured_memory
+from distdoctor.workloads import measured_memory, side_buffers
 from distdoctor.workloads.data import synthetic
 from distdoctor.workloads.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.request import TrainingRequest, make_request
@@ -56,6 +56,19 @@ def test_the_predicted_peak_is_what_the_allocator_gives(strategy: str, options: 
     predicted = predict(wanted, 1).peak.bytes
 
     assert predicted == pytest.approx(really_allocated(wanted, tmp_path), rel=0.005)
+
+
+@pytest.mark.skipif(not side_buffers._multiplies_bf16(), reason="this CPU does not multiply bf16 as it was measured")
+def test_what_products_of_16_bits_take_for_a_moment_is_in_the_peak(tmp_path: Path) -> None:
+    wanted = request("single", model="mlp", batch_size=64, precision="bf16")
+
+    assert predict(wanted, 1).peak.bytes == pytest.approx(really_allocated(wanted, tmp_path), rel=0.001)
+
+
+def test_what_products_take_for_a_moment_does_not_grow_with_the_batch() -> None:
+    predictor = Predictor(request("single", model="mlp", precision="bf16"), 1)
+
+    assert predictor.at(4096).peak.bytes == pytest.approx(predictor.exactly(4096).peak.bytes, rel=0.02)
 
 
 def test_two_traces_tell_the_peak_of_every_batch() -> None:
