@@ -270,10 +270,26 @@ def uneven(rank: int, world_size: int) -> Handed:
         return [trainer.epoch(DataLoader(mine, batch_size=4))]
 
 
-def padded_test(rank: int, world_size: int) -> Handed:
+class InOrder(Sampler[int]):
+    """A sampler for evaluations as many libraries have one. With `evenly` it fills up the last round."""
+
+    def __init__(self, length: int, rank: int, num_replicas: int, *, evenly: bool) -> None:
+        self.length, self.rank, self.num_replicas, self.evenly = length, rank, num_replicas, evenly
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(self.length))
+        if self.evenly:
+            order += order[: -self.length % self.num_replicas]
+        return iter(order[self.rank :: self.num_replicas])
+
+
+def padded_test(rank: int, world_size: int, *, own: bool = False, evenly: bool = True) -> Handed:
     data, test, trainer = numbers(64), numbers(31), Trainer()
     handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
-    trainer.test(DataLoader(test, batch_size=4, sampler=DistributedSampler(test, shuffle=False)))
+    sampler: Sampler[int] = DistributedSampler(test, shuffle=False)
+    if own:
+        sampler = InOrder(31, rank, world_size, evenly=evenly)
+    trainer.test(DataLoader(test, batch_size=4, sampler=sampler))
     return [handed]
 
 

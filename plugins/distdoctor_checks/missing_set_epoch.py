@@ -8,7 +8,7 @@ How we know      A training pass begins with the very indices, in the very order
                  9 draws from 60,000 samples, never less than 32 or a whole pass. A pass that was left early counts only when
                  three in a row begin alike: a learning-rate finder starts over on purpose.
                  Of iterable data that have a set_epoch the batches' first samples are compared, and only where an attribute
-                 says that they shuffle (`shuffle`, or how Hugging Face's are made), or a `seed` that nobody was told an epoch for:
+                 says that they shuffle (`shuffle`, or how Hugging Face's are made), or a `seed` nobody was told an epoch for:
                  likely. With persistent workers set_epoch may reach the rank's copy of the data only: that is said, too.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before the loader is iterated.
 When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: then nothing is reported. Where set_epoch is

@@ -4,8 +4,10 @@ DD309 padded-evaluation: an evaluation counts samples twice, because the sampler
 What it means    DistributedSampler (drop_last=False) gives every rank equally many samples; where the data set does not divide,
                  the first ones of the order are drawn again.
 Why it hurts     A metric over all draws weighs those samples double: it can be off by up to the share of the padding.
-How we know      The draws beyond the data set's length are told apart by their position. Reported from 1 % of the draws on, below
-                 that no metric moves visibly. Whether the script leaves them out of its metric is not in the recording: likely.
+How we know      The draws beyond the data set's length are told apart by their position; with another sampler than torch's, by
+                 what is drawn twice where every sample is drawn and all ranks have equally many. Reported from 1 % of the
+                 draws on, below that no metric moves visibly. Whether the script leaves them out of its metric is not in the
+                 recording: likely.
 What to do       Leave the padding out of the metric (the last draws of the ranks named), or evaluate with drop_last=False on
                  shares cut by hand: indices[rank::world_size].
 When it is fine  A script that leaves the padding out itself; accelerate fills up as well, and its gather_for_metrics leaves that
@@ -15,7 +17,10 @@ Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+
+import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
@@ -32,12 +37,34 @@ def examine(orders: SampleOrders) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
         stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
-        padded = {rank: len(one.padding) for rank, one in stock.items() if len(one.padding)}
+        padded = {rank: len(one.padding) for rank, one in stock.items() if len(one.padding)} or _filled_up(together)
         drawn = sum(one.drawn for one in together.passes.values())
         line = str(together.one.made_line)
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
             yield _finding(together, padded, drawn)
+
+
+def _filled_up(together: Together) -> dict[int, int]:
+    """The padding of a sampler that is not torch's: every sample is drawn, a few again, and all ranks have equally many."""
+    passes, length = together.passes, together.one.length
+    known = all(
+        one.comparable and one.whole and one.keep_one_in == 1 and not len(one.padding) for one in passes.values()
+    )
+    if length <= 0 or not known or any(one.num_replicas != len(passes) for one in passes.values()):
+        return {}
+    shares = [one.indices for one in passes.values()]
+    again = sum(map(len, shares)) - length
+    if len({*map(len, shares)}) > 1 or not 0 < again < len(passes) or len(np.unique(np.concatenate(shares))) != length:
+        return {}
+    where: dict[int, tuple[int, int]] = {}  # sample -> (place in its rank's draws, rank)
+    padded: Counter[int] = Counter()
+    for rank, one in passes.items():
+        for place, index in enumerate(one.indices.tolist()):
+            before = where.setdefault(index, (place, rank))
+            if before != (place, rank):
+                padded[max(before, (place, rank))[1]] += 1
+    return dict(padded)
 
 
 def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:

@@ -145,8 +145,9 @@ def test_uneven_shards_are_counted() -> None:
     assert (finding.code, finding.ranks, finding.evidence["batches"]) == ("DD305", (1,), {0: 15, 1: 10})
 
 
-def test_padding_of_an_evaluation_is_told() -> None:
-    recording, _ = jobs.watched(jobs.padded_test)
+@pytest.mark.parametrize("own", [False, True], ids=["DistributedSampler", "a sampler of its own"])
+def test_padding_of_an_evaluation_is_told(own: bool) -> None:
+    recording, _ = jobs.watched(jobs.padded_test, own=own)
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.evidence["padding"]) == ("DD309", (1,), {1: 1})
 
@@ -242,6 +243,7 @@ HEALTHY = [
     (jobs.shuffled_stream, {"told": "constant", "shuffle": False}),
     (jobs.shuffled_stream, {"told": "epoch", "shuffle": None}),
     *([(jobs.by_datasets, {"workers": 2})] if find_spec("datasets") else []),
+    (jobs.padded_test, {"own": True, "evenly": False}),
     (jobs.restarted_search, {}),
     (jobs.peeking, {}),
     (jobs.trials, {}),
