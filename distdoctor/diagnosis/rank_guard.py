@@ -158,7 +158,11 @@ def parsed(source: str) -> ast.Module | None:
 
 
 def path_to(tree: ast.Module, line: int) -> list[ast.AST]:
-    """The nodes that contain a line, from the module inwards. Of several on one line the first is followed."""
+    """The nodes that contain a line, from the module inwards.
+
+    Of several on one line the one that calls something is followed, a statement first: the line was reached by a call, and in
+    `if rank == 0: save()` that is not the condition.
+    """
     path: list[ast.AST] = [tree]
     while True:
         inside = [
@@ -168,7 +172,12 @@ def path_to(tree: ast.Module, line: int) -> list[ast.AST]:
         ]
         if not inside:
             return path
-        path.append(inside[0])
+        path.append(inside[0] if len(inside) == 1 else min(inside, key=_unlikely_to_call))
+
+
+def _unlikely_to_call(node: ast.AST) -> tuple[bool, bool]:
+    calls = any(isinstance(one, ast.Call) for one in ast.walk(node))
+    return not calls, not isinstance(node, ast.stmt)
 
 
 def _guard(

@@ -95,9 +95,10 @@ def condition(event: Event) -> str:
     return f"{branch} `{word}` (line {guard.line})"
 
 
-def group_words(event: Event) -> str:
-    """` of group tp (ranks 0-3)`; "" for the default group."""
-    if event.group is None or event.group.words == "the default group":
+def group_words(event: Event, call: Call | None = None) -> str:
+    """` of group tp (ranks 0-3)`; "" for the default group, and for a call of another group than the event's."""
+    other = call is not None and event.group is not None and call.group != event.group.name
+    if event.group is None or other or event.group.words == "the default group":
         return ""
     return f" of {event.group.words}"
 

@@ -37,10 +37,13 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     assert event.guard is not None
     assert event.guarded is not None
     guarded = event.guarded
-    others = f", the others are in {short(event.usual)}" if guarded == event.odd and event.usual is not None else ""
+    others = ""
+    if guarded == event.odd and event.usual is not None:
+        others = f", the others are in {short(event.usual)}"
+        others += group_words(event, event.usual) if event.usual.group != guarded.group else ""
     who = f"{named(event.ranks)} went on to {short(event.odd)}" if guarded != event.odd and event.odd else ""
     return Finding(
-        title=f"{short(guarded)}{group_words(event)} stands under `{test_of(event.guard)}`{others}",
+        title=f"{short(guarded)}{group_words(event, guarded)} stands under `{test_of(event.guard)}`{others}",
         ranks=event.ranks,
         confidence=event.confidence,
         place=event.guard_at,

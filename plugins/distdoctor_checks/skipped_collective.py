@@ -76,10 +76,10 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
 def _title(event: Event, odd: Call) -> str:
     usual = event.usual
     if usual is None:
-        return f"issued {short(odd)}{group_words(event)} that the others never issue"
+        return f"issued {short(odd)}{group_words(event, odd)} that the others never issue"
     if event.is_tie:
-        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(event)} on the other"
-    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(event)}"
+        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(event, usual)} on the other"
+    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(event, usual)}"
 
 
 def _why(verdict: Verdict, event: Event, odd: Call) -> str:

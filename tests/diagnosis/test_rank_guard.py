@@ -131,6 +131,21 @@ def test_a_statement_is_moved_out_of_its_condition() -> None:
     assert out_of_condition(last, 4, 2) == " if rank == 0:\n ...\n-    dist.barrier()\n+dist.barrier()"
 
 
+def test_a_condition_on_more_than_the_rank_keeps_the_rest() -> None:
+    loop = "for step in steps:\n    if step == 3 and rank == 0:\n        dist.barrier()\n"
+    several = f"{loop}        save()\n"
+
+    assert out_of_condition(loop, 3, 2) == "-if step == 3 and rank == 0:\n+if step == 3:"
+    assert out_of_condition(several, 3, 2).startswith(
+        "+if step == 3:\n+    dist.barrier()\n if step == 3 and rank == 0:"
+    )
+
+
+def test_a_statement_on_the_line_of_its_condition_is_freed_there() -> None:
+    assert out_of_condition("if rank == 0: dist.barrier()\n", 1, 1) == "-if rank == 0: dist.barrier()\n+dist.barrier()"
+    assert out_of_condition("if rank == 0: save(); dist.barrier()\n", 1, 1) == ""
+
+
 def test_a_helper_called_in_one_place_stands_under_the_conditions_of_that_place() -> None:
     source = "def average(x):\n    dist.all_reduce(x)\n\ndef main():\n    if dist.get_rank() == 0:\n        print(average(1))\n"
 
@@ -141,3 +156,16 @@ def test_a_helper_called_in_two_places_is_under_neither_condition() -> None:
     source = "def average(x):\n    dist.all_reduce(x)\n\nif rank == 0:\n    average(1)\nelse:\n    average(2)\n"
 
     assert rank_guards(source, 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "tests"),
+    [
+        ("if rank == 0: dist.barrier()", ["rank == 0"]),
+        ("if rank == 0: dist.barrier(); save(model)", ["rank == 0"]),
+        ("if total(loss) > 3: stop = True", []),  # the condition itself communicates
+        ("loss = dist.all_reduce(x) if rank == 0 else None", ["rank == 0"]),
+    ],
+)
+def test_a_condition_on_the_line_of_the_call_is_seen(source: str, tests: list[str]) -> None:
+    assert [guard.test for guard in guards_at(source, 1)] == tests
