@@ -14,9 +14,10 @@ Source           py-spy dump --locals; torch.distributed, "collective functions"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import NotApplicable, check
+from distdoctor.diagnosis.edit import out_of_condition
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Cure, Finding
 from distdoctor.diagnosis.loop_exits import left_by
 from distdoctor.diagnosis.rank_guard import ENCLOSES, Guard, guards_at
@@ -161,7 +162,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
     elif guard is not None and guard.how == ENCLOSES and "state_dict" in odd[0].line + odd[0].call:
         code, slug, cure = "DD125", "partial-state-dict", "state-dict-on-every-rank"
     elif guard is not None and guard.how == ENCLOSES:
-        code, slug, cure = "DD112", "rank-conditional-collective", "decide-once"
+        code, slug, cure = "DD112", "rank-conditional-collective", "call-on-every-rank"
     elif same_call:
         code, slug, cure = "DD106", "mismatched-root", "same-root"
     return Finding(
@@ -176,7 +177,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         why=_why(guard, odd, tie)
         + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else "")
         + (f"; {left.effect}" if left else ""),
-        cures=(Cure(cure, change=left.cure if left else _change(cure, guard, odd, usual) + _decided(local)),),
+        cures=(Cure(cure, change=left.cure if left else _change(cure, guard, odd, usual, sources) + _decided(local)),),
     )
 
 
@@ -229,9 +230,9 @@ def _why(guard: Guard | None, odd: Variant, tie: bool) -> str:
     return "fewer ranks are there than in the other call; what they did before was not recorded"
 
 
-def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant) -> str:
-    if cure == "decide-once" and guard is not None:
-        return (
+def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant, sources: Mapping[str, str]) -> str:
+    if cure == "call-on-every-rank" and guard is not None:
+        return out_of_condition(sources.get(odd[0].site.path, ""), odd[0].site.line, guard.line) or (
             f"call the {odd[0].call} of {_at(odd[0])} on every rank: take it out of `{guard.test}` in line {guard.line}"
         )
     if cure == "state-dict-on-every-rank" and guard is not None:
