@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hang_jobs
 import torch.distributed as dist
 from jobs import RankResult, run_ranks
 from reference_training import request, train_rank
@@ -33,12 +35,26 @@ def planted(
     plants: bool = True,
 ) -> Recording:
     """The recording of the job after its end. `options` of the training beside the drill's; without `plants` it is healthy."""
-    options = {"evaluate": False, **drill.arguments, **(options or {})}
-    if not {"epochs", "steps"} & options.keys():
-        options["epochs"] = EPOCHS
-    asked = replace(request(strategy, **options), drills=(drill.plant,) if plants else ())
+    asked = _asked(drill, strategy, options or {}, plants=plants)
     deep = {"DISTDOCTOR_DEEP": drill.deep} if drill.deep else {}
     return recorded(asked, drill.needs_ranks, timeout=timeout, settings={**deep, **(settings or {})})
+
+
+def watched(drill: Drill, strategy: str, until: Callable[[Recording], bool]) -> Recording:
+    """The recording of the job as a watcher reads it while it runs, as soon as `until` says so; else after its end."""
+    play = partial(_train, drill.needs_ranks, _asked(drill, strategy, {}).to_json())
+    return hang_jobs.watched(play, ranks=drill.needs_ranks, until=until)
+
+
+def _train(world_size: int, text: str, rank: int) -> None:
+    train_rank(rank, world_size, text)
+
+
+def _asked(drill: Drill, strategy: str, options: Mapping[str, Any], *, plants: bool = True) -> TrainingRequest:
+    options = {"evaluate": False, **drill.arguments, **options}
+    if not {"epochs", "steps"} & options.keys():
+        options["epochs"] = EPOCHS
+    return replace(request(strategy, **options), drills=(drill.plant,) if plants else ())
 
 
 def recorded(

@@ -11,22 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drill_jobs import planted, recorded
+from drill_jobs import planted, recorded, watched
 from reference_training import request
 
 from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.resumed import compare
 from distdoctor.offers import Drill
+from distdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
-# Whoever hangs, dies or fills the memory needs a launcher that watches; the others need real ranks only, which start ten times
-# as fast in the fork server.
+# Whoever dies, fills the memory, or hangs so that only its stack says why needs a launcher that watches; the others need real
+# ranks only, which start ten times as fast in the fork server: those that hang are told by their tapes, while they hang.
 FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD412", "DD5", "DD8")
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
+BY_THEIR_TAPES = (
+    *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125)),
+)
+IN_RANKS_THAT_HANG = [drill for drill in PLUGINS.drills.values() if drill.code in BY_THEIR_TAPES]
 # What only shows after a resumption has a test of its own.
-BY_COMMAND = [drill for drill in PLUGINS.drills.values() if drill not in IN_RANKS and not drill.code.startswith("DD7")]
+BY_COMMAND = [
+    drill
+    for drill in PLUGINS.drills.values()
+    if drill not in (*IN_RANKS, *IN_RANKS_THAT_HANG) and not drill.code.startswith("DD7")
+]
 
 
 def run(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -52,6 +62,21 @@ def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tm
     assert first["code"] == drill.code, [finding["title"] for finding in report["findings"]]
     assert set(drill.ranks) <= set(first["ranks"])
     assert first["place"]["path"].endswith(".py")
+
+
+@pytest.mark.parametrize("drill", IN_RANKS_THAT_HANG, ids=[drill.slug for drill in IN_RANKS_THAT_HANG])
+def test_a_planted_hang_is_found_while_its_ranks_hang(drill: Drill) -> None:
+    def told(recording: Recording) -> Diagnosis:
+        return examine(recording, PLUGINS.checks.values(), live=recording.job.running)
+
+    seen = watched(
+        drill, strategy_of(drill), lambda recording: drill.code in {f.code for f in told(recording).findings}
+    )
+
+    first = told(seen).findings[0]
+    assert first.code == drill.code, [finding.title for finding in told(seen).findings]
+    assert set(drill.ranks) <= set(first.ranks)
+    assert first.place.path.endswith(".py")
 
 
 @pytest.mark.parametrize("drill", IN_RANKS, ids=[drill.slug for drill in IN_RANKS])

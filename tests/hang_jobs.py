@@ -27,6 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.errors import DoctorError
+from distdoctor.launch.sources import with_sources
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.run_folder import read_run
 
@@ -86,7 +87,7 @@ def _end(result: RankResult) -> RankEnd:
 def _read(folder: str, ranks: int, job: Job) -> Recording:
     found = read_run(Path(folder))
     assert not found.troubles, found.troubles
-    return Recording(replace(job, world_size=ranks), found.ranks, sources={__file__: Path(__file__).read_text("utf-8")})
+    return with_sources(Recording(replace(job, world_size=ranks), found.ranks))
 
 
 def _rank(rank: int, world_size: int, target: Callable[[int], Any], folder: str) -> None:
@@ -101,7 +102,8 @@ def _rank(rank: int, world_size: int, target: Callable[[int], Any], folder: str)
     torch.manual_seed(0)
     try:
         target(rank)
-        dist.destroy_process_group()
+        if dist.is_initialized():  # a reference training leaves by itself
+            dist.destroy_process_group()
     except Exception:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as the interpreter would: the harness has caught it
         os._exit(1)
