@@ -75,7 +75,7 @@ def live(drill: Drill, nproc: int, folder: Path) -> tuple[dict[str, Any], float]
     lives = [
         int(rows[-1][name]) + log.monotonic_to_wall_ns
         for log in read_run(folder).ranks.values()
-        for rows, name in ((log.calls, "entered_ns"), (log.steps, "at_ns"))
+        for rows, name in ((log.calls, "entered_ns"), (log.steps, "at_ns"), (log.events, "at_ns"))
         if len(rows)
     ]
     hung = any(finding["code"].startswith("DD1") for finding in report["findings"]) and bool(told)
