@@ -154,6 +154,18 @@ def skips_a_call(rank: int) -> None:
         trainer.save(step)
 
 
+def skips_a_bad_batch(rank: int) -> None:
+    trainer = Trainer(rank)
+    for step in range(8):
+        loss = trainer.step()
+        if rank == 1 and step == 5:
+            loss = loss * float("nan")
+        if not torch.isfinite(loss):
+            continue  # by one rank alone
+        trainer.average(loss)
+        trainer.save(step)
+
+
 def stops_early(rank: int) -> None:
     trainer = Trainer(rank)
     for step in range(8):

@@ -77,6 +77,23 @@ def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None)
     return found[0] if len(found) == 1 else None
 
 
+def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
+    """The one condition by which a rank can have skipped the rest of a turn of a loop, and with it `inside`; None as above."""
+    found: list[LoopExit] = []
+    for path, source in sources.items():
+        tree = parsed(source)
+        if tree is None:
+            continue
+        names = _names_that_lead_to(tree, inside)
+        for loop in (node for node in ast.walk(tree) if isinstance(node, Loop)):
+            lines = [node.lineno for node in ast.walk(loop) if isinstance(node, ast.Call) and _called(node) in names]
+            if path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0):
+                lines.append(inside.line)
+            skips = _exits(loop, Site(path, 0, inside.function), (ast.Continue,))
+            found += [one for one in skips if lines and one.site.line < max(lines)]
+    return found[0] if len(found) == 1 else None
+
+
 def _exits_in(tree: ast.Module, path: str, inside: Site, after: Site | None) -> Iterator[LoopExit]:
     names = _names_that_lead_to(tree, inside)
     home = _function_of(tree, after.line) if after is not None else None

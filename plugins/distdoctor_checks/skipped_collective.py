@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.loop_exits import LoopExit, left_by
+from distdoctor.diagnosis.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.parted_before import is_join
 from distdoctor.diagnosis.program import ADDED, SKIPPED
 from distdoctor.diagnosis.rank_guard import LEAVES
@@ -152,12 +152,13 @@ def _cure(verdict: Verdict, event: Event, odd: Call) -> Cure:
 
 
 def _left_by(verdict: Verdict, event: Event) -> LoopExit | None:
-    """The condition under which one side left the loop that the other is in."""
+    """The condition under which one side left the loop that the other is in, or the rest of a turn."""
     if event.guard is not None or event.usual is None or event.odd is None:
         return None
     sources, sites = verdict.recording.sources, (event.usual.site, event.odd.site)
-    found = left_by(sources, *sites)
-    return found if found or not event.is_tie else left_by(sources, *reversed(sites))
+    found = left_by(sources, *sites) or (left_by(sources, *reversed(sites)) if event.is_tie else None)
+    skipped = event.departure is not None and event.departure.how == SKIPPED
+    return found or (skipped_by(sources, event.usual.site) if skipped else None)
 
 
 def _of_ring(verdict: Verdict, event: Event, odd: Call) -> tuple[Place, ...]:

@@ -76,6 +76,20 @@ def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("job", "condition"),
+    [(hang_jobs.skips_a_bad_batch, "if not torch.isfinite(loss):"), (hang_jobs.stops_early, "if loss > 5:")],
+)
+def test_the_condition_by_which_a_rank_skipped_a_turn_or_left_the_loop_is_shown(
+    job: Callable[[int], None], condition: str
+) -> None:
+    (finding,) = diagnosed(watched(job, until=something_is_said)).findings
+
+    assert (finding.code, finding.ranks) == ("DD101", (1,))
+    assert f"`{condition}` (hang_jobs.py:{line(condition)}) lets a rank" in finding.why
+    assert condition in finding.cures[0].change
+
+
 def test_sizes_that_differ_are_told_although_nobody_waits_for_the_handles() -> None:
     finding = diagnosed(watched(hang_jobs.other_shape, until=something_is_said)).findings[0]
 

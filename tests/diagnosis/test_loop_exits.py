@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.loop_exits import exits_around, left_by
+from distdoctor.diagnosis.loop_exits import exits_around, left_by, skipped_by
 from distdoctor.recording.recording import Site
 
 SOURCE = """\
@@ -105,3 +105,12 @@ def test_a_turn_that_a_rank_skips_by_itself_may_be_why_it_ended_early(test: str,
     left = left_by({"train.py": source}, Site("train.py", 4, "<module>"))
 
     assert (left is not None and left.skips) == is_told
+
+
+def test_a_turn_is_skipped_only_before_the_call() -> None:
+    body = "for batch in loader:\n    {}\n    average(batch)\n    {}\n"
+    before, after = "if loss > 10: continue", "if batch.loss > 10: continue"
+
+    for first, second, told in ((before, "pass", True), ("pass", after, False), (before, before, True)):
+        found = skipped_by({"train.py": body.format(first, second)}, Site("tools.py", 7, "average"))
+        assert (found is not None and found.skips) == told
