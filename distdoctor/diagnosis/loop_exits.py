@@ -69,17 +69,30 @@ def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None)
     `after` is where the rank went on, in the function of the loop and behind it; without it the rank has ended, and `return`,
     `sys.exit()` and turns that were skipped count as well.
     """
-    found: list[LoopExit] = []
-    for path in [after.path] if after is not None else sources:
-        tree = parsed(sources.get(path, ""))
-        if tree is not None:
-            found += _exits_in(tree, path, inside, after)
+    leaving: Leaving = (ast.Break,) if after is not None else (ast.Break, ast.Continue, ast.Return, ast.Expr)
+    wanted = sources if after is None else {after.path: sources.get(after.path, "")}
+    found = [
+        one
+        for tree, loop, site, _ in _loops_around(wanted, inside)
+        if after is None or _is_behind(tree, loop, after)
+        for one in _exits(loop, after or site, leaving)
+    ]
     return found[0] if len(found) == 1 else None
 
 
 def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
     """The one condition by which a rank can have skipped the rest of a turn of a loop, and with it `inside`; None as above."""
-    found: list[LoopExit] = []
+    found = [
+        one
+        for _, loop, site, last in _loops_around(sources, inside)
+        for one in _exits(loop, site, (ast.Continue,))
+        if one.site.line < last
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _loops_around(sources: Mapping[str, str], inside: Site) -> Iterator[tuple[ast.Module, Loop, Site, int]]:
+    """The loops that lead to a line: tree, loop, the file as a place, and the last line in the loop that leads there."""
     for path, source in sources.items():
         tree = parsed(source)
         if tree is None:
@@ -89,22 +102,13 @@ def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
             lines = [node.lineno for node in ast.walk(loop) if isinstance(node, ast.Call) and _called(node) in names]
             if path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0):
                 lines.append(inside.line)
-            skips = _exits(loop, Site(path, 0, inside.function), (ast.Continue,))
-            found += [one for one in skips if lines and one.site.line < max(lines)]
-    return found[0] if len(found) == 1 else None
+            if lines:
+                yield tree, loop, Site(path, 0, inside.function), max(lines)
 
 
-def _exits_in(tree: ast.Module, path: str, inside: Site, after: Site | None) -> Iterator[LoopExit]:
-    names = _names_that_lead_to(tree, inside)
-    home = _function_of(tree, after.line) if after is not None else None
-    for loop in (node for node in ast.walk(tree) if isinstance(node, Loop)):
-        holds = path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0)
-        if not holds and not any(_called(node) in names for node in ast.walk(loop)):
-            continue
-        if after is None:
-            yield from _exits(loop, Site(path, 0, inside.function), (ast.Break, ast.Continue, ast.Return, ast.Expr))
-        elif _function_of(tree, loop.lineno) is home and (loop.end_lineno or 0) < after.line:
-            yield from _exits(loop, after, (ast.Break,))
+def _is_behind(tree: ast.Module, loop: Loop, line: Site) -> bool:
+    """Whether a line comes after a loop, in the same function."""
+    return (loop.end_lineno or 0) < line.line and _function_of(tree, loop.lineno) is _function_of(tree, line.line)
 
 
 def _exits(loop: Loop, site: Site, leaving: Leaving) -> Iterator[LoopExit]:

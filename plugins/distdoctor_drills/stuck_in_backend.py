@@ -23,9 +23,8 @@ STUCK_IN_BACKEND = Drill(
     strategies=("ddp", "amp"),
 )
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-_DROP = struct.pack(
-    "HBBI", 0x06, 0, 0, 0
-)  # struct sock_filter: BPF_RET | BPF_K, 0 bytes are let through (linux/filter.h)
+# struct sock_filter of linux/filter.h: BPF_RET | BPF_K, of a packet 0 bytes are let through.
+_DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def plant(training: Training) -> None:
