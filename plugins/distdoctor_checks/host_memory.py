@@ -5,8 +5,8 @@ What it means    Every rank starts DataLoader workers, every worker is a process
                  their batches lie in /dev/shm until they are taken: ranks x workers x prefetch adds up.
 Why it hurts     The kernel ends processes without a word (exit code -9), or a worker dies of a bus error.
 How we know      A worker's own last words name the shared memory (certain). A worker is gone just when the kernel counts a kill
-                 for lack of memory (likely). Otherwise: less than 5 % of the host's memory (or of
-                 the container's limit) was left, and ranks and workers hold more than half of it (likely).
+                 for lack of memory (likely). Otherwise: less than 5 % of the host's memory (or of the container's limit) was
+                 left, and ranks and workers hold more than half of it (likely).
 What to do       Fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), --shm-size.
 When it is fine  A full machine whose memory others hold: this job is not to blame, and nothing is reported.
 Source           torch.utils.data.DataLoader, notes on multiprocessing; docker run --shm-size.
