@@ -57,7 +57,7 @@ def digests(count: int, seed: int) -> int:
     import torch
 
     from distdoctor.probe.digests import digest
-    from distdoctor.recording.layout import DTYPES
+    from distdoctor.recording.trace.layout import DTYPES
 
     rng, missed, by_dtype = random.Random(seed), 0, Counter[str]()
     names = [name for name in DTYPES if name and hasattr(torch, name)]

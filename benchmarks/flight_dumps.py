@@ -28,7 +28,7 @@ import os, sys, time, resource
 from pathlib import Path
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.recording.read_any import read_any
+from distdoctor.recording.open import read_any
 checks = list(plugins.load().checks.values())
 since, cpu = time.perf_counter(), time.process_time()
 found = examine(read_any(Path(sys.argv[1])), checks).findings

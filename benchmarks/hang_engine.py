@@ -18,10 +18,10 @@ import tracemalloc
 import numpy as np
 
 from distdoctor.diagnosis.verdict import Verdict
-from distdoctor.recording.layout import CALL, GROUP, digest_of, extend, ranks_text, signature_of
-from distdoctor.recording.layout import Op as OpKind
 from distdoctor.recording.recording import Job, RankLog, Recording, no_rows
-from distdoctor.recording.tape_reader import dtype_of
+from distdoctor.recording.trace.layout import CALL, GROUP, digest_of, extend, ranks_text, signature_of
+from distdoctor.recording.trace.layout import Op as OpKind
+from distdoctor.recording.trace.reader import dtype_of
 from distdoctor.testing.rank_log import MILLISECOND, START_NS, WALL_NS, site_of
 
 LINES = [("all_reduce", "[25600]", "train.py:41 step"), ("all_reduce", "[1024]", "train.py:41 step"),

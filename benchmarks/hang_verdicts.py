@@ -25,7 +25,7 @@ import psutil
 
 from distdoctor import plugins
 from distdoctor.offers import Drill
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 DISTDOCTOR = (sys.executable, "-m", "distdoctor")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CI": "true"}

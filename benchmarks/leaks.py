@@ -29,7 +29,7 @@ from distdoctor.launch.fork_server import run_ranks, values
 from distdoctor.launch.sources import with_sources
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 SHORT, LONG = 12, 24
 INPUTS, OUTPUTS, STATE = 32, 10, 64

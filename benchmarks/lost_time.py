@@ -28,7 +28,7 @@ from distdoctor.diagnosis.finding import Finding
 from distdoctor.launch.fork_server import run_ranks, values
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 STEPS, FORWARD, BACKWARD = 80, 0.018, 0.018
 CODES = {"data": "DD504", "forward": "DD123", "backward": "DD123"}

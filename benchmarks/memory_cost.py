@@ -133,8 +133,8 @@ def steps_table(folder: Path, models: list[str], rounds: int, steps: int) -> Non
 
 def buckets_table(folder: Path) -> None:
     from distdoctor.diagnosis.memory import MIB, RankMemory
-    from distdoctor.recording.layout import Phase
-    from distdoctor.recording.run_folder import read_run
+    from distdoctor.recording.trace.layout import Phase
+    from distdoctor.recording.trace.run_folder import read_run
 
     print(
         f"\n{'buckets':26}{'forward':>9}{'backward':>10}{'optimizer':>11}{'peak MiB':>10}  (eight 2048 x 2048 layers, 128 MiB)"

@@ -33,9 +33,9 @@ from distdoctor.probe import samples, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.drawn_sets import DrawnSets
 from distdoctor.probe.tape import Tape
-from distdoctor.recording import kept_indices
-from distdoctor.recording.layout import BLOCK_INDICES, PassFlag
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace import sampled_indices
+from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
+from distdoctor.recording.trace.run_folder import read_run
 
 
 class Images(Dataset[torch.Tensor]):
@@ -182,7 +182,7 @@ def _draw(folder: str, rank: int, drawn: Any) -> dict[str, float]:
 def _pass(folder: str, tape: Tape, rank: int, draws: int, *, exact: bool) -> samples.Pass:
     about = {
         "dataset_length": HUNDRED_MILLION, "dataset": tape.texts.id(f"Images\0{HUNDRED_MILLION}\0a\x001\0a"), "loader": 1,
-        "keep_one_in": kept_indices.one_in(draws, samples.TRAINING_BLOCKS * BLOCK_INDICES), "num_replicas": RANKS,
+        "keep_one_in": sampled_indices.one_in(draws, samples.TRAINING_BLOCKS * BLOCK_INDICES), "num_replicas": RANKS,
         "sampler_rank": rank, "pass_number": 1 + exact, "started_ns": 1 + exact, "first_step": int(exact),
     }  # fmt: skip
     seq = tape.passes.write(*(about.get(name, 0) for name in list(tape.passes.fields)[1:-1]))

@@ -103,7 +103,7 @@ def _diagnose(folder: Path, results: list[RankResult], ranks: int, *, running: b
     from distdoctor.diagnosis.examination import examine
     from distdoctor.launch.sources import with_sources
     from distdoctor.recording.recording import Job
-    from distdoctor.recording.run_folder import JOB_FILE, job_to_json, read_run
+    from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_run
 
     job: Job = Job(
         argv=("pytest",),

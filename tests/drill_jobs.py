@@ -19,7 +19,7 @@ from reference_training import request, train_rank
 from distdoctor.launch.sources import with_sources
 from distdoctor.offers import Drill
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.workloads.request import TrainingRequest
 
 EPOCHS = 2  # of trainings whose length the drill does not say

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 STEPS = 6
 

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from distdoctor.errors import DoctorError
 from distdoctor.launch.sources import with_sources
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 LOOK_AFTER = 5.0  # seconds: the ranks hang by then
 PATIENCE = 40.0  # seconds: nothing will be said any more

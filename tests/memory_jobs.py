@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from distdoctor.probe import device_memory
 from distdoctor.probe.device_memory import Context, DeviceMemory, OnDevice
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 STREAMS = "memory,progress,collectives,environment"
 

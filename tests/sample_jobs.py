@@ -35,7 +35,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 Handed = list[list[int]]
 """The samples of each training pass, as they came out of the loader."""

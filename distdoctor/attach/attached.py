@@ -11,10 +11,10 @@ from distdoctor.attach import flight_recorders
 from distdoctor.attach.look import Manner, look_at
 from distdoctor.attach.processes import FoundJob, Host
 from distdoctor.errors import DoctorError
-from distdoctor.recording.backend_state import state_of
+from distdoctor.recording.flight.backend_state import state_of
 from distdoctor.recording.recording import Job, RankEnd, Recording, Site
-from distdoctor.recording.run_folder import read_run
 from distdoctor.recording.stacks import Stacks
+from distdoctor.recording.trace.run_folder import read_run
 
 LARGEST_SOURCE = 1 << 20  # bytes; beyond that a file is generated
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from distdoctor.recording.flight_entries import Dump
-from distdoctor.recording.flight_recorder import dump_of
-from distdoctor.recording.run_folder import socket_paths
+from distdoctor.recording.flight.dumps import dump_of
+from distdoctor.recording.flight.entries import Dump
+from distdoctor.recording.trace.run_folder import socket_paths
 
 # 2,000 entries take 0.06 s (torch 2.15, measured); a stopped process never answers.
 LIMIT_SECONDS = 2.0

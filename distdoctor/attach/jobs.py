@@ -10,8 +10,8 @@ from distdoctor.attach import spawned_ranks
 from distdoctor.attach.processes import FoundJob, Host, Place, Process, jobs_of, ranks_by_environment
 from distdoctor.attach.py_spy import dump, dump_all
 from distdoctor.errors import CouldNotLook, NothingToInspect
-from distdoctor.recording.run_folder import tape_paths
-from distdoctor.recording.tape_reader import read_tape
+from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.run_folder import tape_paths
 
 
 def all_jobs(host: Host) -> list[FoundJob]:

@@ -136,7 +136,7 @@ def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.examination import examine
     from distdoctor.launch.sources import with_sources
-    from distdoctor.recording.run_folder import read_run
+    from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report import sample_table
 
     plugins = load_plugins(load({"no_plugin": values["no_plugin"]}))

@@ -110,7 +110,7 @@ def _compare(folder: Path, seen: Seen, blocked: tuple[str, ...]) -> None:
     """Train one step both ways and leave the comparison in the run folder, for the check and the table."""
     from distdoctor import plugins
     from distdoctor.cli import deliver
-    from distdoctor.recording.run_folder import read_job
+    from distdoctor.recording.trace.run_folder import read_job
     from distdoctor.workloads import comparison
     from distdoctor.workloads.request import TrainingRequest
 
@@ -128,7 +128,7 @@ def _compare(folder: Path, seen: Seen, blocked: tuple[str, ...]) -> None:
 def _show_table(folder: Path, stream: TextIO) -> None:
     """The verdict by layer."""
     from distdoctor.cli import deliver
-    from distdoctor.recording.run_folder import read_run
+    from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report import layer_table, replica_table
 
     recording = read_run(folder)

@@ -91,7 +91,7 @@ def _show_table(folder: Path, budget: int, *, plain: bool) -> bool | None:
     """Show the verdict; whether the peak is within the budget, None without one."""
     from distdoctor.cli import deliver
     from distdoctor.launch.sources import with_sources
-    from distdoctor.recording.run_folder import read_run
+    from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report import memory_table
 
     recording = with_sources(read_run(folder))

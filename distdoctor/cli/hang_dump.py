@@ -161,7 +161,7 @@ def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int)
     if threads:
         lines += ["", "threads without Python", *threads]
     if recording.backend:
-        from distdoctor.recording.backend_state import told
+        from distdoctor.recording.flight.backend_state import told
 
         lines += ["", "torch's flight recorder", *(f"  {line}" for line in told(recording.backend))]
     return "\n".join(lines) + "\n"

@@ -66,7 +66,7 @@ def compare_runs(folder: Path, protocol: Protocol) -> None:
     from distdoctor.launch import resumed_runs
     from distdoctor.launch.resumed_runs import AFTER, BEFORE
     from distdoctor.recording.resumption import Resumption
-    from distdoctor.recording.run_folder import read_run
+    from distdoctor.recording.trace.run_folder import read_run
 
     whole = read_run(folder)
     commands = _scripts(protocol) if protocol.script else _trainings(folder, protocol, _steps(whole.ranks))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.collectives import GroupCalls, Track
-from distdoctor.recording.layout import EQUAL_SIZES, ROOTED, CallFlag, Op, ReduceOp
 from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import EQUAL_SIZES, ROOTED, CallFlag, Op, ReduceOp
 
 # What can differ between two calls of one number, the most telling first. A different reduction alone hangs nobody.
 OPERATION, ROOT, DTYPE, SHAPE, REDUCTION = "operation", "root", "dtype", "shape", "reduction"

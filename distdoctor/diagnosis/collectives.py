@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.timeline import Timeline
-from distdoctor.recording.layout import EventKind, extend, ranks_of
 from distdoctor.recording.recording import Call, RankLog, Recording
-from distdoctor.recording.tape_reader import Rows
+from distdoctor.recording.trace.layout import EventKind, extend, ranks_of
+from distdoctor.recording.trace.reader import Rows
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.collectives import Collectives
 from distdoctor.diagnosis.timeline import Timeline
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import EventKind
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
 _FOR_LACK_OF_A_PEER = re.compile(

@@ -16,8 +16,8 @@ import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.recording.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
 from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
 
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
 

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from distdoctor.diagnosis.collectives import Collectives
 from distdoctor.diagnosis.timeline import Timeline
-from distdoctor.recording.layout import EventKind, ranks_of
 from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.trace.layout import EventKind, ranks_of
 
 
 @dataclass(frozen=True)

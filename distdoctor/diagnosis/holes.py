@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from distdoctor.diagnosis.samples import Indices, Pass, Together, drawn_sets, unseen
-from distdoctor.recording.drawn_set import DrawnSet, in_common, last, missing, pieces, samples
+from distdoctor.recording.trace.sample_bitmap import DrawnSet, in_common, last, missing, pieces, samples
 
 
 @dataclass(frozen=True, eq=False)

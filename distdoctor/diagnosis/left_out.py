@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.gradients import WRAPPER, Gradients, Peers
-from distdoctor.recording.layout import EventKind, TensorFlag
+from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 _UNREDUCED = TensorFlag.FROZEN | TensorFlag.OUTSIDE | TensorFlag.BUFFER
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.layout import EventKind, HolderFlag, Phase
 from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
 MIB = 1 << 20

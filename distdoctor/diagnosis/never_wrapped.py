@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from distdoctor.diagnosis.gradients import Gradients, Update
-from distdoctor.recording.layout import POINT_TO_POINT, EventKind, Op, PassFlag, TensorFlag
 from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import POINT_TO_POINT, EventKind, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

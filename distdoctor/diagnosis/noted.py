@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.trace.layout import EventKind
 
 
 @dataclass(frozen=True)

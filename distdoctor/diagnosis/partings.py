@@ -14,9 +14,9 @@ from typing import ClassVar
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.gradients import PLACEMENT, WRAPPER, Gradients, Peers, TensorInfo, Update
 from distdoctor.diagnosis.left_out import left_out
-from distdoctor.recording.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
 
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
 STATE_BEFORE = "state before"

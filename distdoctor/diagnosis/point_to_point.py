@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from distdoctor.diagnosis.collectives import Collectives
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import Op
 
 Lane = tuple[str, int, int]  # group, sender, receiver; the receiver's receives from anybody have sender -1
 

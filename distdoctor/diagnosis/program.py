@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.timeline import Timeline
-from distdoctor.recording.layout import EQUAL_SIZES, POINT_TO_POINT, CallFlag
 from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import EQUAL_SIZES, POINT_TO_POINT, CallFlag
 
 # A call of the program is its signature and its line. What the ring holds is looked at, in windows of so many calls.
 WINDOW = 32

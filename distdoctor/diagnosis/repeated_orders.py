@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Pass, SampleOrders, same_order
-from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_DRAWS = 32  # a live verdict waits for so many, whatever the chance
 

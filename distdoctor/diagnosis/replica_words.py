@@ -9,9 +9,9 @@ from typing import Any
 from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.diagnosis.partings import GRADS, Difference, Parting
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import EventKind
 
 
 def which(parting: Parting) -> str:

@@ -14,9 +14,9 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op, ranks_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op, ranks_of
 
 _BY_HAND = "all_reduce of every gradient by hand"
 _PAIRWISE = [int(op) for op in POINT_TO_POINT]

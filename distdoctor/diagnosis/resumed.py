@@ -21,9 +21,9 @@ from distdoctor.diagnosis.samples import (
     repeats_within,
     thinned,
 )
-from distdoctor.recording.drawn_set import parts
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
+from distdoctor.recording.trace.sample_bitmap import parts
 
 EXAMPLES = 5
 _UNKNOWN = (

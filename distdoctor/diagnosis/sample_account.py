@@ -20,9 +20,9 @@ from distdoctor.diagnosis.samples import (
     same_order,
     unseen,
 )
-from distdoctor.recording.drawn_set import DrawnSet, in_common
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import PassFlag
+from distdoctor.recording.trace.sample_bitmap import DrawnSet, in_common
 
 LEAST_DRAWS = 2  # one draw is in the same order as any other
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.drawn_set import DrawnSet, in_common
-from distdoctor.recording.kept_indices import kept
-from distdoctor.recording.layout import BLOCK_INDICES, BlockKind, PassFlag
 from distdoctor.recording.recording import RankLog, Recording, Site
-from distdoctor.recording.tape_reader import Rows
+from distdoctor.recording.trace.layout import BLOCK_INDICES, BlockKind, PassFlag
+from distdoctor.recording.trace.reader import Rows
+from distdoctor.recording.trace.sample_bitmap import DrawnSet, in_common
+from distdoctor.recording.trace.sampled_indices import kept
 
 Indices = NDArray[np.uint32]
 CERTAIN_DIGITS = 9.0  # a coincidence of less than one in 10^9 counts as none

@@ -8,8 +8,8 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Cure, Finding
 from distdoctor.diagnosis.standing import Doing, Standing
 from distdoctor.diagnosis.standstill import Standstill
 from distdoctor.diagnosis.verdict import Verdict
-from distdoctor.recording.layout import Op
 from distdoctor.recording.rank_set import named
+from distdoctor.recording.trace.layout import Op
 
 AT_WORK = 0.05  # of a core: threads that move bytes take more
 

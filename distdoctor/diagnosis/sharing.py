@@ -19,7 +19,7 @@ from distdoctor.diagnosis.samples import (
     repeats_within,
     same_order,
 )
-from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_DRAWS = 32
 LEAST_DISTINCT = (

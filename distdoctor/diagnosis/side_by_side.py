@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.middle import Middle
-from distdoctor.recording.layout import CallFlag, Op
 from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.trace.layout import CallFlag, Op
 
 BASELINE = "single"
 WARM_UP = 3  # steps that are not timed: first allocations, bucket order, lazy initialisation

@@ -12,7 +12,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.group_making import stalled
 from distdoctor.diagnosis.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.wait_for import Wait
-from distdoctor.recording.layout import EventKind, Op
+from distdoctor.recording.trace.layout import EventKind, Op
 
 SECOND = 1_000_000_000
 SHORTEST_NS = 10 * SECOND

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Site
 from distdoctor.recording.stacks import UNINTERRUPTIBLE, Frame, ProcessStacks, RankStacks, ThreadStack
+from distdoctor.recording.trace.layout import Op
 
 
 class Doing(StrEnum):

@@ -9,7 +9,7 @@ import numpy as np
 
 from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.samples import Pass, SampleOrders, Together, common_start
-from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_BATCHES = 8  # whose first samples are compared, all of them different: 256 bits of agreement
 

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op
 from distdoctor.recording.recording import Call, RankLog, Site
-from distdoctor.recording.tape_reader import Rows
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
+from distdoctor.recording.trace.reader import Rows
 
 FIRST_PAIRWISE, LAST_PAIRWISE = min(map(int, POINT_TO_POINT)), max(map(int, POINT_TO_POINT))
 UNBLOCKING = int(CallFlag.ASYNC | CallFlag.NATIVE)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.collectives import Collectives, GroupCalls, Track
 from distdoctor.diagnosis.middle import Middle
-from distdoctor.recording.layout import CallFlag, Op
 from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import CallFlag, Op
 
 MILLISECOND = 1e6
 SECOND = 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distdoctor.recording.backend_state import BackendState, GroupState
+from distdoctor.recording.flight.backend_state import BackendState, GroupState
 from distdoctor.recording.rank_set import named
 
 _TORCH = "torch's flight recorder"

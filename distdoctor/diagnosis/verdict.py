@@ -42,8 +42,8 @@ from distdoctor.diagnosis.silence import Silence, judge, silence
 from distdoctor.diagnosis.timeline import Timeline
 from distdoctor.diagnosis.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
-from distdoctor.recording.layout import POINT_TO_POINT, Op
 from distdoctor.recording.recording import Call, Recording, Site
+from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 BY_WHAT_DIFFERS = {
     alignment.ROOT: "DD106",

@@ -17,8 +17,8 @@ from distdoctor.diagnosis.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.ending import ENDED, Ending
 from distdoctor.diagnosis.point_to_point import Pairs
 from distdoctor.diagnosis.timeline import Timeline, is_pairwise
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import Op
 
 SECOND = 1_000_000_000
 FOR_EVER = 1 << 62

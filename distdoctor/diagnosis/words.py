@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.rank_guard import LEAVES, Guard
 from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.recording.layout import POINT_TO_POINT, ROOTED, Op, ReduceOp
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op, ReduceOp
 
 
 def full(call: Call) -> str:

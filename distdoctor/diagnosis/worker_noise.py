@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from distdoctor.recording.layout import NOISE_SOURCES, EventKind
 from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
 
 
 @dataclass(frozen=True)

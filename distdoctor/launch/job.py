@@ -26,10 +26,10 @@ from distdoctor.launch.processes import is_alive
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.layout import EventKind, site_text
 from distdoctor.recording.recording import Job, RankEnd, Recording, Site
-from distdoctor.recording.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, tape_paths
-from distdoctor.recording.tape_reader import read_tape
+from distdoctor.recording.trace.layout import EventKind, site_text
+from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, tape_paths
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from distdoctor.errors import WrongUse
-from distdoctor.recording.run_folder import JOB_FILE, tape_paths
+from distdoctor.recording.trace.run_folder import JOB_FILE, tape_paths
 
 RUNS = Path(".distdoctor/runs")
 

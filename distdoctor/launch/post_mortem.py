@@ -15,9 +15,9 @@ from distdoctor.errors import NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
-from distdoctor.recording.read_any import read_any
+from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.run_folder import JOB_FILE, read_run, tape_paths
+from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, tape_paths
 
 IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
 

@@ -6,8 +6,8 @@ import os
 import struct
 from pathlib import Path
 
-from distdoctor.recording import layout
-from distdoctor.recording.layout import CALL, EVENT, PASS, STEP
+from distdoctor.recording.trace import layout
+from distdoctor.recording.trace.layout import CALL, EVENT, PASS, STEP
 
 _SEQ = struct.Struct("<Q")
 _LISTENED = {record.name: record for record in (CALL, STEP, EVENT, PASS)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 STREAMS = "collectives,progress,environment"  # what the table needs; digests of gradients are not the strategy's cost
 MEASURED = "DISTDOCTOR_MEASURED"  # as in distdoctor.workloads.measuring

@@ -21,9 +21,9 @@ from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
 from distdoctor.launch.pulse import Pulse
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.run_folder import read_run, tape_paths
+from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.run_folder import read_run, tape_paths
 
 INTERVAL_SECONDS = 0.5
 # A look may cost this share of one core: after a look of 20 ms the next one at a job that moves comes 2 s later.

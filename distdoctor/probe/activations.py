@@ -18,7 +18,7 @@ from distdoctor.probe import graphs, sites
 from distdoctor.probe.host_memory import PeakMemory
 from distdoctor.probe.storages import Storages
 from distdoctor.probe.unseen import not_traced
-from distdoctor.recording.layout import Phase
+from distdoctor.recording.trace.layout import Phase
 
 if TYPE_CHECKING:
     from distdoctor.probe.memory import MemoryStream

@@ -12,7 +12,7 @@ import torch.autograd
 from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.recording.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

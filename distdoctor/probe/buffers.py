@@ -12,7 +12,7 @@ from distdoctor.probe.collectives import DTYPE_NUMBER
 from distdoctor.probe.digests import Digests, Reading
 from distdoctor.probe.looks import finished_all, kinds_of
 from distdoctor.probe.module_trees import Held, buffers_of
-from distdoctor.recording.layout import TensorFlag
+from distdoctor.recording.trace.layout import TensorFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

@@ -22,7 +22,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.handles import Handles
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import (
+from distdoctor.recording.trace.layout import (
     CALL,
     DTYPES,
     POINT_TO_POINT,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 MOST = 8  # wrappers that are noted
 

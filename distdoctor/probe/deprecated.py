@@ -9,7 +9,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 # (module, class or function) that torch 2.15 warns about; a class is seen when it is made. Only what import torch has loaded.
 WATCHED = (

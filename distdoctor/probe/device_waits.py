@@ -17,7 +17,7 @@ import torch
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.unseen import skipped
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 FIRST, STEPS = 8, 8  # the window: after warm-up, and long enough to see what comes every few steps
 METHODS = ("item", "cpu", "tolist", "__float__", "__int__", "__bool__", "__repr__", "__format__")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distdoctor.recording.layout import digest_of
+from distdoctor.recording.trace.layout import digest_of
 
 # Odd, so that a change that is the same in every word of a row (all exponents plus one) does not vanish modulo 2^64.
 WIDTH = 1021

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.library
 
-from distdoctor.recording.layout import Op
+from distdoctor.recording.trace.layout import Op
 
 if TYPE_CHECKING:
     from distdoctor.probe.collectives import CollectivesStream

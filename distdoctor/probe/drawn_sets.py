@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from typing import Any
 
-from distdoctor.recording.drawn_file import COVERED, COVERED_AT, HEAD, HEAD_BYTES, MAGIC, bit_bytes, file_name
+from distdoctor.recording.trace.bitmap_file import COVERED, COVERED_AT, HEAD, HEAD_BYTES, MAGIC, bit_bytes, file_name
 
 MOST_BYTES = 64 << 20  # of one rank: five passes over 10^8 samples. The oldest file makes room for the newest
 MOST_FILES = 16

@@ -20,7 +20,7 @@ from torch import nn
 from distdoctor.probe import graphs, sites, wrappers
 from distdoctor.probe.holders import Look
 from distdoctor.probe.unseen import skipped
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:
     from distdoctor.probe.memory import MemoryStream

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.unseen import watched
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

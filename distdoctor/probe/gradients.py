@@ -40,7 +40,7 @@ from distdoctor.probe.stream import Stream
 from distdoctor.probe.tape import Tape
 from distdoctor.probe.wrapped import WrapperWatch
 from distdoctor.probe.zeroing import Zeroing
-from distdoctor.recording.layout import DigestFlag, UpdateFlag, digest_of, extend
+from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
 
 SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
 FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
@@ -417,7 +417,7 @@ _MISSING = {"norm": -1.0, "loss": math.nan, "lr": 0.0, "scale": 0.0}
 
 
 def _names() -> tuple[str, ...]:
-    from distdoctor.recording.layout import UPDATE
+    from distdoctor.recording.trace.layout import UPDATE
 
     return tuple(name for name, _ in UPDATE.fields[1:-1])
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import CALL, CallFlag
+from distdoctor.recording.trace.layout import CALL, CallFlag
 
 # Methods of a process group through which torch's own Python functions issue an operation and get the handle back. No `send`: its
 # result is on the other rank; no `barrier`: it has none.

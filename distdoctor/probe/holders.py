@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer
 from distdoctor.probe import graphs, sites
 from distdoctor.probe.graphs import Graph
 from distdoctor.probe.storages import Storages
-from distdoctor.recording.layout import HolderFlag, site_text
+from distdoctor.recording.trace.layout import HolderFlag, site_text
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _KEEPING = (Tensor, *_CONTAINERS)

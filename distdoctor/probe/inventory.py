@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from distdoctor.probe.collectives import DTYPE_NUMBER
 from distdoctor.probe.digests import local
 from distdoctor.probe.module_trees import Held
-from distdoctor.recording.layout import TensorFlag
+from distdoctor.recording.trace.layout import TensorFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distdoctor.probe.digests import Reading, finished, kind_of, local
 from distdoctor.probe.inventory import Inventory
-from distdoctor.recording.layout import UpdateFlag, extend
+from distdoctor.recording.trace.layout import UpdateFlag, extend
 
 MASK = (1 << 64) - 1
 

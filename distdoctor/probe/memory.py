@@ -31,7 +31,7 @@ from distdoctor.probe.storages import Categories, Storages, categories
 from distdoctor.probe.stream import Stream
 from distdoctor.probe.tape import Tape
 from distdoctor.probe.unseen import skipped
-from distdoctor.recording.layout import EventKind, HolderFlag, Phase
+from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
 
 THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
 FIRST_STEPS = 64  # every one of them is written down

@@ -11,7 +11,7 @@ from torch import nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.unseen import watched
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.digests import Digests, Reading, is_readable, local
 from distdoctor.probe.module_trees import parameters_of
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

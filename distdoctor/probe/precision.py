@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distdoctor.probe.graphs import MOST_NODES
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 PRODUCTS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "BaddbmmBackward0", "ConvolutionBackward0")
 """What autograd calls those that 16-bit units speed up, in torch 2.5-2.15."""

@@ -17,7 +17,7 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.device_waits import DeviceWaits
 from distdoctor.probe.step_times import StepTimes
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import EVENT, EventKind, ranks_text, site_text
+from distdoctor.recording.trace.layout import EVENT, EventKind, ranks_text, site_text
 
 
 def install(rank: Rank) -> StepTimes | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 # Imported by whoever shards; never by us, it takes more than a second.
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"

@@ -14,8 +14,8 @@ import torch
 
 from distdoctor.probe.drawn_sets import DrawnSet
 from distdoctor.probe.tape import Tape
-from distdoctor.recording import kept_indices
-from distdoctor.recording.layout import BLOCK, BLOCK_INDICES, PASS, BlockKind, PassFlag
+from distdoctor.recording.trace import sampled_indices
+from distdoctor.recording.trace.layout import BLOCK, BLOCK_INDICES, PASS, BlockKind, PassFlag
 
 MOST_BLOCKS = 64  # of a pass of unknown length; then only numbers are kept
 
@@ -261,7 +261,7 @@ class Pass:
         if self.drawn_set is not None and not self.drawn_set.add(self.current):
             self.drawn_set = None
         if not self.flags & PassFlag.TRUNCATED:
-            self._file(kept_indices.kept(self.current, self.keep))
+            self._file(sampled_indices.kept(self.current, self.keep))
 
     def _file(self, indices: array[int]) -> None:
         """Append what is kept of a full RAW block to the KEPT blocks. The head is written last: it makes the indices valid."""

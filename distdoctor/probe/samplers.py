@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from torch.utils.data import sampler as torch_samplers
 from torch.utils.data.distributed import DistributedSampler
 
-from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.trace.layout import PassFlag
 
 # Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
 _WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")

@@ -31,8 +31,8 @@ from distdoctor.probe.identity import ByIdentity
 from distdoctor.probe.sample_pass import Pass
 from distdoctor.probe.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
 from distdoctor.probe.tape import Tape
-from distdoctor.recording import kept_indices
-from distdoctor.recording.layout import BLOCK_INDICES, EventKind, PassFlag
+from distdoctor.recording.trace import sampled_indices
+from distdoctor.recording.trace.layout import BLOCK_INDICES, EventKind, PassFlag
 
 # Blocks of one pass. 256 in all: about ten training passes remain, however large the data set.
 TRAINING_BLOCKS = 24
@@ -359,7 +359,7 @@ def _one_in(length: int, facts: SamplerFacts, flags: PassFlag) -> int:
         return 1
     blocks = TRAINING_BLOCKS if flags & PassFlag.GRADIENTS_ON else EVALUATION_BLOCKS
     share = -(-length // max(1, facts.num_replicas))
-    return kept_indices.one_in(share, blocks * BLOCK_INDICES)
+    return sampled_indices.one_in(share, blocks * BLOCK_INDICES)
 
 
 def _drawing(rank: Rank, stream: SamplesStream, original: Any) -> Any:

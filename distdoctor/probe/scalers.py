@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.digests import local, norms_of
-from distdoctor.recording.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

@@ -11,7 +11,7 @@ from types import FrameType
 
 import torch
 
-from distdoctor.recording.layout import site_text
+from distdoctor.recording.trace.layout import site_text
 
 _HOUSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Code of the reference workloads counts as the user's, although it is installed like a library.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from distdoctor.probe.digests import is_readable, local
-from distdoctor.recording.layout import SPOTS
+from distdoctor.recording.trace.layout import SPOTS
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream, Tracked

@@ -23,7 +23,7 @@ from distdoctor.probe import (
 )
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape, file_name
-from distdoctor.recording.layout import STREAMS, EventKind
+from distdoctor.recording.trace.layout import STREAMS, EventKind
 
 _rank: Rank | None = None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape
 from distdoctor.probe.unseen import uncompiled
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

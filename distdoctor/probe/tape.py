@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from distdoctor.recording import layout
-from distdoctor.recording.layout import (
+from distdoctor.recording.trace import layout
+from distdoctor.recording.trace.layout import (
     HEADER,
     HEADER_BYTES,
     MAGIC,

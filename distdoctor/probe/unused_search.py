@@ -14,7 +14,7 @@ from typing import Any
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.unseen import skipped
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 EACH = 32  # steps that are looked at, one by one; then one in as many
 MOST = 8  # wrappers that are followed

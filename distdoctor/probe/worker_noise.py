@@ -28,7 +28,7 @@ from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tape import Tape, file_name
 from distdoctor.probe.unseen import skipped
-from distdoctor.recording.layout import NOISE_SOURCES, EventKind
+from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
 
 PASSES = 8  # of one rank whose workers are looked at
 WORKERS = 16  # of one loader

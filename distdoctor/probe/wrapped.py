@@ -12,7 +12,7 @@ from torch.nn import parallel
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.agreement import Agreement
 from distdoctor.probe.unseen import not_traced, skipped
-from distdoctor.recording.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients import GradientsStream

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distdoctor.recording.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS, CallFlag, Op, ReduceOp, ranks_of
-from distdoctor.recording.tape_reader import Rows, dtype_of
+from distdoctor.recording.trace.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS, CallFlag, Op, ReduceOp, ranks_of
+from distdoctor.recording.trace.reader import Rows, dtype_of
 
 if TYPE_CHECKING:
-    from distdoctor.recording.backend_state import BackendState
     from distdoctor.recording.comparison import Comparison
-    from distdoctor.recording.drawn_set import KeptFile
+    from distdoctor.recording.flight.backend_state import BackendState
     from distdoctor.recording.job_log import Clue
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.stacks import Stacks
+    from distdoctor.recording.trace.sample_bitmap import KeptFile
 
 
 @dataclass(frozen=True)

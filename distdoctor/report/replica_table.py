@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.gradients import Gradients, Peers
 from distdoctor.diagnosis.partings import variants_of
-from distdoctor.recording.layout import DigestFlag, TensorFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 ROWS = 30
 COLUMNS = {"gradients": "grad", "parameters": "param", "state": "state"}

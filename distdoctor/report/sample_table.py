@@ -8,10 +8,10 @@ from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.diagnosis.sample_account import EpochAccount, LoaderAccount, Share, accounts
 from distdoctor.diagnosis.samples import MATRIX_RANKS, SampleOrders
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
+from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.report.text import shown
 
 EPOCHS = 12  # of one loader; the first and the last ones where there are more

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import (
+from distdoctor.recording.recording import Job, RankLog, Recording
+from distdoctor.recording.trace.layout import (
     DIGEST,
     RECORDS,
     SPOT,
@@ -26,8 +27,7 @@ from distdoctor.recording.layout import (
     digest_of,
     extend,
 )
-from distdoctor.recording.recording import Job, RankLog, Recording
-from distdoctor.recording.tape_reader import dtype_of
+from distdoctor.recording.trace.reader import dtype_of
 from distdoctor.testing.rank_log import LogBuilder, site_of
 
 STEP_LINE, LOSS_LINE, WRAP_LINE = "train.py:33 train", "train.py:31 train", "train.py:14 main"

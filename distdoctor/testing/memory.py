@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.tape_reader import dtype_of
+from distdoctor.recording.trace.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
+from distdoctor.recording.trace.reader import dtype_of
 from distdoctor.testing.rank_log import LogBuilder, site_of
 
 MIB = 1 << 20

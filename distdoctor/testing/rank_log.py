@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.layout import (
+from distdoctor.recording.recording import RankLog, Site
+from distdoctor.recording.trace.layout import (
     BLOCK,
     BLOCK_INDICES,
     CALL,
@@ -31,8 +32,7 @@ from distdoctor.recording.layout import (
     signature_of,
     site_text,
 )
-from distdoctor.recording.recording import RankLog, Site
-from distdoctor.recording.tape_reader import Rows, dtype_of
+from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from distdoctor.recording.layout import EventKind, PassFlag
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.layout import EventKind, PassFlag
 from distdoctor.testing.rank_log import MILLISECOND, LogBuilder
 
 SHARDED = PassFlag.DISTRIBUTED_SAMPLER | PassFlag.SHUFFLE_KNOWN

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from distdoctor.recording.layout import ROOTED
-from distdoctor.recording.layout import Op as OpKind
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import ROOTED
+from distdoctor.recording.trace.layout import Op as OpKind
 from distdoctor.testing.rank_log import SECOND, shape_text
 
 Ranks = int | Iterable[int]

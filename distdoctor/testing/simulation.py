@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.layout import POINT_TO_POINT, CallFlag, EventKind, Op
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
 from distdoctor.testing.rank_log import MILLISECOND, SECOND, START_NS, WALL_NS, LogBuilder
 from distdoctor.testing.script import Action, Script, Survivors
 

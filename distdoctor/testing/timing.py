@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from distdoctor.recording.layout import PassFlag, UpdateFlag
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 from distdoctor.testing.gradients import LOSS_LINE, trained_job
 from distdoctor.testing.rank_log import MILLISECOND
 

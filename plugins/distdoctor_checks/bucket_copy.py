@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
 from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
-from distdoctor.recording.layout import EventKind, Phase
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind, Phase
 
 LEAST_BYTES = 16 * MIB
 LEAST_SHARE = 0.05  # of the highest resident memory

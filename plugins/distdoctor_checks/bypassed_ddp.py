@@ -22,9 +22,9 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, 
 from distdoctor.diagnosis.never_wrapped import Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.partings import Parting, Partings, all_partings, cause_of
 from distdoctor.diagnosis.replica_words import event_site, evidence, line_with, places, sides, text_at, which
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD206", "bypassed-ddp", severity=ERROR, family="replicas")

@@ -18,8 +18,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.diagnosis.replica_words import text_at
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD803", "clip-before-unscale", severity=ERROR)

@@ -22,9 +22,9 @@ from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, 
 from distdoctor.diagnosis.gradients import Gradients, Peers
 from distdoctor.diagnosis.partings import variants_of
 from distdoctor.diagnosis.replica_words import event_site
-from distdoctor.recording.layout import EventKind, TensorFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
 

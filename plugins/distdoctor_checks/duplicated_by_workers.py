@@ -19,9 +19,9 @@ from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.replicas import Replicas
 from distdoctor.diagnosis.samples import Pass, SampleOrders
 from distdoctor.diagnosis.streams_of_data import copies_in_workers, same_streams
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD307", "duplicated-by-workers", severity=ERROR, family="streams")

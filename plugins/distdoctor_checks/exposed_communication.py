@@ -25,8 +25,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
 from distdoctor.diagnosis.middle import Middle
 from distdoctor.diagnosis.timing import MILLISECOND, Arrivals, RankTimes, Timing
-from distdoctor.recording.layout import CallFlag
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing.timing import timed_job
 
 SHARE = 0.25  # of a step

@@ -20,9 +20,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Cure, Finding, Place
 from distdoctor.diagnosis.memory import MIB, mib
 from distdoctor.diagnosis.noted import Noted
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing.rank_log import LogBuilder
 
 WITH_TENSOR_CORES = 70  # compute capability 7.0, Volta

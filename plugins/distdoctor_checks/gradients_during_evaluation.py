@@ -22,8 +22,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.memory import Evaluation, Memory, mib
 from distdoctor.diagnosis.rank_guard import statement_at
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import EventKind
 
 LEAST_OPERATIONS = 8  # a norm of the weights is computed with less
 

@@ -21,9 +21,9 @@ from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.group_making import Making
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, seconds, wait
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing import recording
 
 

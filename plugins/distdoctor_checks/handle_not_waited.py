@@ -25,9 +25,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.collectives import Collectives
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Cure, Finding, Place
 from distdoctor.diagnosis.words import at
-from distdoctor.recording.layout import CallFlag, EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, RankLog, Recording, Site
+from distdoctor.recording.trace.layout import CallFlag, EventKind
 from distdoctor.testing import recording
 
 

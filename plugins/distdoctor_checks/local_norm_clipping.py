@@ -25,9 +25,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
-from distdoctor.recording.layout import EventKind, TensorFlag, UpdateFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind, TensorFlag, UpdateFlag
 
 APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
 SEEN = 2  # steps

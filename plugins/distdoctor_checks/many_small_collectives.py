@@ -21,8 +21,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
 from distdoctor.diagnosis.middle import Middle
 from distdoctor.diagnosis.timing import FEWEST, MILLISECOND, Arrivals, Timing
-from distdoctor.recording.layout import CallFlag, Op
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag, Op
 from distdoctor.testing.timing import Meeting, timed_job
 
 MANY, SMALL = 8, 256 * 1024  # calls per step; bytes each

@@ -24,9 +24,9 @@ from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients, Update
 from distdoctor.diagnosis.loss_roots import factor_of, reads_as_mean
 from distdoctor.diagnosis.replica_words import text_at
-from distdoctor.recording.layout import UpdateFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import UpdateFlag
 
 SEEN = 2  # steps; one could be an accident
 

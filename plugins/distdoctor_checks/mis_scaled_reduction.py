@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import BY_HAND, Gradients, Peers, Update
-from distdoctor.recording.layout import SPOTS, Op, UpdateFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
 
 TOLERANCE = 0.01  # reductions in 16 bits lose that much
 VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding

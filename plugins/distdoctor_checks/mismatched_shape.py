@@ -23,8 +23,8 @@ from distdoctor.diagnosis.finding import ERROR, Cure, Finding
 from distdoctor.diagnosis.mismatch import mismatch
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at
-from distdoctor.recording.layout import CallFlag
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 

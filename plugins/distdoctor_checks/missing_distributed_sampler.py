@@ -25,9 +25,9 @@ from distdoctor.diagnosis.replicas import Replicas
 from distdoctor.diagnosis.sampler_source import line_at
 from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.diagnosis.sharing import SameData, same_data
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")

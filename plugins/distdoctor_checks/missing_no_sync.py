@@ -26,8 +26,8 @@ from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients, RankGradients, Update
 from distdoctor.diagnosis.middle import Middle
 from distdoctor.diagnosis.timing import Timing
-from distdoctor.recording.layout import CallFlag, EventKind, Op, UpdateFlag
 from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.trace.layout import CallFlag, EventKind, Op, UpdateFlag
 from distdoctor.testing.timing import TimedJob, timed_job
 
 FEWEST = 4  # steps that were looked at: the first four always are

@@ -21,9 +21,9 @@ from distdoctor.diagnosis.seen_at_start import seen_at_start
 from distdoctor.diagnosis.standstill import Standstill
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import seconds, wait
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing import LogBuilder
 from distdoctor.testing.rank_log import SECOND, START_NS
 

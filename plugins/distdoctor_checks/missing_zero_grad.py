@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients, Update
-from distdoctor.recording.layout import UpdateFlag
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import UpdateFlag
 
 SEEN = 3  # steps; a first step that starts from left-over gradients could be meant
 

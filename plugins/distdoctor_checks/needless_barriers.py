@@ -23,8 +23,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
 from distdoctor.diagnosis.middle import Middle
 from distdoctor.diagnosis.timing import FEWEST, MILLISECOND, Arrivals, Timing
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.timing import Meeting, timed_job
 
 EACH = 0.9  # of the steps

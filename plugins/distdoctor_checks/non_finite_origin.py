@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
 from distdoctor.diagnosis.gradients import Gradients
-from distdoctor.recording.layout import DigestFlag, EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import DigestFlag, EventKind
 
 
 @dataclass(frozen=True)

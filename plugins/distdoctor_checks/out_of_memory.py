@@ -28,9 +28,9 @@ from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, Request, request_of
 from distdoctor.diagnosis.rank_guard import statement_at
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import by_site
-from distdoctor.recording.layout import EventKind, Phase
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd, Recording, Site
+from distdoctor.recording.trace.layout import EventKind, Phase
 
 FRAGMENTED = 0.25  # of what the allocator has reserved
 MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed

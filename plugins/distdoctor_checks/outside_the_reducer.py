@@ -19,8 +19,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.partings import Parting, Partings, cause_of
 from distdoctor.diagnosis.replica_words import event_site, evidence, line_with, places, sides, which
-from distdoctor.recording.layout import EventKind, TensorFlag
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas")

@@ -25,9 +25,9 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
 from distdoctor.diagnosis.samples import SampleOrders, Together
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_SHARE = 0.01
 

@@ -23,8 +23,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Cure, Finding, Place
 from distdoctor.diagnosis.middle import Middle
 from distdoctor.diagnosis.timing import MILLISECOND, RankTimes, Timing
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.timing import pipelined_job
 
 SCHEDULE = 0.45  # idle by the schedule alone

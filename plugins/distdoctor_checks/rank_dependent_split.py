@@ -24,9 +24,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
 from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Overlap, Pass, SampleOrders, overlap
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,9 @@ from distdoctor.diagnosis.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.diagnosis.standing import Doing, Standing
 from distdoctor.diagnosis.standstill import Standstill
 from distdoctor.diagnosis.verdict import Verdict
-from distdoctor.recording.layout import Op
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.looks import in_collective, looked_at
 
 IN_CALLS = (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.NEW_GROUP)

@@ -20,9 +20,9 @@ from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Cure, Finding, Place
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 
 SUCCESSORS = {
     "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda")',

@@ -24,9 +24,9 @@ from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.diagnosis.partings import Parting, all_partings, cause_of, noise_of
 from distdoctor.diagnosis.replica_words import evidence, places, sides, which
 from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 
 SEEN = 2  # backward passes with a state of their own
 

@@ -25,9 +25,9 @@ from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, 
 from distdoctor.diagnosis.replicas import Replicas
 from distdoctor.diagnosis.samples import Pass, SampleOrders
 from distdoctor.diagnosis.worker_noise import Worker, WorkerNoise
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD308", "same-worker-seed", severity=WARNING)

@@ -24,9 +24,9 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE,
 from distdoctor.diagnosis.noted import Noted
 from distdoctor.diagnosis.sampler_source import line_at
 from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
-from distdoctor.recording.layout import EventKind, PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import EventKind, PassFlag
 
 REFUSED = "sampler option is mutually exclusive with shuffle"
 LEAST_EPOCHS = 2

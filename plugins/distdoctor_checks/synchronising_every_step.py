@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
 from distdoctor.diagnosis.noted import Noted
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing.rank_log import LogBuilder
 
 SYNCHRONIZE = "synchronize"

@@ -23,8 +23,8 @@ from distdoctor.diagnosis.ending import LEFT
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
 from distdoctor.diagnosis.verdict import Event, Verdict
 from distdoctor.diagnosis.words import at, by_site, full, pairwise, short
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 

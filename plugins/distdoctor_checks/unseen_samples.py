@@ -21,9 +21,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
 from distdoctor.diagnosis.holes import Hole, hole_of
 from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_EPOCHS = 2
 LEAST_SHARE = 0.01  # of the data set; below that it may be what bucketing by size leaves over

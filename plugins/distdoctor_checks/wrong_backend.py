@@ -20,9 +20,9 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
-from distdoctor.recording.layout import CallFlag
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, RankLog, Recording, Site
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing.rank_log import LogBuilder
 
 FEWEST = 16  # calls per rank

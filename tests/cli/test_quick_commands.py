@@ -12,7 +12,7 @@ import pytest
 from distdoctor.cli.main import COMMANDS
 from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.recording.recording import Job
-from distdoctor.recording.run_folder import JOB_FILE, job_to_json
+from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
 
 Say = Callable[..., object]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import (
+from distdoctor.recording.trace.layout import (
     LONGEST_TEXT,
     CallFlag,
     EventKind,
@@ -18,8 +18,8 @@ from distdoctor.recording.layout import (
     ranks_of,
     ranks_text,
 )
-from distdoctor.recording.run_folder import log_of
-from distdoctor.recording.tape_reader import read_tape
+from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.run_folder import log_of
 from distdoctor.testing import LogBuilder, build_log, recording
 
 

@@ -25,11 +25,11 @@ from distdoctor.probe.drawn_sets import DrawnSets
 from distdoctor.probe.sample_pass import MOST_BLOCKS
 from distdoctor.probe.sample_pass import Pass as Writer
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.drawn_file import file_name
-from distdoctor.recording.drawn_set import DrawnSet, kept_files, last, missing, pieces
-from distdoctor.recording.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.bitmap_file import file_name
+from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
+from distdoctor.recording.trace.run_folder import read_run
+from distdoctor.recording.trace.sample_bitmap import DrawnSet, kept_files, last, missing, pieces
 
 SOME = settings(max_examples=25, deadline=None)
 TRAINS = PassFlag.STEPPED | PassFlag.GRADIENTS_ON

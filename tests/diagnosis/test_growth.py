@@ -11,8 +11,8 @@ from distdoctor.diagnosis.keeping_line import ADDS, CARRIES, PUTS, keeping_line
 from distdoctor.diagnosis.memory import Memory, mib, slope
 from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, request_of
 from distdoctor.plugins import load
-from distdoctor.recording.layout import HolderFlag
 from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
 
 CHECK = load().checks["DD401"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from distdoctor.diagnosis.verdict import Verdict
-from distdoctor.recording.layout import CallFlag, EventKind
+from distdoctor.recording.trace.layout import CallFlag, EventKind
 from distdoctor.testing import Script, recording
 
 

@@ -23,9 +23,9 @@ from distdoctor.diagnosis.sharing import same_data, shared_samples
 from distdoctor.probe.sample_pass import MOST_BLOCKS
 from distdoctor.probe.sample_pass import Pass as Writer
 from distdoctor.probe.tape import Tape, file_name
-from distdoctor.recording.layout import BLOCK_INDICES, PassFlag
-from distdoctor.recording.run_folder import log_of
-from distdoctor.recording.tape_reader import read_tape
+from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
+from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.run_folder import log_of
 from distdoctor.testing.samples import sampled_job
 
 SIZES = st.integers(1, 120)

@@ -7,7 +7,7 @@ import pytest
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
 from distdoctor.plugins import load
-from distdoctor.recording.layout import Phase
+from distdoctor.recording.trace.layout import Phase
 from distdoctor.testing.memory import MIB, MemoryJob, memory_job
 
 CHECKS = [check for check in load().checks.values() if check.code in ("DD110", "DD408", "DD413")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.two_sides import told_by_backend
-from distdoctor.recording.backend_state import BackendState, GroupState, Pending, told
+from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending, told
 
 
 def states(*counts: tuple[int, int]) -> dict[int, BackendState]:

@@ -11,8 +11,8 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
 from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.recording.layout import EventKind
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing import LogBuilder, Script, recording
 from distdoctor.testing.rank_log import SECOND, START_NS
 

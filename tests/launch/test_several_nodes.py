@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launching import FINISH, Command
 
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ import pytest
 import reference_training
 from jobs import run_ranks, values
 
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 pytestmark = pytest.mark.job
 

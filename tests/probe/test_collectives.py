@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.recording.layout import CallFlag
 from distdoctor.recording.recording import Call, Recording
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.layout import CallFlag
+from distdoctor.recording.trace.run_folder import read_run
 
 SCRIPT = Path(__file__).parent / "all_operations.py"
 pytestmark = pytest.mark.job

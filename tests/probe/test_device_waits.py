@@ -10,8 +10,8 @@ import torch
 from distdoctor.probe.context import Rank
 from distdoctor.probe.device_waits import FIRST, METHODS, STEPS, DeviceWaits
 from distdoctor.probe.tape import Tape
-from distdoctor.recording.layout import EventKind
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.run_folder import read_run
 
 
 class OnDevice(torch.Tensor):

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from distdoctor.diagnosis.gradients import Gradients
 from distdoctor.probe.backwards import roots_of
 from distdoctor.probe.gradients import FREE_SECONDS, LONGEST, SHARE, Tracked
-from distdoctor.recording.layout import MORE_RINGS, EventKind, TensorFlag, UpdateFlag, plan
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import MORE_RINGS, EventKind, TensorFlag, UpdateFlag, plan
 
 job = pytest.mark.job
 

@@ -21,7 +21,7 @@ from distdoctor.probe.holders import Look, locals_of
 from distdoctor.probe.host_memory import children, host
 from distdoctor.probe.memory import is_out_of_memory, looks_at_holders
 from distdoctor.probe.storages import Storages, categories
-from distdoctor.recording.layout import MORE_RINGS, STREAMS, HolderFlag, plan
+from distdoctor.recording.trace.layout import MORE_RINGS, STREAMS, HolderFlag, plan
 
 
 def test_all_streams_together_stay_below_4_mib() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from distdoctor.probe import precision
 from distdoctor.probe.precision import note_full_precision
-from distdoctor.recording.layout import EventKind
+from distdoctor.recording.trace.layout import EventKind
 
 
 class Notes:

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from distdoctor.probe.samplers import facts_of_stream
-from distdoctor.recording.layout import PassFlag
+from distdoctor.recording.trace.layout import PassFlag
 
 
 class ArrowExamplesIterable:

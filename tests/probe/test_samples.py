@@ -13,8 +13,8 @@ from distdoctor.diagnosis.finding import Finding
 from distdoctor.diagnosis.sample_account import accounts
 from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.plugins import load
-from distdoctor.recording.layout import PassFlag
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 
 pytestmark = pytest.mark.job
 

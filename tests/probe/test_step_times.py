@@ -12,7 +12,7 @@ from jobs import run_ranks, values
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from distdoctor.recording.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_run
 
 pytestmark = pytest.mark.job
 MILLISECOND = 1_000_000

@@ -16,10 +16,10 @@ import pytest
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.probe.tape import Tape, file_name
-from distdoctor.recording import layout
-from distdoctor.recording.layout import EventKind
-from distdoctor.recording.run_folder import read_run, tape_paths
-from distdoctor.recording.tape_reader import read_tape
+from distdoctor.recording.trace import layout
+from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.run_folder import read_run, tape_paths
 
 
 def make(folder: Path, rank: int = 0) -> Tape:

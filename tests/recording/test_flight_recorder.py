@@ -20,12 +20,12 @@ from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import NothingToInspect, UnreadableRecording
-from distdoctor.recording import flight_recorder
-from distdoctor.recording.flight_entries import op_of
-from distdoctor.recording.flight_recorder import rank_in, read_dump, read_dumps
-from distdoctor.recording.layout import CallFlag, Op
-from distdoctor.recording.read_any import read_any
+from distdoctor.recording.flight import dumps
+from distdoctor.recording.flight.dumps import rank_in, read_dump, read_dumps
+from distdoctor.recording.flight.entries import op_of
+from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag, Op
 
 GOLDEN = Path(__file__).parent.parent / "recordings" / "flight_recorder"
 START = 1_700_000_000_000_000_000
@@ -141,9 +141,9 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
     paths = list(write(tmp_path, skipped(3, 9)).iterdir())
     (tmp_path / "comm_lib_trace_rank_9").write_bytes(b"\x80\x02torn")
     alone = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
-    monkeypatch.setattr(flight_recorder, "DUMPS_PER_PROCESS", 2)
-    monkeypatch.setattr(flight_recorder.os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(flight_recorder.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(dumps, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(dumps.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(dumps.threading, "active_count", lambda: 1)
 
     together = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
 
@@ -158,10 +158,10 @@ def test_a_reading_process_that_is_killed_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = list(write(tmp_path, skipped(3, 9)).iterdir())
-    monkeypatch.setattr(flight_recorder, "DUMPS_PER_PROCESS", 2)
-    monkeypatch.setattr(flight_recorder.os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(flight_recorder.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(flight_recorder, "read_dump", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(dumps, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(dumps.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(dumps.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(dumps, "read_dump", lambda path: os.kill(os.getpid(), signal.SIGKILL))
 
     with pytest.raises(UnreadableRecording, match="was killed"):
         read_dumps(paths)
@@ -380,7 +380,7 @@ def test_every_backend_of_torch_2_15_is_understood(name: str, op: Op) -> None:
 def test_reading_needs_no_torch() -> None:
     folder = str(GOLDEN / "gloo-torch-2.15-skip")
     code = (
-        "from distdoctor.recording.read_any import read_any; from pathlib import Path; import sys\n"
+        "from distdoctor.recording.open import read_any; from pathlib import Path; import sys\n"
         f"read_any(Path({folder!r}))\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,7 +11,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.job_log import ClueKind, parse_log
-from distdoctor.recording.read_any import read_any
+from distdoctor.recording.open import read_any
 
 PREAMBLE = """\
 [rank1]: Traceback (most recent call last):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdoctor.recording.layout import Phase
+from distdoctor.recording.trace.layout import Phase
 from distdoctor.report import memory_table
 from distdoctor.testing.memory import MIB, MemoryJob, memory_job
 

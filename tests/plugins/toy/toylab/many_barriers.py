@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.layout import Op
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 
 LEAVE_OUT = Remedy("leave-barriers-out", "Leave the barriers out.")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.flight_entries import Dump, Kind, is_users_frame, kind_of, whole
-from distdoctor.recording.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
+from distdoctor.recording.flight.entries import Dump, Kind, is_users_frame, kind_of, whole
 from distdoctor.recording.recording import Job, RankLog, Recording, Trouble, no_rows
-from distdoctor.recording.tape_reader import Rows, dtype_of
+from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
+from distdoctor.recording.trace.reader import Rows, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LAUNCHER = "flight recorder dumps"  # what a recording made of dumps says about who started the job

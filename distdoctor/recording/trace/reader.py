@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import UnreadableRecording
-from distdoctor.recording import layout
-from distdoctor.recording.layout import HEADER, HEADER_BYTES, MAGIC, SECTION, SECTIONS_AT, TEXT_HEAD, TEXTS, Record
+from distdoctor.recording.trace import layout
+from distdoctor.recording.trace.layout import (
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    SECTION,
+    SECTIONS_AT,
+    TEXT_HEAD,
+    TEXTS,
+    Record,
+)
 
 Rows = NDArray[np.void]
 

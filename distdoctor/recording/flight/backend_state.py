@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdoctor.recording.flight_entries import Dump, group_of, op_of, text, whole
+from distdoctor.recording.flight.entries import Dump, group_of, op_of, text, whole
 from distdoctor.recording.rank_set import named
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.recording import drawn_file
+from distdoctor.recording.trace import bitmap_file
 
 Bytes = NDArray[np.uint8]
 Indices = NDArray[np.uint32]
@@ -70,12 +70,12 @@ class KeptFile:
         """The set, and how many draws it stands for; None when it cannot be read (any more). The bits stay on disk."""
         try:
             with open(self.path, "rb") as file:
-                head = file.read(drawn_file.HEAD.size)
-            magic, _, length, covered = drawn_file.HEAD.unpack(head)
-            size = drawn_file.bit_bytes(length)
-            if magic != drawn_file.MAGIC or self.path.stat().st_size < drawn_file.HEAD_BYTES + size:
+                head = file.read(bitmap_file.HEAD.size)
+            magic, _, length, covered = bitmap_file.HEAD.unpack(head)
+            size = bitmap_file.bit_bytes(length)
+            if magic != bitmap_file.MAGIC or self.path.stat().st_size < bitmap_file.HEAD_BYTES + size:
                 return None
-            bits = np.memmap(self.path, np.uint8, "r", drawn_file.HEAD_BYTES, (size,))
+            bits = np.memmap(self.path, np.uint8, "r", bitmap_file.HEAD_BYTES, (size,))
             return DrawnSet(length, bits), covered
         except (OSError, ValueError, struct.error):
             return None
@@ -85,7 +85,7 @@ def kept_files(folder: Path) -> Mapping[tuple[int, int], Mapping[int, KeptFile]]
     """All sets of a run folder, by (rank, attempt) and the number of the pass's record."""
     found: dict[tuple[int, int], dict[int, KeptFile]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
-        named = drawn_file.parse_name(path.name)
+        named = bitmap_file.parse_name(path.name)
         if named:
             found.setdefault(named[:2], {})[named[2]] = KeptFile(path)
     return found
@@ -103,7 +103,7 @@ def count(part: Bytes) -> int:
 
 def parts(sets: Sequence[DrawnSet]) -> Iterator[tuple[int, list[Bytes]]]:
     """Where a chunk starts, in bytes, and that chunk of every set."""
-    size = max((drawn_file.bit_bytes(one.length) for one in sets), default=0)
+    size = max((bitmap_file.bit_bytes(one.length) for one in sets), default=0)
     for start in range(0, size, CHUNK_BYTES):
         end = min(size, start + CHUNK_BYTES)
         yield start, [one.part(start, end) for one in sets]
@@ -129,7 +129,7 @@ def samples(start: int, part: Bytes, limit: int) -> Indices:
 def missing(sets: Sequence[DrawnSet]) -> DrawnSet:
     """The samples that are in none of these sets (over the same data)."""
     length = sets[0].length
-    bits = np.zeros(drawn_file.bit_bytes(length), np.uint8)
+    bits = np.zeros(bitmap_file.bit_bytes(length), np.uint8)
     for start, chunks in parts(sets):
         seen, _ = in_several(chunks)
         bits[start : start + len(seen)] = ~seen

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from distdoctor.recording.layout import (
+from distdoctor.recording.stacks import is_users_path
+from distdoctor.recording.trace.layout import (
     DTYPES,
     POINT_TO_POINT,
     CallFlag,
@@ -18,7 +19,6 @@ from distdoctor.recording.layout import (
     signature_of,
     site_text,
 )
-from distdoctor.recording.stacks import is_users_path
 
 _LONGEST_TEXT = 10_000
 _PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")

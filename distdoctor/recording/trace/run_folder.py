@@ -22,11 +22,11 @@ from typing import Any
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
-from distdoctor.recording.drawn_set import kept_files
-from distdoctor.recording.layout import STREAMS
 from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Trouble
 from distdoctor.recording.resumption import read_resumption
-from distdoctor.recording.tape_reader import Tape, read_tape
+from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.reader import Tape, read_tape
+from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d+)\.a(\d+)\.sock$")
@@ -85,7 +85,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
 
 def assemble(ranks: Mapping[int, RankLog], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
     """A recording from its parts, with what the ranks themselves noted as trouble."""
-    from distdoctor.recording.layout import EventKind
+    from distdoctor.recording.trace.layout import EventKind
 
     noted = [
         _fell_silent(rank, log.text(int(event["text"])))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdoctor.errors import NothingToInspect
-from distdoctor.recording.flight_recorder import looks_like_dump, rank_in, read_dumps
+from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dumps
 from distdoctor.recording.job_log import read_log
-from distdoctor.recording.layout import MAGIC
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.run_folder import JOB_FILE, read_run, tape_paths
+from distdoctor.recording.trace.layout import MAGIC
+from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, tape_paths
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")

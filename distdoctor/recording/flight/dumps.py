@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
-from distdoctor.recording.flight_entries import Dump, text, whole
-from distdoctor.recording.flight_rows import Part, recording_of_parts
+from distdoctor.recording.flight.entries import Dump, text, whole
+from distdoctor.recording.flight.rows import Part, recording_of_parts
 from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm

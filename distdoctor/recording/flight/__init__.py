@@ -1,0 +1,1 @@
+"""torch's flight recorder dumps, read as a recording."""
