@@ -29,10 +29,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from distdoctor.diagnosis.sample_account import accounts
 from distdoctor.diagnosis.samples import SampleOrders
-from distdoctor.probe import samples, wrappers
+from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.probe.drawn_sets import DrawnSets
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.samples.bitmap_writer import DrawnSets
+from distdoctor.probe.samples.stream import stream as samples
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.trace.run_folder import read_run

@@ -37,8 +37,8 @@ def main() -> None:
 
     from distdoctor.probe import wrappers
     from distdoctor.probe.context import Rank
-    from distdoctor.probe.step_times import StepTimes
-    from distdoctor.probe.tape import Tape
+    from distdoctor.probe.progress.step_times import StepTimes
+    from distdoctor.probe.writer import Tape
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None

@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from distdoctor.probe import device_memory
-from distdoctor.probe.device_memory import Context, DeviceMemory, OnDevice
+from distdoctor.probe.memory.device_memory import Context, DeviceMemory, OnDevice
+from distdoctor.probe.memory.stream import device_memory
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.run_folder import read_run
 

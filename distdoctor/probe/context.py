@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])

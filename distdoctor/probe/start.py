@@ -8,21 +8,16 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.probe import (
-    collectives,
-    data_parallel,
-    deprecated,
-    environment,
-    flight,
-    gradients,
-    memory,
-    progress,
-    samples,
-    unused_search,
-    wrappers,
-)
+from distdoctor.probe import wrappers
+from distdoctor.probe.collectives.stream import flight
+from distdoctor.probe.collectives.stream import stream as collectives
 from distdoctor.probe.context import Rank
-from distdoctor.probe.tape import Tape, file_name
+from distdoctor.probe.gradients.stream import stream as gradients
+from distdoctor.probe.memory.stream import stream as memory
+from distdoctor.probe.progress.stream import data_parallel, deprecated, environment, unused_search
+from distdoctor.probe.progress.stream import stream as progress
+from distdoctor.probe.samples.stream import stream as samples
+from distdoctor.probe.writer import Tape, file_name
 from distdoctor.recording.trace.layout import STREAMS, EventKind
 
 _rank: Rank | None = None

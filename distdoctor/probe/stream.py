@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
-from distdoctor.probe.tape import Tape
-from distdoctor.probe.unseen import uncompiled
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])

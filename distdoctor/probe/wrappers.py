@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from distdoctor.probe.unseen import skipped
+from distdoctor.probe.compile_guard import skipped
 
 _laid: list[tuple[Any, str, Any]] = []
 _listeners: dict[tuple[Any, str], tuple[list[Callable[[Any], None]], list[Callable[[], None]]]] = {}

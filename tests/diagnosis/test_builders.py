@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace.layout import (
     LONGEST_TEXT,
     CallFlag,

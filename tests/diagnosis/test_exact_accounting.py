@@ -20,11 +20,11 @@ from distdoctor.diagnosis.holes import hole_of
 from distdoctor.diagnosis.resumed import compare
 from distdoctor.diagnosis.sample_account import EpochAccount, accounts
 from distdoctor.diagnosis.samples import Pass, SampleOrders, Together, overlap, repeats_within
-from distdoctor.probe import drawn_sets
-from distdoctor.probe.drawn_sets import DrawnSets
-from distdoctor.probe.sample_pass import MOST_BLOCKS
-from distdoctor.probe.sample_pass import Pass as Writer
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.samples.bitmap_writer import DrawnSets
+from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
+from distdoctor.probe.samples.sample_pass import Pass as Writer
+from distdoctor.probe.samples.stream import bitmap_writer as drawn_sets
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.bitmap_file import file_name
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag

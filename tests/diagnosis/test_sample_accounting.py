@@ -20,9 +20,9 @@ from distdoctor.diagnosis.repeated_orders import repetitions
 from distdoctor.diagnosis.replicas import Replicas
 from distdoctor.diagnosis.samples import Pass, SampleOrders, overlap, repeats_within, unseen
 from distdoctor.diagnosis.sharing import same_data, shared_samples
-from distdoctor.probe.sample_pass import MOST_BLOCKS
-from distdoctor.probe.sample_pass import Pass as Writer
-from distdoctor.probe.tape import Tape, file_name
+from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
+from distdoctor.probe.samples.sample_pass import Pass as Writer
+from distdoctor.probe.writer import Tape, file_name
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.trace.reader import read_tape
 from distdoctor.recording.trace.run_folder import log_of

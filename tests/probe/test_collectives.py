@@ -170,12 +170,12 @@ def test_a_rank_that_never_destroys_its_group_ends_cleanly(tmp_path: Path) -> No
 
 RAISING = """
 import torch, torch.distributed as dist
-from distdoctor.probe import tape
+from distdoctor.probe import writer
 
 def broken(*args, **kwargs):
     raise RuntimeError("planted")
 
-tape.Ring.write = tape.Ring.patch = tape.Ring.overwrite = tape.Texts.id = broken
+writer.Ring.write = writer.Ring.patch = writer.Ring.overwrite = writer.Texts.id = broken
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -259,7 +259,7 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 for step in range(20):
     if step == 7 and dist.get_rank() == 1:
-        from distdoctor.probe import collectives
+        from distdoctor.probe.collectives.stream import stream as collectives
         collectives.extend = None  # from here on every record fails
     dist.all_reduce(torch.ones(4))
 dist.destroy_process_group()

@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 
-from distdoctor.probe.device_memory import contexts
+from distdoctor.probe.memory.device_memory import contexts
 
 
 def test_without_cuda_nothing_is_asked() -> None:

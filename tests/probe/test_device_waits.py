@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from distdoctor.probe.context import Rank
-from distdoctor.probe.device_waits import FIRST, METHODS, STEPS, DeviceWaits
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.progress.device_waits import FIRST, METHODS, STEPS, DeviceWaits
+from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.recording.trace.run_folder import read_run
 

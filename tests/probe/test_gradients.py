@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.diagnosis.gradients import Gradients
-from distdoctor.probe.backwards import roots_of
-from distdoctor.probe.gradients import FREE_SECONDS, LONGEST, SHARE, Tracked
+from distdoctor.probe.gradients.backwards import roots_of
+from distdoctor.probe.gradients.stream import FREE_SECONDS, LONGEST, SHARE, Tracked
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import MORE_RINGS, EventKind, TensorFlag, UpdateFlag, plan
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_digested_is_left_out_and_the_rest_goes_on() -> None:
 
 
 def failing_probe(rank: int, world_size: int) -> str:
-    from distdoctor.probe.digests import Digester
+    from distdoctor.probe.gradients.digests import Digester
 
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("planted")

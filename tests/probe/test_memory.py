@@ -16,11 +16,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distdoctor.diagnosis.memory import Memory
-from distdoctor.probe import graphs
-from distdoctor.probe.holders import Look, locals_of
-from distdoctor.probe.host_memory import children, host
-from distdoctor.probe.memory import is_out_of_memory, looks_at_holders
-from distdoctor.probe.storages import Storages, categories
+from distdoctor.probe.memory.holders import Look, locals_of
+from distdoctor.probe.memory.host_memory import children, host
+from distdoctor.probe.memory.storages import Storages, categories
+from distdoctor.probe.memory.stream import graphs, is_out_of_memory, looks_at_holders
 from distdoctor.recording.trace.layout import MORE_RINGS, STREAMS, HolderFlag, plan
 
 

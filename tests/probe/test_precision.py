@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.probe import precision
-from distdoctor.probe.precision import note_full_precision
+from distdoctor.probe.memory.precision import note_full_precision
+from distdoctor.probe.memory.stream import precision
 from distdoctor.recording.trace.layout import EventKind
 
 

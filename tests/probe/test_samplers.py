@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from distdoctor.probe.samplers import facts_of_stream
+from distdoctor.probe.samples.samplers import facts_of_stream
 from distdoctor.recording.trace.layout import PassFlag
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import UnreadableRecording
-from distdoctor.probe.tape import Tape, file_name
+from distdoctor.probe.writer import Tape, file_name
 from distdoctor.recording.trace import layout
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.recording.trace.reader import read_tape
@@ -173,7 +173,7 @@ def test_on_a_full_disk_the_tape_is_kept_in_memory_and_read_from_outside(tmp_pat
 
 WRITER = """
 import sys
-from distdoctor.probe.tape import Tape
+from distdoctor.probe.writer import Tape
 folder, count = sys.argv[1], int(sys.argv[2])
 import os
 for number in range(count):

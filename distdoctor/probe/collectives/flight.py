@@ -1,0 +1,79 @@
+"""torch's flight recorder of this rank, answered from a C++ thread over a socket in the run folder: also while the GIL is held.
+
+The socket is a file that only its owner may open, in a folder that only its owner may enter. No port is opened, and no
+collective, group or device is touched. Without torch's worker server (before 2.4) or room for it the rank goes on without.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from distdoctor.probe.context import Rank
+from distdoctor.probe.writer import file_name
+
+# httplib starts max(8, CPUs - 1) threads (torch 2.15); where a container is as good as full, those are for the host.
+_SPARE_THREADS = 256
+_WARNINGS_OFF = 3  # c10's levels: INFO 0, WARNING 1, ERROR 2, FATAL 3
+
+
+def serve(rank: Rank, number: int, attempt: int) -> bool:
+    """Whether this rank's flight recorder can be asked from outside from now on. Takes 2.4 ms; never raises."""
+    try:
+        from torch._C._distributed_c10d import _WorkerServer
+
+        folder = os.open(rank.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # A socket's path has room for 107 bytes, a run folder's may be longer.
+            path = f"/proc/self/fd/{folder}/{file_name(number, attempt)[:-5]}.sock"
+            if os.path.lexists(path) or not _room_for_threads():
+                return False
+            _keep_for_ever(_quietly(_WorkerServer, path))
+            os.chmod(path, 0o600)
+        finally:
+            os.close(folder)
+        return True
+    except Exception:
+        return False
+
+
+def _quietly(server: Any, path: str) -> Any:
+    """The server, without its two lines on the rank's standard error: c10's log level is a variable of its library."""
+    import ctypes
+
+    import torch
+
+    library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+    level = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")  # torch without glog; another build has no such name
+    before = level.value
+    level.value = max(before, _WARNINGS_OFF)
+    try:
+        return server(path, -1)
+    finally:
+        level.value = before
+
+
+def _keep_for_ever(server: Any) -> None:
+    """Its destructor would wait for its threads, and write two more lines, while the interpreter goes down."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+def _room_for_threads() -> bool:
+    """Whether the limits on processes leave room: a server that gets no thread ends the process (torch 2.15)."""
+    import resource
+
+    spare = _SPARE_THREADS + (os.cpu_count() or 1)
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY and soft < 4 * spare:
+        return False
+    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/pids"):
+        try:
+            with open(f"{folder}/pids.max") as limit, open(f"{folder}/pids.current") as now:
+                words = limit.read().strip()
+                if words != "max" and int(words) - int(now.read()) < spare:
+                    return False
+        except (OSError, ValueError):
+            continue
+    return True

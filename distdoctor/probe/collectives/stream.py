@@ -1,0 +1,471 @@
+"""The stream of collectives: every operation of every process group, whoever issues it, as one record each.
+
+torch >= 2.14 tells through hooks on the process group; they see C++ callers (DDP's reducer) as well. What hooks do not tell
+(reduce op, tag, whether an object is being sent) is read from torch's own Python frame between the hook and the user's line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.collectives.handles import Handles
+from distdoctor.probe.context import Rank
+from distdoctor.probe.writer import Tape
+from distdoctor.recording.trace.layout import (
+    CALL,
+    DTYPES,
+    POINT_TO_POINT,
+    ROOTED,
+    CallFlag,
+    EventKind,
+    Op,
+    ReduceOp,
+    digest_of,
+    extend,
+    ranks_text,
+    signature_of,
+)
+
+# DISTDOCTOR_COLLECTIVES=dispatcher takes the way of older versions, should hooks make trouble.
+HAS_HOOKS = (
+    hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
+    and os.environ.get("DISTDOCTOR_COLLECTIVES") != "dispatcher"
+)
+HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
+
+# Everything below is asked once per collective, so it is plain ints: members of an IntFlag cost a microsecond each to combine.
+ASYNC, NATIVE, FAILED = int(CallFlag.ASYNC), int(CallFlag.NATIVE), int(CallFlag.FAILED)
+COMES_BACK = ASYNC | NATIVE
+COALESCED, OBJECT, BY_LIBRARY = int(CallFlag.COALESCED), int(CallFlag.OBJECT), int(CallFlag.BY_LIBRARY)
+ON_DEVICE = int(CallFlag.ON_DEVICE)
+UNSEEN = int(ReduceOp.UNSEEN)
+RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
+PAIRWISE = frozenset(map(int, POINT_TO_POINT))
+WITH_ROOT = frozenset(map(int, ROOTED))
+REDUCING = frozenset(
+    map(
+        int,
+        (
+            Op.ALL_REDUCE,
+            Op.REDUCE,
+            Op.REDUCE_SCATTER,
+            Op.REDUCE_SCATTER_TENSOR,
+            Op.ALL_REDUCE_COALESCED,
+            Op.REDUCE_SCATTER_COALESCED,
+        ),
+    )
+)
+# Operations whose size everybody agrees on is the size of what comes out.
+SIZED_BY_OUTPUT = frozenset(
+    map(
+        int,
+        (
+            Op.REDUCE_SCATTER,
+            Op.REDUCE_SCATTER_TENSOR,
+            Op.REDUCE_SCATTER_COALESCED,
+            Op.SCATTER,
+            Op.RECV,
+            Op.RECV_ANY,
+        ),
+    )
+)
+# Names of torch._C._distributed_c10d.HookOpName (torch 2.14-2.15).
+OP_OF_HOOK = {
+    "SEND": Op.SEND,
+    "RECV": Op.RECV,
+    "BROADCAST": Op.BROADCAST,
+    "ALLREDUCE": Op.ALL_REDUCE,
+    "REDUCE": Op.REDUCE,
+    "ALLGATHER": Op.ALL_GATHER,
+    "REDUCE_SCATTER": Op.REDUCE_SCATTER,
+    "ALLTOALL": Op.ALL_TO_ALL,
+    "BARRIER": Op.BARRIER,
+    "SCATTER": Op.SCATTER,
+    "GATHER": Op.GATHER,
+    "SPLIT": Op.SPLIT,
+    "NEW_WINDOW": Op.NEW_WINDOW,
+    "ALLREDUCE_COALESCED": Op.ALL_REDUCE_COALESCED,
+    "ALLGATHER_BASE": Op.ALL_GATHER_INTO_TENSOR,
+    "ALLGATHER_COALESCED": Op.ALL_GATHER_COALESCED,
+    "ALLGATHER_INTO_TENSOR_COALESCED": Op.ALL_GATHER_COALESCED,
+    "REDUCE_SCATTER_BASE": Op.REDUCE_SCATTER_TENSOR,
+    "REDUCE_SCATTER_TENSOR_COALESCED": Op.REDUCE_SCATTER_COALESCED,
+    "ALLTOALL_BASE": Op.ALL_TO_ALL_SINGLE,
+}
+DTYPE_NUMBER = {getattr(torch, name): number for number, name in enumerate(DTYPES) if name and hasattr(torch, name)}
+REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN,
+              "max": ReduceOp.MAX, "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
+              "premul_sum": ReduceOp.PREMUL_SUM}  # fmt: skip
+# The usual operations are torch's own constants, which their identity tells; each is kept, so that no other takes its place.
+MEMBERS = {
+    id(member): (int(number), member)
+    for word, number in REDUCE_OPS.items()
+    if (member := getattr(torch.distributed.ReduceOp, word.upper(), None)) is not None
+}
+_RETURNED = CALL.offsets["returned_ns"]
+_FLAGS = CALL.offsets["flags"]
+_TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
+_THROUGH = ("c10d_logger.py", f"distdoctor{os.sep}probe{os.sep}handles.py")  # what only hands on between the two
+_FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
+
+
+class Group:
+    """One process group of this rank: its counters and running digests. `ranks` are global; empty until they are known."""
+
+    def __init__(self, tape: Tape, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        self.name, self.ranks = name, ranks
+        self.key = tape.texts.id(name)
+        self.members = tape.texts.id(ranks_text(ranks))
+        self.backend = tape.texts.id(backend)
+        self.site = tape.texts.id(sites.user_site())
+        self.count = 0
+        self.prefix = 0
+        self.site_prefix = 0
+        self.pairs: dict[tuple[int, bool], int] = {}
+        self.seq = tape.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+
+    def store(self, tape: Tape, now: int) -> None:
+        """Bring the counters on the tape up to date."""
+        tape.groups.overwrite(self.seq, self.count, self.prefix, self.site_prefix, now)
+
+    def resolve(self, tape: Tape) -> None:
+        """Find out who belongs to the group, once torch has written it down."""
+        from torch.distributed import distributed_c10d as c10d
+
+        for pg, name in c10d._world.pg_names.items():
+            if name == self.name:
+                self.ranks = tuple(c10d._world.pg_group_ranks.get(pg, ())) or tuple(range(pg.size()))
+        self.members = tape.texts.id(ranks_text(self.ranks))
+        tape.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+
+    def next_number(self, op: int, peer: int) -> int:
+        """The sequence number of this call: per group, for point to point per (peer, direction)."""
+        if op in PAIRWISE:
+            pair = (peer, op == SEND)
+            self.pairs[pair] = number = self.pairs.get(pair, 0) + 1
+            return number
+        self.count += 1
+        return self.count
+
+
+class Caller:
+    """What torch's own frames between the operation and the user's line tell."""
+
+    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site")
+    kinds: ClassVar[dict[str, int]] = {}  # source file -> _FRONT, _USER, _OTHER, _HANDS_ON
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self.front: FrameType | None = None  # torch's function that the user called
+        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
+        self.blocking_pair = False  # dist.send and dist.recv ask c10d for a handle and wait for it themselves
+        flags = NATIVE
+        kinds = self.kinds
+        for _ in range(96):
+            if frame is None:
+                flags |= BY_LIBRARY
+                break
+            code = frame.f_code
+            kind = kinds.get(code.co_filename) or self._kind_of(frame)
+            if kind == _USER:
+                break
+            if kind == _FRONT:
+                flags &= ~NATIVE
+                name = code.co_name
+                if self.front is None:
+                    self.front = frame
+                if name == "send" or name == "recv":
+                    self.blocking_pair = True
+                elif "object" in name:
+                    flags |= OBJECT
+                elif name == "batch_isend_irecv" or name == "_coalescing_manager":
+                    flags |= COALESCED
+            elif kind == _OTHER:
+                self.by_user = False
+            frame = frame.f_back
+        self.site = frame
+        self.flags = flags
+
+    @classmethod
+    def _kind_of(cls, frame: FrameType) -> int:
+        path = frame.f_code.co_filename
+        if sites.is_users(frame):
+            kind = _USER
+        else:
+            kind = _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
+        if len(cls.kinds) < 10_000:
+            cls.kinds[path] = kind
+        return kind
+
+    def asynchronous(self, asked: bool) -> bool:
+        """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
+        return asked and not self.blocking_pair
+
+    def reduce_op(self) -> int:
+        """From the `op` argument of torch's function, as its caller gave it."""
+        if self.front is None:
+            return UNSEEN
+        scope = self.front.f_locals
+        op = scope.get("op", scope.get("reduceOp"))
+        known = MEMBERS.get(id(op))
+        if known is not None:
+            return known[0]
+        word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
+        return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
+
+    def tag(self) -> int:
+        tag = self.front.f_locals.get("tag", 0) if self.front is not None else 0
+        return tag if isinstance(tag, int) else 0
+
+
+def shape_text(tensors: list[torch.Tensor]) -> str:
+    """`[64, 3]`, several joined by `;`; beyond four tensors the rest is counted with their elements."""
+    shown = ";".join(str(list(t.shape)) for t in tensors[:4])
+    if len(tensors) > 4:
+        shown += f";+{len(tensors) - 4} tensors, {sum(t.numel() for t in tensors[4:])} elements"
+    return shown
+
+
+class CollectivesStream:
+    """Writes one record per operation. Every method that torch calls is guarded: it neither raises nor blocks."""
+
+    def __init__(self, rank: Rank, tape: Tape) -> None:
+        self.rank, self.tape = rank, tape
+        self.groups: dict[str, Group] = {}
+        # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
+        self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
+        self._sites: dict[tuple[str, int, str], tuple[int, int]] = {}
+        self.handles = Handles(rank, tape)
+
+    def note(
+        self,
+        group: Group,
+        op: int,
+        tensors: list[torch.Tensor],
+        root: int,
+        is_async: bool,
+        caller: Caller,
+        reduce_op: int = 0,
+    ) -> int:
+        """Write the record of an operation that is about to be issued. Returns the number of the record.
+
+        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
+        """
+        tape = self.tape
+        flags = caller.flags | ASYNC if is_async else caller.flags
+        if tensors and tensors[0].is_cuda:
+            flags |= ON_DEVICE
+        if len(tensors) == 1:
+            key: tuple[Any, ...] = (op, reduce_op, root, flags, tensors[0].dtype, tensors[0].shape)
+        else:
+            key = (op, reduce_op, root, flags, *(part for t in tensors for part in (t.dtype, t.shape)))
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._learn(key, tensors)
+        signature, shape, nbytes, dtype = kind
+        site, word = self._site(caller.site)
+        number = group.next_number(op, root)
+        now = time.monotonic_ns()
+        if flags & NATIVE:
+            self.rank.native_ns = now
+        tag = 0
+        if op in PAIRWISE:
+            tag = caller.tag()
+        else:
+            group.prefix = extend(group.prefix, signature)
+            group.site_prefix = extend(group.site_prefix, word)
+            group.store(tape, now)
+        # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
+        returned, here = now if flags & COMES_BACK else 0, self.rank.here
+        seq: int = tape.calls.write(
+            now, returned, 0, number, nbytes, signature, group.prefix, group.site_prefix,
+            self.rank.step, group.key, shape, site, root, tag, op, flags, reduce_op, dtype, here.thread,
+        )  # fmt: skip
+        here.open = 0 if returned else seq
+        if is_async and caller.by_user and caller.site is not None:
+            self.handles.expect(seq)
+        return seq
+
+    def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
+        op, reduce_op, root, flags = key[:4]
+        shape = shape_text(tensors)
+        dtype = DTYPE_NUMBER.get(tensors[0].dtype, 0) if tensors else 0
+        signature = signature_of(Op(op), dtype, shape, reduce_op, root, flags)
+        kind = (signature, self.tape.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
+        if len(self._kinds) < 10_000:  # a program whose sizes never repeat must not fill the rank's memory
+            self._kinds[key] = kind
+        return kind
+
+    def _site(self, frame: FrameType | None) -> tuple[int, int]:
+        """(text id, digest) of the user's line."""
+        if frame is None:
+            return 0, 0
+        code = frame.f_code
+        key = (code.co_filename, frame.f_lineno, code.co_name)
+        known = self._sites.get(key)
+        if known is None:
+            text = sites.site_of(frame)
+            known = self.tape.texts.id(text), digest_of(text)
+            if len(self._sites) < 10_000:
+                self._sites[key] = known
+        return known
+
+    def attach(self, pg: Any, name: str, ranks: tuple[int, ...], backend: str) -> None:
+        """Listen to one process group through its hooks (torch >= 2.14)."""
+        group = self.groups[name] = Group(self.tape, name, ranks, backend)
+        if not HAS_HOOKS:
+            return  # the dispatcher tells instead
+        rank, note = self.rank, self.note
+        names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
+        ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
+
+        def before(args: Any) -> None:
+            if rank.silent:
+                return
+            try:
+                op = ops.get(int(args.name), 0)
+                caller = Caller(sys._getframe(1))
+                root = args.root
+                if not group.ranks:
+                    group.resolve(self.tape)
+                if root >= 0:
+                    root = group.ranks[root]
+                elif op == RECV:
+                    op = RECV_ANY
+                is_async = caller.asynchronous(args.async_op)
+                tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
+                reduce_op = caller.reduce_op() if op in REDUCING else 0
+                note(group, op, tensors, root, is_async, caller, reduce_op)
+            except Exception as error:
+                rank.trouble("collectives", error)
+
+        pg.register_pre_hook(HOOK_ID, before)
+
+    def detach_all(self) -> None:
+        """Take our hooks off every group that still lives.
+
+        A group that is destroyed when the interpreter is gone would give back our functions to nobody: that crashes the process.
+        """
+        from torch.distributed import distributed_c10d as c10d
+
+        for pg in list(c10d._world.pg_map):
+            with contextlib.suppress(Exception):
+                pg.unregister_pre_hook(HOOK_ID)
+
+    def wrap_wait(self, original: Any) -> Any:
+        """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
+        rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
+        asked = self.rank.guarded(self.handles.asked)
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            call = here.open
+            if not call:
+                asked(work)
+                began = time.monotonic_ns()
+                try:
+                    return original(work, *args, **kwargs)
+                finally:
+                    rank.waited_ns += time.monotonic_ns() - began
+            here.open = 0
+            try:
+                result = original(work, *args, **kwargs)
+            except BaseException:
+                came_back(call, FAILED)
+                raise
+            came_back(call)
+            return result
+
+        return wait
+
+    def came_back(self, call: int, flags: int = 0) -> None:
+        """The synchronous call of this number is over; FAILED: left by an exception."""
+        self.tape.calls.patch(call, _RETURNED, time.monotonic_ns())
+        if flags:
+            self.tape.calls.mark(call, _FLAGS, flags)
+
+    def wrap_monitored_barrier(self, original: Any) -> Any:
+        """The one collective that hooks do not see: it is made of sends and receives inside C++."""
+
+        @self.rank.guarded
+        def begin(group: Any) -> int | None:
+            from torch.distributed import distributed_c10d as c10d
+
+            pg = group if group is not None else c10d._get_default_group()
+            known = self.groups.get(c10d._world.pg_names.get(pg, ""))
+            if known is None:
+                return None
+            caller = Caller(sys._getframe(2))
+            caller.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
+            return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, caller)
+
+        came_back = self.rank.guarded(self.came_back)
+
+        def monitored_barrier(group: Any = None, *args: Any, **kwargs: Any) -> Any:
+            call = begin(group)
+            try:
+                result = original(group, *args, **kwargs)
+            except BaseException:
+                if call:
+                    came_back(call, FAILED)
+                raise
+            if call:
+                came_back(call)
+            return result
+
+        return monitored_barrier
+
+
+def install(rank: Rank, tape: Tape) -> None:
+    """Listen to every group that this process makes from now on."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    stream = CollectivesStream(rank, tape)
+    making: list[tuple[int, ...]] = []  # members of the groups under construction, innermost last
+
+    @rank.guarded
+    def listen(pg: Any, backend: str, ranks: tuple[int, ...]) -> None:
+        name = c10d._world.pg_names.get(pg, "")
+        stream.attach(pg, name, ranks, backend)
+        stream.handles.lay_where_likely()
+        tape.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name)
+
+    def helping(original: Any) -> Any:
+        def _new_process_group_helper(size: int, group_rank: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+            making.append(tuple(ranks or range(size)))
+            try:
+                return original(size, group_rank, ranks, *args, **kwargs)
+            finally:
+                making.pop()
+
+        return _new_process_group_helper
+
+    def registering(original: Any) -> Any:
+        def _register_pg_in_world(pg: Any, backend_name: str, *args: Any, **kwargs: Any) -> Any:
+            result = original(pg, backend_name, *args, **kwargs)
+            listen(pg, backend_name, making[-1] if making else ())
+            return result
+
+        return _register_pg_in_world
+
+    wrappers.lay(c10d, "_new_process_group_helper", helping)
+    wrappers.lay(c10d, "_register_pg_in_world", registering)
+    wrappers.lay(dist.Work, "wait", stream.wrap_wait)
+    wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
+    atexit.register(rank.guarded(stream.handles.end))
+    if HAS_HOOKS:
+        atexit.register(rank.guarded(stream.detach_all))
+    else:
+        from distdoctor.probe.collectives.stream import dispatcher
+
+        dispatcher.listen(stream)

@@ -1,0 +1,137 @@
+"""Where gradients come from: each `backward`, the loss that it starts at, and by what that loss was scaled."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd
+from torch import Tensor
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+FIRST = 16  # backwards whose root is looked at; then one in this many
+DEEPEST = 6  # operations between `backward` and the loss
+_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}  # at::Reduction (torch 2.15)
+
+
+class Backwards:
+    """Counts backward passes and keeps the mean of the losses between two steps."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self.count = 0
+        self.site = 0
+        self.roots = 0
+        self._losses = 0
+        self._sum = 0.0
+        self._told: set[str] = set()
+        self._line: tuple[str, int] | None = None  # of the last backward pass
+        self._line_since = 0  # the number of the backward pass from which on all were called there
+
+    def install(self) -> None:
+        wrappers.listen(torch.autograd, "backward", before=self.stream.guarded(self.begun))
+
+    def flags(self, after: int) -> int:
+        """What is to say about the backward passes after number `after`."""
+        return int(UpdateFlag.ONE_LINE) if self._line_since <= after + 1 else 0
+
+    def tell_non_finite(self, what: str, name: str) -> None:
+        """Note the first value of its kind that is not finite."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        tape = self.stream.tape
+        site = tape.texts.id(sites.user_site())
+        tape.event(EventKind.NON_FINITE, what, more=name, a=self.stream.step + 1, b=self.count, site=site)
+
+    def mean_loss(self) -> float:
+        """The mean of the losses since it was asked last, NaN when none could be read without waiting for a device."""
+        mean = self._sum / self._losses if self._losses else math.nan
+        self._losses, self._sum = 0, 0.0
+        return mean
+
+    def begun(self, tensors: Any) -> None:
+        """A backward pass begins. One inside another (checkpointing) is a part of that one."""
+        if torch._C._current_graph_task_id() != -1:
+            return
+        if self.stream.inside_a_step:
+            return  # a closure (LBFGS): the step itself asks for gradients again and again
+        self.count += 1
+        root = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
+        self.stream.backward_begins(self.count, root)
+        frame = sites.user_frame(sys._getframe(1))
+        line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+        if line != self._line:
+            self._line, self._line_since = line, self.count
+        if not isinstance(root, Tensor):
+            return
+        if root.device.type == "cpu" and root.numel() == 1:
+            loss = float(root.detach())
+            self._losses += 1
+            self._sum += loss
+            suspect = self.stream.origins.take_suspect()
+            if not math.isfinite(loss) and not self.stream.scalers.at_work:
+                self.tell_non_finite("loss", repr(loss))
+                if suspect is not None:
+                    self.tell_non_finite(*suspect)
+        if self.count <= FIRST or self.count % FIRST == 0:
+            texts = self.stream.tape.texts
+            self.site = texts.id(sites.user_site())
+            self.roots = texts.id("pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root))
+
+
+def _is_pipeline(frame: FrameType | None) -> bool:
+    """Whether a schedule of torch's pipelining calls: it divides gradients by the number of micro-batches itself."""
+    for _ in range(12):
+        if frame is None:
+            return False
+        if "/distributed/pipelining/" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def roots_of(root: Tensor) -> str:
+    """`div 4;nll_loss mean`: what was done to the loss between its own computation and `backward`, outermost first."""
+    words: list[str] = []
+    node = root.grad_fn
+    for _ in range(DEEPEST):
+        if node is None:
+            break
+        name = type(node).__name__
+        factor = _factor(node, name)
+        if factor is None:
+            words.append(_loss_words(node, name))
+            break
+        words.append(factor)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return ";".join(words)
+
+
+def _factor(node: Any, name: str) -> str | None:
+    """`div 4`, `mul scale` (by something on a device), None: this node is the loss itself."""
+    if not name.startswith(("DivBackward", "MulBackward")):
+        return None
+    word = name[:3].lower()
+    other = getattr(node, "_saved_other", None)
+    if not isinstance(other, Tensor):
+        return None if other is None else f"{word} {other}"
+    if other.numel() != 1 or other.device.type != "cpu":
+        return f"{word} tensor"
+    return f"{word} {float(other):g}"
+
+
+def _loss_words(node: Any, name: str) -> str:
+    reduction = getattr(node, "_saved_reduction", None)
+    if name.startswith("MeanBackward"):
+        return "mean"
+    plain = name.rstrip("0123456789").removesuffix("Backward")
+    return f"{plain} {_REDUCTIONS[reduction]}" if reduction in _REDUCTIONS else plain

@@ -1,0 +1,66 @@
+"""Digests of the buffers of whatever an optimizer trains: running statistics, counters, codebooks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from distdoctor.probe.collectives.stream import DTYPE_NUMBER
+from distdoctor.probe.gradients.digests import Digests, Reading
+from distdoctor.probe.gradients.module_trees import Held, buffers_of
+from distdoctor.probe.gradients.sampled_step import finished_all, kinds_of
+from distdoctor.recording.trace.layout import TensorFlag
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+MOST = 256  # buffers of one optimizer's modules
+
+
+class Buffers:
+    """The buffers beside the parameters of one optimizer. Modules are held weakly."""
+
+    def __init__(self, stream: GradientsStream, number: int, parameters: Sequence[Tensor]) -> None:
+        self.stream, self.number = stream, number
+        self._roots = [weakref.ref(root) for root in stream.trees.of(parameters)]
+        self._digests = Digests()
+        self._seqs: dict[str, int] = {}
+
+    def start(self) -> tuple[Reading, list[int], list[int]] | None:
+        """Their digests on the way, the numbers of their records, and their kinds; None when there are no buffers."""
+        found: list[tuple[int, Tensor]] = []
+        for ref in self._roots:
+            root = ref()
+            if root is not None:
+                found += [(self._seq(root, held, buffer), buffer) for held, buffer in buffers_of(root)]
+        del found[MOST:]
+        if not found:
+            return None
+        tensors = [buffer for _, buffer in found]
+        return self._digests.start(tensors)[0], [seq for seq, _ in found], kinds_of(tensors)
+
+    def write(self, step: int, started: tuple[Reading, list[int], list[int]]) -> None:
+        """One row for each, once everything is ready."""
+        reading, seqs, kinds = started
+        write = self.stream.tape.rings["digests"].write
+        for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
+            write(0, 0, value, 0, 0, 0, 0, step, seq, 0.0, 0)
+
+    def _seq(self, root: nn.Module, held: Held, buffer: Tensor) -> int:
+        known = self._seqs.get(held.name)
+        if known is not None:
+            return known
+        agree, later = self.stream.wrappers.agreement.of_buffers(root)
+        flags = TensorFlag.BUFFER
+        flags |= TensorFlag.NORMALISATION if held.normalisation else 0
+        flags |= TensorFlag.LATER if later else 0
+        tape = self.stream.tape
+        ids = [tape.texts.id(text) for text in (held.name, str(list(buffer.shape)), agree, agree, held.owner)]
+        seq: int = tape.rings["tensors"].write(
+            buffer.numel(), *ids, self.number, 0, DTYPE_NUMBER.get(buffer.dtype, 0), int(flags), len(self._seqs)
+        )
+        self._seqs[held.name] = seq
+        return seq

@@ -1,0 +1,187 @@
+"""Features that a collective gathered without their gradient, and that the loss was computed from all the same.
+
+At `backward` the graph of the loss is searched for the bits that came out of the collective. On the CPU, a few times; nothing is
+kept alive: of what was gathered a checksum is remembered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd.graph
+import torch.distributed
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.compile_guard import watched
+from distdoctor.recording.trace.layout import EventKind
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+LOOKS = 6  # backward passes that are searched
+NODES = 4000  # of one graph
+MOST_BYTES = 16 << 20  # of what was gathered
+
+
+@dataclass
+class Gather:
+    """One gathering of something that requires a gradient."""
+
+    op: str
+    site: int
+    given: weakref.ref[Tensor]
+    parts: list[tuple[int, int]]  # (bytes, checksum) of what came from each rank, or of all together
+    own: int  # this rank's number in the group
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for size, _ in self.parts)
+
+
+class Gathers:
+    """Remembers the gatherings since the last backward pass."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self._pending: list[Gather] = []
+        self._looks = 0
+        self._told: set[int] = set()
+        self._off = False
+
+    def install(self) -> None:
+        for name in ("all_gather", "all_gather_into_tensor"):
+            wrappers.lay_everywhere((c10d, torch.distributed), name, self._around(name))
+        wrappers.lay(torch.autograd.graph.saved_tensors_hooks, "__enter__", self._around_enter)
+
+    def _around_enter(self, original: Any) -> Any:
+        def __enter__(hooks: Any) -> Any:
+            # Looking at saved tensors would run the user's hooks, or recompute a checkpoint: no more of that.
+            self._off = True
+            return original(hooks)
+
+        return __enter__
+
+    def _around(self, op: str) -> Any:
+        @self.stream.guarded
+        def gathered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._off or self._looks >= LOOKS or not torch.is_grad_enabled() or watched():
+                return
+            names = ("tensor_list", "tensor") if op == "all_gather" else ("output_tensor", "input_tensor")
+            out, given = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names))
+            if kwargs.get("async_op", len(args) > 3 and args[3]):
+                return  # nothing is there yet
+            if isinstance(given, Tensor) and given.requires_grad and given.device.type == "cpu" and given.numel() > 1:
+                self._remember(op, out if isinstance(out, list) else [out], given, args, kwargs)
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling():  # a whole graph (fullgraph=True) may not be left for us
+                    gathered(args, kwargs)
+                return result
+
+            return call
+
+        return make
+
+    def _remember(self, op: str, outputs: list[Any], given: Tensor, args: Any, kwargs: Any) -> None:
+        if not all(type(one) is Tensor and one.is_contiguous() and not one.requires_grad for one in outputs):
+            return
+        if sum(one.nbytes for one in outputs) > MOST_BYTES or len(self._pending) >= 8:
+            return
+        group = kwargs.get("group", args[2] if len(args) > 2 else None)
+        own = torch.distributed.get_rank(group)
+        site = self.stream.tape.texts.id(sites.user_site())
+        parts = [(one.nbytes, _checksum(one.data_ptr(), one.nbytes)) for one in outputs]
+        self._pending.append(Gather(op, site, weakref.ref(given), parts, own))
+
+    def backward_begins(self, root: Any) -> None:
+        """Search the graph of what `backward` is called on."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        if self._off or self._looks >= LOOKS or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
+            return
+        self._looks += 1
+        nodes = list(_nodes(root.grad_fn))
+        if len(nodes) >= NODES:
+            return
+        saved = [tensor for node in nodes for tensor in _saved_by(node)]
+        for one in pending:
+            self._judge(one, nodes, saved)
+
+    def _judge(self, one: Gather, nodes: Sequence[Any], saved: Sequence[Tensor]) -> None:
+        """`more` is `cut`: the loss has no other way to what was gathered; `reached`: it has one."""
+        if one.site in self._told:
+            return
+        found = [tensor for tensor in saved if _holds(tensor, one)]
+        if not found or any(tensor.requires_grad for tensor in found):
+            return
+        given = one.given()
+        start = given.grad_fn if given is not None else None
+        reached = given is None or start is None or any(node is start for node in nodes)
+        self._told.add(one.site)
+        self.stream.tape.event(
+            EventKind.DETACHED_GATHER,
+            one.op,
+            more="reached" if reached else "cut",
+            site=one.site,
+            a=self.stream.step + 1,
+            b=one.nbytes,
+        )
+
+
+def _nodes(start: Any) -> Iterator[Any]:
+    seen, waiting = {start}, [start]
+    while waiting and len(seen) < NODES:
+        node = waiting.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def _saved_by(node: Any) -> Iterator[Tensor]:
+    """What an operation of torch's own has kept for backward."""
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # let go already, or changed in place: backward will say so itself
+                continue
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, tuple):
+                yield from (part for part in value if isinstance(part, Tensor))
+
+
+def _holds(tensor: Tensor, one: Gather) -> bool:
+    """Whether a tensor's storage holds the bits that came from all other ranks, one behind the other (cat, stack, the output).
+
+    A part of zeros alone proves nothing.
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return False
+    storage = tensor.untyped_storage()
+    if storage.nbytes() != one.nbytes:
+        return False
+    at = storage.data_ptr()
+    for rank, (size, checksum) in enumerate(one.parts):
+        if (rank != one.own or len(one.parts) == 1) and _checksum(at, size) != checksum:
+            return False
+        at += size
+    others = [part for rank, part in enumerate(one.parts) if rank != one.own or len(one.parts) == 1]
+    return any(checksum != zlib.crc32(bytes(size)) for size, checksum in others)
+
+
+def _checksum(address: int, size: int) -> int:
+    return zlib.crc32((ctypes.c_char * size).from_address(address)) if size else 0

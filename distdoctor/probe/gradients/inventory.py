@@ -1,0 +1,82 @@
+"""What one optimizer holds: the parameters by name, and the ranks that should hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from distdoctor.probe.collectives.stream import DTYPE_NUMBER
+from distdoctor.probe.gradients.digests import local
+from distdoctor.probe.gradients.module_trees import Held
+from distdoctor.recording.trace.layout import TensorFlag
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+
+class Entry(NamedTuple):
+    """One parameter on the tape: the number of its record and the text ids of the ranks that should agree on it."""
+
+    seq: int
+    agree: int
+    grad_agree: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The parameters of one optimizer in order. `ids` tell whether it is still up to date."""
+
+    ids: tuple[int, ...]
+    entries: tuple[Entry, ...]
+    lanes: tuple[int, ...]
+
+    def still_holds(self, parameters: Sequence[Tensor]) -> bool:
+        return tuple(map(id, parameters)) == self.ids
+
+
+def take_inventory(
+    stream: GradientsStream, number: int, optimizer: Optimizer, parameters: Sequence[Tensor]
+) -> Inventory:
+    """Write down every parameter of an optimizer."""
+    names = stream.trees.names(parameters)
+    wrapped = stream.wrappers.agreement.by_wrapper()
+    places = ((at, index) for at, group in enumerate(optimizer.param_groups) for index in range(len(group["params"])))
+    entries = []
+    for index, (parameter, (group, within)) in enumerate(zip(parameters, places, strict=False)):
+        held = names.get(id(parameter), Held(f"optimizer {number} group {group} parameter {within}", ""))
+        entries.append(_write(stream, number, index, group, parameter, held, wrapped))
+    lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
+    return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes))
+
+
+def _write(
+    stream: GradientsStream,
+    number: int,
+    index: int,
+    group: int,
+    parameter: Tensor,
+    held: Held,
+    wrapped: dict[int, tuple[str, bool]],
+) -> Entry:
+    tape, agreement = stream.tape, stream.wrappers.agreement
+    ranks, reduced = wrapped.get(id(parameter), ("", True))
+    agree = ranks or agreement.of_placement(parameter)
+    grad_agree = ranks or (agreement.of_placement(parameter.grad) if parameter.grad is not None else agree)
+    flags = 0 if parameter.requires_grad else TensorFlag.FROZEN
+    flags |= TensorFlag.OUTSIDE if not reduced and parameter.requires_grad else 0
+    flags |= TensorFlag.SHARDED if _is_part(parameter) else 0
+    ids = [tape.texts.id(text) for text in (held.name, str(list(parameter.shape)), agree, grad_agree, held.owner)]
+    inner = local(parameter)
+    seq = tape.rings["tensors"].write(
+        inner.numel(), *ids, number, min(group, 0xFFFF), DTYPE_NUMBER.get(inner.dtype, 0), flags, index
+    )
+    return Entry(seq, ids[2], ids[3])
+
+
+def _is_part(parameter: Tensor) -> bool:
+    spec = getattr(parameter, "_spec", None)
+    return spec is not None and any(placement.is_shard() for placement in spec.placements)

@@ -1,0 +1,86 @@
+"""Where the first NaN or infinity comes from: which module's output, or which parameter's local gradient. For deep looks only.
+
+Gradients are seen as this rank computed them, before they are averaged: afterwards a NaN of one rank is everybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.gradients.digests import is_readable, local
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+
+class Origins:
+    """Looks at every module's output and every parameter's gradient until the first value that is not finite."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self.suspect: tuple[str, str] | None = None  # (what, name) of the first in the forward that is going on
+        self._watched: set[int] = set()
+        self._told = False
+
+    def install(self) -> None:
+        """From now on, on the CPU; a device would have to be waited for."""
+        nn.modules.module.register_module_forward_hook(not_traced(self.stream.guarded(self._after_forward)))
+
+    def watch(self, parameters: Iterable[Tensor]) -> None:
+        """Look at the local gradients of these parameters as they are computed."""
+        for parameter in parameters:
+            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._watched:
+                self._watched.add(id(parameter))
+                hook = self.stream.guarded(self._after_gradient)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def take_suspect(self) -> tuple[str, str] | None:
+        """What was not finite first in the forward before this backward."""
+        suspect, self.suspect = self.suspect, None
+        return suspect
+
+    def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if (
+            self.suspect is not None
+            or self._told
+            or not torch.is_grad_enabled()
+            or any(True for _ in module.children())
+        ):
+            return
+        if not _is_finite(output):
+            what = "output" if _is_finite(inputs) else "input"
+            self.suspect = (what, f"{self._name_of(module)} ({type(module).__name__})")
+
+    def _after_gradient(self, parameter: Tensor) -> None:
+        if self._told or self.stream.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
+            return
+        self._told = True
+        held = self.stream.trees.names([parameter]).get(id(parameter))
+        name = held.name if held is not None else f"parameter of shape {list(parameter.shape)}"
+        self.stream.backwards.tell_non_finite("gradient", name)
+
+    def _name_of(self, module: nn.Module) -> str:
+        for root in self.stream.trees.roots():
+            for name, one in root.named_modules():
+                if one is module:
+                    return name or type(root).__name__
+        return type(module).__name__
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers on the CPU are finite; what lies on a device is taken to be."""
+    if isinstance(value, Tensor):
+        inner = local(value)
+        if not inner.is_floating_point() or inner.device.type != "cpu" or not is_readable(value) or not inner.numel():
+            return True
+        return bool(torch.isfinite(inner.detach().sum(dtype=torch.float64)))
+    if isinstance(value, tuple | list):
+        return all(_is_finite(one) for one in value)
+    if isinstance(value, dict):
+        return all(_is_finite(one) for one in value.values())
+    return True

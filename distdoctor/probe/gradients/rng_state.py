@@ -1,0 +1,81 @@
+"""What random state each rank has when backward begins, where dropout draws from it; and checkpoints that do not restore it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.compile_guard import watched
+from distdoctor.recording.trace.layout import EventKind
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+LOOKS = 6  # backward passes; equal or unequal states show in the first ones
+
+
+class Noise:
+    """Notes digests of the generators' states. Nothing is drawn, and no device is waited for."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self._dropout: str | None = None
+        self._calls = 0
+
+    def install(self) -> None:
+        wrappers.lay(torch.utils.checkpoint, "checkpoint", self._around_checkpoint)
+
+    def backward_begins(self, count: int) -> None:
+        """Backward pass number `count` of this rank begins."""
+        if count > LOOKS or watched():
+            return
+        if not self._dropout:
+            self._dropout = self._active_dropout()
+        if self._dropout:
+            self.stream.tape.event(EventKind.NOISE, _state(), more=self._dropout, a=count)
+
+    def _active_dropout(self) -> str:
+        for root in self.stream.trees.roots():
+            for name, module in root.named_modules():
+                rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
+                if rate and module.training:
+                    return f"{name} ({type(module).__name__} {rate:g})"
+        return ""
+
+    def _around_checkpoint(self, original: Any) -> Any:
+        @self.stream.guarded
+        def looked(before: str, function: Any) -> None:
+            if before and before != _state():
+                name = getattr(function, "__name__", type(function).__name__)
+                tape = self.stream.tape
+                tape.event(EventKind.UNKEPT_NOISE, name, site=tape.texts.id(sites.user_site()), a=self.stream.step + 1)
+                self._calls = LOOKS
+
+        @self.stream.guarded
+        def state() -> str:
+            self._calls += 1
+            return _state() if torch.is_grad_enabled() and not watched() else ""
+
+        def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("preserve_rng_state", True) or self._calls >= LOOKS:
+                return original(function, *args, **kwargs)
+            before = state()
+            result = original(function, *args, **kwargs)
+            looked(before, function)
+            return result
+
+        return checkpoint
+
+
+def _state() -> str:
+    """A digest of the states of the default generators: of the CPU's, and of the present device's seed and offset."""
+    digest = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8)
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        digest.update(f"{generator.initial_seed()} {generator.get_offset()}".encode())
+    return digest.hexdigest()

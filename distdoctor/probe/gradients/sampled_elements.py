@@ -1,0 +1,80 @@
+"""A few elements of two gradients, as this rank computed them and as the optimizer finds them: the reduction lies in between.
+
+Averaging gives the mean of all ranks' own values. A sum that nobody divides, or a mean that is divided again, shows as a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from distdoctor.probe.gradients.digests import is_readable, local
+from distdoctor.recording.trace.layout import SPOTS
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream, Tracked
+
+TENSORS = 2
+LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
+
+
+class Spots:
+    """The own values of one optimizer's spots, by the position of the tensor."""
+
+    def __init__(self, stream: GradientsStream, tracked: Tracked, parameters: Sequence[Tensor]) -> None:
+        self.stream, self.tracked = stream, tracked
+        self.own: dict[int, list[float]] = {}
+        self.chosen = [number for number, parameter in enumerate(parameters) if _is_plain(parameter)][-TENSORS:]
+        self.looks = 0
+        self._handles: list[Any] = []
+        for number in self.chosen:
+            hook = stream.guarded(self._taking(number))
+            handle = parameters[number].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._handles.append(handle)
+
+    def _taking(self, number: int) -> Callable[[Tensor], None]:
+        def take(parameter: Tensor) -> None:
+            # Every backward before the step adds to the same gradient: the last value is the one that is averaged.
+            if self.looks < LOOKS and self.tracked.wants(self.tracked.step + 1) and parameter.grad is not None:
+                self.own[number] = spots_of(parameter.grad)
+
+        return take
+
+    def write(self, parameters: Sequence[Tensor]) -> None:
+        """The spots of this step; called when the optimizer is about to use the gradients."""
+        inventory = self.tracked.inventory
+        if self.looks >= LOOKS or inventory is None or not self.own:
+            return
+        self.looks += 1
+        for number, own in self.own.items():
+            grad = parameters[number].grad if number < len(parameters) else None
+            if grad is not None and number < len(inventory.entries):
+                row = (self.tracked.step, inventory.entries[number].seq, *own, *spots_of(grad))
+                self.stream.tape.rings["spots"].write(*row)
+        self.own.clear()
+        if self.looks >= LOOKS:
+            for handle in self._handles:
+                handle.remove()
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    inner = local(parameter)
+    return (
+        inner is parameter
+        and parameter.requires_grad
+        and parameter.is_leaf
+        and parameter.device.type == "cpu"
+        and parameter.numel() >= SPOTS
+        and is_readable(parameter)
+    )
+
+
+def spots_of(grad: Tensor) -> list[float]:
+    """Elements spread over a gradient on the CPU, always the same ones; zeros for one that cannot be read."""
+    if grad.is_sparse or not is_readable(grad):
+        return [0.0] * SPOTS
+    flat = grad.detach().reshape(-1)
+    size = flat.numel()
+    return [float(flat[(2 * spot + 1) * size // (2 * SPOTS)]) for spot in range(SPOTS)]

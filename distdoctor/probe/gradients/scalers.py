@@ -1,0 +1,157 @@
+"""GradScaler and clipping: whether steps were skipped, at which scale, and whether gradients were clipped while still scaled."""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.gradients.digests import local, norms_of
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+NORMS = 12  # clippings whose norms are noted
+
+
+class Scalers:
+    """Every GradScaler of this rank. On a device the scale is not read: skipped steps tell of it."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self.scale = 0.0
+        self.skipped = 0
+        self._scaled: weakref.WeakSet[Any] = weakref.WeakSet()  # whose gradients are scaled at present
+        self._clipped = False
+        self._sites: set[tuple[str, bool]] = set()
+        self._norms = 0
+
+    def install(self) -> None:
+        from torch.amp.grad_scaler import GradScaler
+
+        wrappers.lay(GradScaler, "scale", self._around_scale)
+        wrappers.lay(GradScaler, "unscale_", self._around_unscale)
+        wrappers.lay(GradScaler, "step", self._around_step)
+        wrappers.lay(GradScaler, "update", self._around_update)
+        for name, word in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
+            wrappers.lay_everywhere((torch.nn.utils.clip_grad, torch.nn.utils), name, self._around_clip(word))
+        # The second half of clipping, for those who take get_total_norm first.
+        wrappers.lay(torch.nn.utils, "clip_grads_with_norm_", self._around_clip("norm", given=2))
+
+    @property
+    def at_work(self) -> bool:
+        """Whether gradients are scaled at present: then an infinity is an overflow, which the scaler deals with."""
+        return bool(self._scaled)
+
+    def flags(self) -> int:
+        """What has happened since the last update."""
+        flags = UpdateFlag.CLIPPED if self._clipped else 0
+        self._clipped = False
+        return int(flags)
+
+    def _note_norm(self, norm: Tensor) -> None:
+        """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
+        tape, step = self.stream.tape, self.stream.step + 1
+        site, whole = tape.texts.id(sites.user_site()), local(norm) is not norm
+        reading = norms_of([norm])
+
+        def write() -> None:
+            (bits,) = struct.unpack("<q", struct.pack("<d", float(reading.values()[0])))
+            tape.event(EventKind.CLIP_NORM, "whole" if whole else "own", site=site, a=step, b=bits)
+
+        self.stream.later(write, reading)
+
+    def _around_scale(self, original: Any) -> Any:
+        @self.stream.guarded
+        def scaled(scaler: Any) -> None:
+            if scaler.is_enabled():
+                self._scaled.add(scaler)
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            result = original(scaler, outputs)
+            scaled(scaler)
+            return result
+
+        return scale
+
+    def _around_unscale(self, original: Any) -> Any:
+        @self.stream.guarded
+        def unscaled(scaler: Any) -> None:
+            self._scaled.discard(scaler)
+
+        def unscale_(scaler: Any, optimizer: Any) -> Any:
+            result = original(scaler, optimizer)
+            unscaled(scaler)
+            return result
+
+        return unscale_
+
+    def _around_step(self, original: Any) -> Any:
+        @self.stream.guarded
+        def stepped(scaler: Any, optimizer: Any, before: int | None) -> None:
+            self._scaled.discard(scaler)
+            if before is not None and self.stream.steps_of(optimizer) == before:
+                self.skipped += 1
+                self.stream.skipped(optimizer)
+
+        count = self.stream.guarded(self.stream.steps_of)
+
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = count(optimizer)
+            result = original(scaler, optimizer, *args, **kwargs)
+            stepped(scaler, optimizer, before)
+            return result
+
+        return step
+
+    def _around_update(self, original: Any) -> Any:
+        @self.stream.guarded
+        def updated(scaler: Any) -> None:
+            scale = scaler._scale if scaler.is_enabled() else None  # a disabled one has none
+            if scale is not None and scale.device.type == "cpu":
+                self.scale = float(scale)
+
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            updated(scaler)
+            return result
+
+        return update
+
+    def _around_clip(self, word: str, given: int | None = None) -> Any:
+        """`given`: the place of the argument `total_norm`; without it the norm is what the function returns."""
+
+        @self.stream.guarded
+        def clipping() -> None:
+            self._clipped = True
+            scaled = bool(self._scaled)
+            text = sites.user_site()
+            if (text, scaled) not in self._sites and len(self._sites) < 16:
+                self._sites.add((text, scaled))
+                tape = self.stream.tape
+                tape.event(EventKind.CLIPPED, word, site=tape.texts.id(text), a=int(scaled), b=self.stream.step + 1)
+
+        @self.stream.guarded
+        def clipped(norm: Any) -> None:
+            if word == "norm" and isinstance(norm, Tensor) and self._norms < NORMS:
+                self._norms += 1
+                self._note_norm(norm)
+
+        def make(original: Any) -> Any:
+            def clip(*args: Any, **kwargs: Any) -> Any:
+                clipping()
+                result = original(*args, **kwargs)
+                clipped(result if given is None else norm_in(args, kwargs))
+                return result
+
+            return clip
+
+        def norm_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return args[given] if given is not None and len(args) > given else kwargs.get("total_norm")
+
+        return make

@@ -1,0 +1,461 @@
+"""The stream of gradients: what every optimizer step found and left behind, as digests that can be compared between ranks.
+
+The first steps are looked at whole, then so few that it costs half a percent of the time: step `k` is looked at when `k` is a
+multiple of the present interval, a power of two. So ranks that choose different intervals still look at common steps. With
+DISTDOCTOR_DEEP=gradients every step is looked at (every DISTDOCTOR_EVERY-th).
+
+On a device, digests are computed behind the step's own kernels, copied asynchronously, and read when a later step finds them
+ready.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distdoctor.probe import sites
+from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients.backwards import Backwards
+from distdoctor.probe.gradients.buffers import Buffers
+from distdoctor.probe.gradients.detached_gathers import Gathers
+from distdoctor.probe.gradients.digests import Digests, Reading, norms_of
+from distdoctor.probe.gradients.inventory import Inventory, take_inventory
+from distdoctor.probe.gradients.module_trees import ModuleTrees
+from distdoctor.probe.gradients.non_finite import Origins
+from distdoctor.probe.gradients.orphaned_parameters import Orphans
+from distdoctor.probe.gradients.rng_state import Noise
+from distdoctor.probe.gradients.sampled_elements import Spots
+from distdoctor.probe.gradients.sampled_step import Lane, Look, finished_all, kinds_of
+from distdoctor.probe.gradients.scalers import Scalers
+from distdoctor.probe.gradients.wrapped import WrapperWatch
+from distdoctor.probe.gradients.zero_grad import Zeroing
+from distdoctor.probe.stream import Stream
+from distdoctor.probe.writer import Tape
+from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
+
+SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
+FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
+FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
+LONGEST = 4096  # steps between two looks
+MOST_TENSORS = 3072  # of one optimizer; the rest is not digested
+
+LARGEST_NORM = 3e38  # of what a 32-bit field can hold
+
+
+class Tracked:
+    """One optimizer: its steps, its inventory, and how often it is looked at."""
+
+    def __init__(self, number: int, every: int) -> None:
+        self.number = number
+        self.step = 0
+        self.interval = max(1, every)
+        self.fixed = every > 0
+        self.looking = False
+        self.inventory: Inventory | None = None
+        self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
+        self.grads: tuple[Reading, list[int]] | None = None
+        self.params: tuple[Reading, list[int]] | None = None  # before the step
+        self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
+        self.norms: Reading | None = None
+        self.held: list[bool] = []
+        self.spots: tuple[Inventory, Spots] | None = None
+        self.buffers: Buffers | None = None
+        self.piled = False  # gradients of the step before were there when the first backward began
+        self.zeroed = 0  # calls of zero_grad when it stepped last
+        self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
+        self.cost = 0.0  # of a look, smoothed
+        self.last_at = 0.0
+        self.pace = 0.0  # seconds between two steps, smoothed
+        self.looks = 0
+        self.spent_in_all = 0.0
+        self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
+        self.written: tuple[Any, ...] = ()
+
+    def wants(self, step: int) -> bool:
+        return step % self.interval == 0 or (not self.fixed and step <= FIRST_STEPS)
+
+    def paced(self, now: float) -> None:
+        """A step is over: learn how long steps take."""
+        if self.last_at:
+            took = now - self.last_at
+            self.pace = took if not self.pace else 0.9 * self.pace + 0.1 * took
+        self.last_at = now
+
+    def afford(self) -> None:
+        """After a look: set the interval so that looks cost their share of the time."""
+        self.looks += 1
+        self.spent_in_all += self.spent
+        self.cost = self.spent if not self.cost else min(self.spent, 0.7 * self.cost + 0.3 * self.spent)
+        if self.fixed or not self.pace or self.spent_in_all < FREE_SECONDS:
+            return
+        wanted = self.cost / (SHARE * self.pace)
+        self.interval = min(LONGEST, 1 << max(0, math.ceil(math.log2(max(1.0, wanted)))))
+
+
+class GradientsStream(Stream):
+    """Writes updates and digests. What torch calls is guarded: trouble ends this stream, and nothing else."""
+
+    name = "gradients"
+
+    def __init__(self, rank: Rank, tape: Tape, deep: bool, every: int) -> None:
+        super().__init__(rank, tape, deep)
+        self.every = every
+        self.trees = ModuleTrees()
+        self.wrappers = WrapperWatch(self)
+        self.backwards = Backwards(self)
+        self.scalers = Scalers(self)
+        self.origins = Origins(self)
+        self.zeroing = Zeroing(self)
+        self.orphans = Orphans(self)
+        self.noise = Noise(self)
+        self.gathers = Gathers(self)
+        self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
+        self._stepping: list[weakref.ref[Optimizer]] = []
+        self._waiting: deque[Callable[[], bool]] = deque()
+        self.step = 0
+        """Steps of the optimizer that steps most often."""
+
+    def install(self) -> None:
+        """Lay every hook and wrapper of this stream."""
+        self.trees.install()
+        self.wrappers.install()
+        self.backwards.install()
+        self.scalers.install()
+        self.zeroing.install()
+        self.orphans.install()
+        self.noise.install()
+        self.gathers.install()
+        if self.deep:
+            self.origins.install()
+        register_optimizer_step_pre_hook(self.guarded(self.before))
+        register_optimizer_step_post_hook(self.guarded(self.after))
+
+    # -- around a step -------------------------------------------------------------------------------------------------
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step. One that steps inside another's step (ZeRO) is a part of that one."""
+        began = time.thread_time()
+        alive = [ref for ref in self._stepping if ref() is not None]
+        numbers = [i for i, ref in enumerate(alive) if ref() is optimizer]
+        if numbers:  # its last step was left by an exception
+            del alive[numbers[0] :]
+        self._stepping = [*alive, weakref.ref(optimizer)]
+        if len(self._stepping) > 1:
+            return
+        tracked = self._tracked.get(optimizer)
+        if tracked is None:
+            tracked = self._tracked[optimizer] = Tracked(len(self._tracked) + 1, self.every if self.deep else 0)
+        tracked.step += 1
+        self.step = max(self.step, tracked.step)
+        self._write_what_is_ready()
+        tracked.looking = self._may_look() and tracked.wants(tracked.step)
+        if tracked.looking:
+            self._look_before(optimizer, tracked)
+            tracked.spent = time.thread_time() - began
+
+    def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer has stepped."""
+        numbers = [i for i, ref in enumerate(self._stepping) if ref() is optimizer]
+        if not numbers:
+            return
+        del self._stepping[numbers[0] :]
+        tracked = self._tracked.get(optimizer)
+        if self._stepping or tracked is None:
+            return
+        began = time.thread_time()
+        if tracked.looking:
+            self._look_after(optimizer, tracked)
+            tracked.spent += time.thread_time() - began
+            tracked.afford()
+        else:
+            self._write_if_new(optimizer, tracked)
+        self.wrappers.after_step()
+        tracked.paced(time.perf_counter())
+
+    def steps_of(self, optimizer: Optimizer) -> int:
+        """How often this optimizer has stepped."""
+        tracked = self._tracked.get(optimizer)
+        return tracked.step if tracked is not None else 0
+
+    def backward_begins(self, count: int, root: Any) -> None:
+        """Backward pass number `count` begins, at `root`: for some optimizers it is the first after a step."""
+        self.noise.backward_begins(count)
+        self.gathers.backward_begins(root)
+        for optimizer, tracked in self._tracked.items():
+            if tracked.step and tracked.counted[0] == count - 1:
+                self.zeroing.look(optimizer, tracked)
+
+    @property
+    def inside_a_step(self) -> bool:
+        """Whether an optimizer is stepping at this moment."""
+        return any(ref() is not None for ref in self._stepping)
+
+    def skipped(self, optimizer: Optimizer) -> None:
+        """A GradScaler has left out a step: what was counted since the step before belongs to it."""
+        tracked = self._tracked.get(optimizer)
+        if tracked is not None:
+            tracked.counted = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+
+    def _may_look(self) -> bool:
+        """Not while somebody watches every operation (fake tensors, FLOP counters) or records a CUDA graph."""
+        if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
+            return False
+        if not self.deep and self._world_size() < 2:
+            return False  # nobody to compare with
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return not (in_use and torch.cuda.is_current_stream_capturing())
+
+    def _world_size(self) -> int:
+        if torch.distributed.is_initialized():
+            return torch.distributed.get_world_size()
+        size = os.environ.get("WORLD_SIZE", "1")
+        return int(size) if size.isdigit() else 1
+
+    def _look_before(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]][:MOST_TENSORS]
+        inventory = tracked.inventory
+        if inventory is None or not inventory.still_holds(parameters):
+            inventory = take_inventory(self, tracked.number, optimizer, parameters)
+            tracked.inventory = inventory
+            tracked.buffers = Buffers(self, tracked.number, parameters)
+            if self.deep:
+                self.origins.watch(parameters)
+            if tracked.step == 1:
+                first = tracked.digests["params"].start(parameters)
+                self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
+        self.orphans.look(optimizer, tracked.number)
+        grads: list[Tensor | None] = [p.grad for p in parameters]
+        tracked.held = [grad is not None for grad in grads]
+        tracked.grads = tracked.digests["grads"].start(grads)
+        tracked.norms = norms_of(grads)
+        # Whether something besides the optimizer changed parameters shows when looks follow each other.
+        tracked.params = tracked.digests["params"].start(parameters) if tracked.interval == 1 else None
+        tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
+        if tracked.spots is None or tracked.spots[0] is not inventory:
+            tracked.spots = (inventory, Spots(self, tracked, parameters))
+        tracked.spots[1].write(parameters)
+
+    def _look_after(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        inventory, grads, norms = tracked.inventory, tracked.grads, tracked.norms
+        if inventory is None or grads is None or norms is None:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]][:MOST_TENSORS]
+        params = tracked.digests["params"].start(parameters)
+        flags = UpdateFlag.DIGESTED
+        with_state = tracked.fixed or tracked.looks < FIRST_STEPS or tracked.looks % 4 == 0
+        state, owners = self._state(optimizer, tracked, parameters, "state") if with_state else (None, [])
+        if with_state:
+            flags |= UpdateFlag.STATE
+        fields = self._fields(optimizer, tracked)
+        before = tracked.params
+        look = Look(inventory, tracked.step, flags, fields, kinds_of(parameters), tracked.held, grads, params, norms)
+        look.before, look.state, look.owners = before[0] if before is not None else None, state, owners
+        look.state_before, look.owners_before = tracked.state
+        tracked.grads = tracked.norms = tracked.params = None
+        tracked.state = (None, [])
+        buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
+        if buffers is not None:
+            self.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
+        readings = (grads[0], params[0], norms, state, look.before, look.state_before)
+        self.later(lambda: self._write(tracked, look), *(reading for reading in readings if reading is not None))
+
+    def _state(
+        self, optimizer: Optimizer, tracked: Tracked, parameters: Sequence[Tensor], when: str
+    ) -> tuple[Reading | None, list[int]]:
+        """Digests of everything that the optimizer keeps, on their way, and which parameter each of them belongs to."""
+        found: list[Tensor] = []
+        owners: list[int] = []
+        for number, parameter in enumerate(parameters):
+            if parameter in optimizer.state:
+                for _, value in sorted(optimizer.state[parameter].items()):
+                    if isinstance(value, Tensor):
+                        found.append(value)
+                        owners.append(number)
+        return (tracked.digests[when].start(found)[0], owners) if found else (None, [])
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def later(self, write: Callable[[], None], *readings: Reading) -> None:
+        """Write when the device has computed everything; at once where it has already."""
+
+        def attempt() -> bool:
+            if all(reading.ready() for reading in readings):
+                write()
+                return True
+            return False
+
+        if self._waiting or not attempt():
+            self._waiting.append(attempt)
+            if len(self._waiting) > 64:
+                self._waiting.popleft()
+
+    def _write_what_is_ready(self) -> None:
+        while self._waiting and self._waiting[0]():
+            self._waiting.popleft()
+
+    def _fields(self, optimizer: Optimizer, tracked: Tracked) -> dict[str, Any]:
+        """What an update says besides digests, as it is now."""
+        totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+        backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
+        first, tracked.counted = tracked.counted[0], totals
+        zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
+        piled, tracked.piled = tracked.piled and zeroed == tracked.zeroed, False
+        return {
+            "at_ns": time.monotonic_ns(),
+            "hyper": _hyper(optimizer),
+            "lr": _number(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else 0.0,
+            "scale": self.scalers.scale,
+            "loss": self.backwards.mean_loss(),
+            "backwards": backwards,
+            "synced": synced,
+            "unsynced": unsynced,
+            "skipped": self.scalers.skipped,
+            "site": self.tape.texts.id(sites.user_site()),
+            "loss_site": self.backwards.site,
+            "roots": self.backwards.roots,
+            "flags": self.scalers.flags()
+            | self.wrappers.flags()
+            | self.backwards.flags(first)
+            | (UpdateFlag.PILED if piled else 0),
+        }
+
+    def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        """An update without digests, where something else than the step number has changed."""
+        totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+        changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
+        seen = (*changes, self.scalers.scale, self.scalers.skipped)
+        if seen == tracked.written:
+            tracked.counted, tracked.zeroed, tracked.piled = totals, self.zeroing.calls(optimizer), False
+            self.backwards.mean_loss()
+            return
+        fields = self._fields(optimizer, tracked)
+        tracked.written = seen
+        inventory = tracked.inventory or Inventory((), (), ())
+        self._update(tracked, inventory, tracked.step, fields, agree=next(iter(inventory.lanes), 0))
+
+    def _write_initial(
+        self, tracked: Tracked, inventory: Inventory, params: tuple[Reading, list[int]], kinds: list[int]
+    ) -> None:
+        """The parameters before the first step."""
+        values = finished_all(params[0], kinds)
+        lanes = dict.fromkeys(inventory.lanes, 0)
+        for entry, value in zip(inventory.entries, values, strict=True):
+            if value:
+                lanes[entry.agree] = extend(lanes[entry.agree], value)
+                self.tape.rings["digests"].write(0, 0, value, 0, 0, 0, 0, 0, entry.seq, 0.0, 0)
+        for agree, digest in lanes.items():
+            fields = {"at_ns": time.monotonic_ns(), "params": digest, "flags": int(UpdateFlag.DIGESTED)}
+            self._update(tracked, inventory, 0, fields, agree)
+
+    def _write(self, tracked: Tracked, look: Look) -> None:
+        """One update with the digests of its tensors."""
+        fields, unreadable = look.fields, {*look.grads[1], *look.params[1]}
+        rows = look.rows()
+        lanes = {agree: Lane() for agree in look.inventory.lanes}
+        write = self.tape.rings["digests"].write
+        for number, (entry, row) in enumerate(zip(look.inventory.entries, rows, strict=True)):
+            broken = look.held[number] and not math.isfinite(row.norm)
+            mark = DigestFlag.NON_FINITE if broken else DigestFlag.UNREADABLE if number in unreadable else 0
+            norm = row.norm if abs(row.norm) < LARGEST_NORM else math.inf
+            write(
+                row.grad,
+                row.before,
+                row.param,
+                row.state,
+                row.grad_sum,
+                row.param_sum,
+                row.state_before,
+                look.step,
+                entry.seq,
+                norm,
+                mark,
+            )
+            lanes[entry.agree].take_param(row)
+            lanes[entry.grad_agree].take_grad(row, look.held[number], broken)
+        flags = fields["flags"] | look.flags | (UpdateFlag.UNREADABLE if unreadable else 0)
+        total = math.sqrt(sum(row.norm * row.norm for row in rows))
+        tracked.written = (
+            fields["backwards"],
+            fields["synced"],
+            fields["unsynced"],
+            fields["scale"],
+            fields["skipped"],
+        )
+        for agree, lane in lanes.items():
+            self._update(
+                tracked,
+                look.inventory,
+                look.step,
+                {**fields, **lane.fields(look), "norm": total, "flags": flags},
+                agree,
+            )
+
+    def _update(self, tracked: Tracked, inventory: Inventory, step: int, fields: dict[str, Any], agree: int) -> None:
+        known = {
+            "step": step,
+            "first_tensor": inventory.entries[0].seq if inventory.entries else 0,
+            "tensors": len(inventory.entries),
+            "agree": agree,
+            "optimizer": tracked.number,
+            **fields,
+        }
+        known["flags"] = int(known["flags"]) | (UpdateFlag.DEEP if tracked.fixed else 0)
+        ring = self.tape.rings["updates"]
+        ring.write(*(known.get(name, _MISSING.get(name, 0)) for name in _NAMES))
+
+
+_MISSING = {"norm": -1.0, "loss": math.nan, "lr": 0.0, "scale": 0.0}
+
+
+def _names() -> tuple[str, ...]:
+    from distdoctor.recording.trace.layout import UPDATE
+
+    return tuple(name for name, _ in UPDATE.fields[1:-1])
+
+
+_NAMES = _names()
+
+
+def _hyper(optimizer: Optimizer) -> int:
+    """A digest of the plain numbers in the parameter groups; tensors on a device are left alone."""
+    words = []
+    for group in optimizer.param_groups[:64]:
+        for name, value in group.items():
+            if name not in ("params", "param_names"):
+                words.append(f"{name}={_plain(value)}")
+    return digest_of(";".join(words))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return repr(_number(value))
+    if isinstance(value, bool | int | float | str) or value is None:
+        return repr(value)
+    if isinstance(value, tuple | list) and all(isinstance(one, int | float) for one in value):
+        return repr(tuple(value))
+    return type(value).__name__
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, Tensor):
+        return float(value) if value.device.type == "cpu" and value.numel() == 1 else math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def install(rank: Rank) -> None:
+    """Watch every optimizer of this rank from now on."""
+    if rank.tape is None:
+        return
+    deep = "gradients" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
+    every = os.environ.get("DISTDOCTOR_EVERY", "1")
+    stream = GradientsStream(rank, rank.tape, deep, max(1, int(every)) if every.isdigit() else 1)
+    stream.install()

@@ -1,0 +1,151 @@
+"""What DistributedDataParallel does for the gradients, and what goes past it: forwards with and without synchronisation, forwards
+of the module inside, parameters that came or changed after wrapping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import parallel
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.compile_guard import not_traced, skipped
+from distdoctor.probe.gradients.agreement import Agreement
+from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is enough when there is one
+
+
+class WrapperWatch:
+    """Counts forwards through every DistributedDataParallel of this rank."""
+
+    def __init__(self, stream: GradientsStream) -> None:
+        self.stream = stream
+        self.agreement = Agreement()
+        self.synced = 0
+        self.unsynced = 0
+        self._converted = False
+        self._converting = 0
+        self._forwards_before = 0
+        self._ambushes = 0
+        self._ambush: Any = None
+        self._added: set[str] = set()
+
+    def install(self) -> None:
+        """Lay the wrappers around torch's own class, and around moving and casting modules."""
+        wrappers.lay(parallel.DistributedDataParallel, "__init__", self._around_init)
+        wrappers.lay(parallel.DistributedDataParallel, "forward", self._around_forward)
+        wrappers.lay(nn.Module, "_apply", self._around_apply)
+        self.stream.trees.registered = self.stream.guarded(self._registered)
+
+    def flags(self) -> int:
+        """What has happened since the last update."""
+        flags = UpdateFlag.CONVERTED if self._converted else 0
+        self._converted = False
+        return int(flags)
+
+    def _around_init(self, original: Any) -> Any:
+        @self.stream.guarded
+        def made(wrapper: nn.Module) -> None:
+            new = self.agreement.add(wrapper)
+            if self.stream.deep:
+                self.stream.origins.watch(parameter for _, parameter in new.held())
+            words = f"buffers={int(new.broadcasts)} unused={int(wrapper.find_unused_parameters)}"  # type: ignore[arg-type]
+            tape = self.stream.tape
+            tape.event(
+                EventKind.WRAPPED,
+                new.ranks,
+                more=f"{words} static={int(getattr(wrapper, 'static_graph', False))}",
+                site=tape.texts.id(sites.user_site()),
+                a=len(new.reduced),
+                b=sum(1 for _ in new.held()),
+            )
+
+        def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **kwargs)
+            made(wrapper)
+
+        return __init__
+
+    def _around_forward(self, original: Any) -> Any:
+        def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled():
+                if wrapper.require_backward_grad_sync:
+                    self.synced += 1
+                else:
+                    self.unsynced += 1
+            return original(wrapper, *args, **kwargs)
+
+        return skipped(forward)
+
+    def _around_apply(self, original: Any) -> Any:
+        @self.stream.guarded
+        def converted(module: nn.Module) -> None:
+            if any(self._concerns(module)):
+                self._converted = True
+                self._note(EventKind.CONVERTED, type(module).__name__)
+
+        def _apply(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self._converting += 1
+            try:
+                result = original(module, *args, **kwargs)
+            finally:
+                self._converting -= 1
+            if not self._converting and self.agreement.wrapped:
+                converted(module)
+            return result
+
+        return _apply
+
+    def _concerns(self, module: nn.Module) -> Any:
+        mine = {id(parameter) for parameter in module.parameters()}
+        return (id(parameter) in mine for one in self.agreement.wrapped for _, parameter in one.held())
+
+    def _registered(self, module: nn.Module, name: str, taken: Any) -> None:
+        """A module took in a parameter or a child: note it when that module stands inside a wrapper."""
+        if not self.agreement.wrapped or (isinstance(taken, nn.Module) and not any(True for _ in taken.parameters())):
+            return
+        for one in self.agreement.wrapped:
+            wrapper = one.module()
+            if wrapper is not None and name not in self._added and len(self._added) < 16:
+                inside: nn.Module = wrapper.module  # type: ignore[assignment]
+                if any(module is child for child in inside.modules()):
+                    self._added.add(name)
+                    self._note(EventKind.ADDED, name)
+
+    # -- forwards past the wrapper --------------------------------------------------------------------------------------
+
+    def after_step(self) -> None:
+        """After a step without any forward through a wrapper, lie in wait for the forward that goes past it."""
+        forwards = self.synced + self.unsynced
+        passed_by = forwards == self._forwards_before
+        self._forwards_before = forwards
+        if self._ambush is not None:
+            self._ambush.remove()
+            self._ambush = None
+        alive = [one.module() for one in self.agreement.wrapped]
+        inner = [wrapper.module for wrapper in alive if wrapper is not None]
+        if passed_by and inner and self._ambushes < AMBUSHES:
+            self._ambushes += 1
+            self._ambush = nn.modules.module.register_module_forward_pre_hook(not_traced(self._waiting_for(inner)))
+
+    def _waiting_for(self, modules: list[Any]) -> Any:
+        wanted = {id(child) for module in modules for child in module.modules()}  # ids: nothing is kept alive
+
+        @self.stream.guarded
+        def passing(module: nn.Module, inputs: Any) -> None:
+            if id(module) in wanted and torch.is_grad_enabled() and self._ambush is not None:
+                self._ambush.remove()
+                self._ambush = None
+                self._ambushes = AMBUSHES
+                self._note(EventKind.BYPASSED, type(module).__name__)
+
+        return passing
+
+    def _note(self, kind: EventKind, text: str) -> None:
+        tape = self.stream.tape
+        tape.event(kind, text, site=tape.texts.id(sites.user_site()), a=self.stream.step)

@@ -1,0 +1,87 @@
+"""The graph behind a tensor: how many operations it holds, how old they are, and what they keep for a backward pass.
+
+Nothing is unpacked: `_raw_saved_*` gives what was packed, so no hook of checkpointing or offloading runs, and no version is
+checked. Numbers of operations (`_sequence_nr`) grow with time within one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distdoctor.probe.memory.storages import Storages
+
+_UNNUMBERED = (1 << 63) - 1  # AccumulateGrad and its like carry the largest numbers there are
+MOST_NODES = 4000
+_saved_names: dict[str, tuple[str, ...]] = {}
+
+
+@dataclass
+class Graph:
+    """What lies behind some tensors. `capped`: there is more."""
+
+    nodes: int = 0
+    old: int = 0
+    saved: int = 0
+    capped: bool = False
+
+
+def now() -> int:
+    """The number that the next operation of this thread gets."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+def look(
+    roots: Iterable[Any], storages: Storages, *, before: int = 0, since: int = 0, deadline: float = float("inf")
+) -> Graph:
+    """Walk the graph from these operations on. `before`: operations with a lower number count as old; `since`: those with a
+    lower number are not entered at all. What `storages` has seen already is not counted again."""
+    found, stack = Graph(), [node for node in roots if node is not None]
+    seen = {id(node) for node in stack}
+    kept = list(stack)  # while a wrapper lives, its operation is given the same one again
+    while stack:
+        node = stack.pop()
+        number = node._sequence_nr()
+        if number < since:
+            continue
+        found.nodes += 1
+        found.old += number < before
+        if number < _UNNUMBERED:
+            found.saved += saved_bytes(node, storages)
+        if found.nodes >= MOST_NODES or (found.nodes % 64 == 0 and thread_time() > deadline):
+            found.capped = True
+            return found
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen:
+                seen.add(id(following))
+                kept.append(following)
+                stack.append(following)
+    return found
+
+
+def saved_bytes(node: Any, storages: Storages) -> int:
+    """What one operation keeps, as far as it was not seen before; 0 once it was freed."""
+    kind = type(node)
+    name = kind.__name__
+    names = _saved_names.get(name)
+    if names is None:
+        names = tuple(one for one in dir(node) if one.startswith("_raw_saved_"))
+        if len(_saved_names) < 10_000:
+            _saved_names[name] = names
+    total = 0
+    for one in names:
+        try:
+            raw = getattr(node, one)
+        except RuntimeError:  # freed by backward
+            continue
+        for saved in raw if isinstance(raw, (list, tuple)) else (raw,):
+            data = getattr(saved, "data", None)
+            if isinstance(data, Tensor):
+                total += storages.add(data)
+    return total

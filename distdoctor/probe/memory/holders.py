@@ -1,0 +1,265 @@
+"""Who keeps tensors: the user's variables, the attributes of the user's objects, the globals of the user's modules.
+
+A look reads what is there and calls nothing of the user's: no property, no `__iter__`, no `__len__` of a subclass. It ends after
+a set time of its own thread. What it found are numbers and names; when it is over it holds no object.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import thread_time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from distdoctor.probe import sites
+from distdoctor.probe.memory.graphs import Graph
+from distdoctor.probe.memory.storages import Storages
+from distdoctor.probe.memory.stream import graphs
+from distdoctor.recording.trace.layout import HolderFlag, site_text
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_KEEPING = (Tensor, *_CONTAINERS)
+_FRAMES = 64  # of each thread, outwards
+_DEEPEST = 4  # objects within objects
+_MANY = 2048  # elements; of longer containers a sample is looked at
+_SAMPLE = 64
+_OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
+_NEW_LOCALS = 3  # CO_OPTIMIZED | CO_NEWLOCALS: a function, whose f_locals is a copy
+
+
+class Unit(NamedTuple):
+    """One holder and what lies in it."""
+
+    label: str
+    kind: str
+    site: str
+    length: int
+    tensors: int
+    bytes: int
+    graph: Graph
+    flags: int
+
+
+@dataclass
+class Look:
+    """One look at everything that is held. `known` are storages that belong to the model and its optimizers."""
+
+    known: Storages
+    before: int = 0
+    seconds: float = 0.02
+    only_frames: bool = False
+    _seen: set[int] = field(default_factory=set)
+    _deadline: float = 0.0
+
+    def units(self) -> list[Unit]:
+        """Every holder with tensors in it."""
+        self._deadline = thread_time() + self.seconds
+        found: list[Unit] = []
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass of Tensor must not hear of it
+            for label, value, site in self._roots():
+                if thread_time() > self._deadline:
+                    break
+                try:
+                    self._below(label, value, site, found)
+                except Exception:  # another thread is at work on it, or it is like nothing that we know
+                    continue
+        return found
+
+    def _below(self, label: str, value: Any, site: str, found: list[Unit]) -> None:
+        for path, one, where in self._leaves(label, value, site, 0):
+            unit = self._unit(path, one, where)
+            if unit is not None:
+                found.append(unit)
+
+    # -- where to begin ------------------------------------------------------------------------------------------------
+
+    def _roots(self) -> Iterator[tuple[str, Any, str]]:
+        for frame in list(sys._current_frames().values()):
+            yield from self._of_stack(frame)
+        if self.only_frames:
+            return
+        for name, path in users_modules().items():
+            module = sys.modules.get(name)
+            site = site_text(path, 0, "<module>")
+            for label, value in list(getattr(module, "__dict__", {}).items()):
+                if not label.startswith("__"):
+                    yield label, value, site
+
+    def _of_stack(self, frame: types.FrameType | None) -> Iterator[tuple[str, Any, str]]:
+        for _ in range(_FRAMES):
+            if frame is None:
+                return
+            if sites.is_users(frame) and frame.f_code.co_name != "<module>":
+                site = sites.site_of(frame)
+                yield from ((label, value, site) for label, value in locals_of(frame))
+            elif frame.f_code.co_name == "<module>" and sites.is_users(frame):
+                site = sites.site_of(frame)
+                for label, value in list(frame.f_locals.items()):
+                    if not label.startswith("__"):
+                        yield label, value, site
+            frame = frame.f_back
+
+    # -- down to what holds --------------------------------------------------------------------------------------------
+
+    def _leaves(self, label: str, value: Any, site: str, depth: int) -> Iterator[tuple[str, Any, str]]:
+        """Tensors and containers below a variable, with the path to them and where to look for what puts things there."""
+        kind = type(value)  # isinstance would ask a proxy for its __class__, which is the user's code
+        if id(value) in self._seen or issubclass(kind, (types.ModuleType, str, bytes, int, float)):
+            return
+        if issubclass(kind, _KEEPING):
+            self._seen.add(id(value))
+            yield label, value, site
+            return
+        if depth >= _DEEPEST or issubclass(kind, Optimizer):
+            return
+        self._seen.add(id(value))
+        if issubclass(kind, type):
+            yield from self._of_class(value, depth)
+        elif kind is functools._lru_cache_wrapper:
+            for inner in gc.get_referents(value):  # lru_cache(maxsize=None) keeps results in a plain dictionary
+                if type(inner) is dict and inner is not _attributes(value):
+                    yield from self._leaves(f"{label} (lru_cache)", inner, site, depth + 1)
+        elif kind is types.MethodType:
+            yield from self._leaves(f"{label}.__self__", value.__self__, site, depth + 1)
+        elif kind is types.FunctionType:
+            if value.__closure__ and sites.belongs_to_user(value.__code__.co_filename):
+                for name, cell in zip(value.__code__.co_freevars, value.__closure__, strict=False):
+                    try:
+                        yield from self._leaves(name, cell.cell_contents, site, depth + 1)
+                    except ValueError:  # not assigned yet
+                        continue
+        elif issubclass(kind, nn.Module):
+            yield from self._of_module(label, value, site, depth)
+        elif path := users_class(value):
+            there = site if site.startswith(f"{path}\0") else site_text(path, 0, kind.__name__)
+            for name, inner in list(_attributes(value).items()):
+                yield from self._leaves(f"{label}.{name}", inner, there, depth + 1)
+
+    def _of_class(self, owner: type, depth: int) -> Iterator[tuple[str, Any, str]]:
+        """What the user keeps on a class of the user's own."""
+        module = sys.modules.get(owner.__module__) if type(owner.__module__) is str else None
+        path = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(path, str) and sites.belongs_to_user(path):
+            site = site_text(path, 0, owner.__name__)
+            for name, inner in list(type.__getattribute__(owner, "__dict__").items()):
+                if issubclass(type(inner), _KEEPING):
+                    yield from self._leaves(f"{owner.__name__}.{name}", inner, site, depth + 1)
+
+    def _of_module(self, label: str, root: nn.Module, site: str, depth: int) -> Iterator[tuple[str, Any, str]]:
+        """What the user has put on modules, besides parameters, buffers and children."""
+        for path, module in root.named_modules():
+            if module is not root and id(module) in self._seen:
+                continue
+            self._seen.add(id(module))
+            own = _attributes(module)
+            if len(own) > len(_OWN_NAMES):
+                written = users_class(module)
+                there = site if not written or site.startswith(f"{written}\0") else site_text(written, 0, "")
+                prefix = f"{label}.{path}" if path else label
+                for name in own.keys() - _OWN_NAMES:
+                    if issubclass(type(own[name]), _KEEPING):
+                        yield from self._leaves(f"{prefix}.{name}", own[name], there, depth + 1)
+
+    # -- what lies in it -----------------------------------------------------------------------------------------------
+
+    def _unit(self, label: str, value: Any, site: str) -> Unit | None:
+        tensors: list[Tensor] = []
+        scale = [1.0]
+        whole = self._gather(value, tensors, scale, 0)
+        if not tensors:
+            return None
+        storages = Storages(self.known.seen)
+        counted = int(sum(map(storages.add, tensors)) * scale[0])
+        roots = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        graph = graphs.look(roots, storages, before=self.before, deadline=self._deadline) if roots else Graph()
+        bounded = type(value) is deque and value.maxlen is not None
+        flags = (
+            (HolderFlag.BOUNDED if bounded else 0)
+            | (HolderFlag.GRAPH if roots else 0)
+            | (0 if whole and not graph.capped else HolderFlag.CAPPED)
+        )
+        length = _length(value) if issubclass(type(value), _CONTAINERS) else 1
+        return Unit(label, type(value).__name__, site, length, int(len(tensors) * scale[0]), counted, graph, int(flags))
+
+    def _gather(self, value: Any, tensors: list[Tensor], scale: list[float], depth: int) -> bool:
+        """Put the tensors below `value` into a list; False when not everything was looked at."""
+        if issubclass(type(value), Tensor):
+            tensors.append(value)
+            return True
+        if issubclass(type(value), _CONTAINERS):
+            inside = _elements(value)
+        elif users_class(value):
+            inside = list(_attributes(value).values())
+        else:
+            return True
+        if depth >= _DEEPEST or thread_time() > self._deadline:
+            return not inside
+        if len(inside) > _MANY:
+            scale[0] = max(scale[0], len(inside) / _SAMPLE)
+            inside = [inside[i * len(inside) // _SAMPLE] for i in range(_SAMPLE)]
+        whole = True
+        for one in inside:
+            whole &= self._gather(one, tensors, scale, depth + 1)
+        return whole
+
+
+def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """The variables of a function at work.
+
+    Before Python 3.13 asking for them leaves a copy in the frame that would keep deleted variables alive: it is emptied again,
+    unless the function itself has called `locals()` and holds it.
+    """
+    held = frame.f_locals
+    found = list(held.items())
+    if type(held) is dict and frame.f_code.co_flags & _NEW_LOCALS == _NEW_LOCALS and sys.getrefcount(held) <= 3:
+        held.clear()
+    return found
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+_known_modules: set[str] = set()
+_users_modules: dict[str, str] = {}
+
+
+def users_modules() -> dict[str, str]:
+    """The user's own modules by name, with their files. A module is judged once: there are thousands, and hardly any is new."""
+    for name in [name for name in list(sys.modules) if name not in _known_modules]:
+        _known_modules.add(name)
+        path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
+        if isinstance(path, str) and path.endswith(".py") and name != "__mp_main__" and sites.belongs_to_user(path):
+            _users_modules[name] = path
+    return _users_modules
+
+
+def users_class(value: Any) -> str:
+    """The file in which the user wrote the class of this object, "" when it is nobody's own."""
+    module = sys.modules.get(type(value).__module__)
+    path = getattr(module, "__dict__", {}).get("__file__")
+    return path if isinstance(path, str) and sites.belongs_to_user(path) else ""
+
+
+def _length(value: Any) -> int:
+    return next(kind.__len__(value) for kind in _CONTAINERS if issubclass(type(value), kind))
+
+
+def _elements(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(dict.values(value))
+    kind: Any = next(kind for kind in _CONTAINERS if issubclass(type(value), kind))
+    return list(kind.__iter__(value))

@@ -1,0 +1,308 @@
+"""The stream of memory: how much there is after each optimizer step, what it is for, and who keeps tensors.
+
+By default a step costs two looks at /proc/self/statm (2 us each), a note at the beginning of each phase (2 us each) and, where
+CUDA is in use, one look at the allocator's own counters; nothing waits for a device. Bytes by category are counted in the first
+steps and then rarely. The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these
+looks grows with the training.
+
+With DISTDOCTOR_DEEP=memory every phase has its peak, and every module what it keeps for backward.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from typing import Any
+
+import torch
+import torch.autograd
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients.module_trees import ModuleTrees
+from distdoctor.probe.memory.device_memory import NOTHING, DeviceMemory
+from distdoctor.probe.memory.evaluations import Evaluations
+from distdoctor.probe.memory.holders import Look, Unit
+from distdoctor.probe.memory.host_memory import Host, ResidentMemory, children, host
+from distdoctor.probe.memory.precision import note_full_precision
+from distdoctor.probe.memory.storages import Categories, Storages, categories
+from distdoctor.probe.memory.stream import device_memory, graphs
+from distdoctor.probe.stream import Stream
+from distdoctor.probe.writer import Tape
+from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
+
+THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
+FIRST_STEPS = 64  # every one of them is written down
+PER_INTERVAL = (
+    128  # records at one interval; then it doubles, so that the ring always reaches back over half the training
+)
+HOST_SECONDS = 2.0  # between two looks at the machine's memory and the workers
+RARELY = 1024  # steps between two counts of all categories, after the first ones
+RANKS_WITHOUT_STEPS = (
+    4,
+    16,
+    64,
+)  # backward passes after which a rank is written down although no optimizer steps on it
+FREE_SECONDS = 0.1  # of looking at variables, once, before the share counts
+SHARE = 0.002  # of the time of the training that looks at variables may take after that
+MOST_UNITS = 16  # of one look are written, those with the most behind them
+LEAST_BYTES = 4096  # in a holder without a graph, to be written
+
+
+def looks_at_holders(step: int) -> bool:
+    """Whether the user's variables are looked at after this step: 3, 6, 9, 12, then 12 and 18 times powers of two."""
+    if step <= 12:
+        return step % 3 == 0 and step > 0
+    odd = step // (step & -step)
+    return (odd == 3 and step >= 12) or (odd == 9 and step >= 18)
+
+
+class MemoryStream(Stream):
+    """Writes what a rank's memory is used for. What torch calls is guarded: trouble ends this stream, and nothing else."""
+
+    name = "memory"
+
+    def __init__(self, rank: Rank, tape: Tape, deep: bool) -> None:
+        super().__init__(rank, tape, deep)
+        self.trees = ModuleTrees()
+        self.resident = ResidentMemory()
+        self.device = DeviceMemory()
+        self.evaluations = Evaluations(self)
+        self.phase = Phase.START
+        self.backwards = 0
+        self.gradients_asked = 0  # backward passes and calls of torch.autograd.grad
+        self.step = 0
+        self.deep_looks: Any = None
+        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._interval, self._written = 1, 0
+        self._rss_backward = 0
+        self._categories = Categories()
+        self.known = Storages()
+        """Storages that belong to the model and its optimizers, as they were counted last."""
+        self._ids: tuple[int, ...] = ()
+        self._host, self._children, self._host_at = Host(), (0, 0), 0.0
+        self._looked_at = 0  # number of the operation that was next at the last look at variables
+        self._spent, self._began = 0.0, time.monotonic()
+
+    def install(self) -> None:
+        """Lay the hooks and wrappers of this stream."""
+        from torch.utils.data import dataloader
+
+        self.trees.install()
+        wrappers.listen(torch.autograd, "backward", before=self.guarded(self._backward_begins))
+        wrappers.lay(torch.autograd, "grad", self._around_grad)
+        wrappers.listen(
+            dataloader._BaseDataLoaderIter,
+            "__next__",
+            before=self.guarded(self._batch_asked_for),
+            after=self.guarded(self._batch_is_there),
+        )
+        register_optimizer_step_pre_hook(self.guarded(self._before))
+        register_optimizer_step_post_hook(self.guarded(self._after))
+        self.evaluations.install()
+        self.rank.on_exception.append(self.guarded(self.failed))
+        self._write(0, 0)
+        self.tape.rings["doing"].write(time.monotonic_ns(), 0, Phase.START, 0)
+        if self.deep:
+            from distdoctor.probe.memory.activations import DeepLooks
+
+            self.deep_looks = DeepLooks(self)
+            self.deep_looks.install()
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase, *, noted: bool = True) -> None:
+        """The rank goes on to another phase."""
+        if self.deep_looks is not None and not self.off and not self.rank.silent:
+            self.deep_looks.leave(self.phase)
+        self.phase = phase
+        if noted:
+            self._note_phase()
+
+    def _note_phase(self) -> None:
+        """For a post-mortem: whom the kernel kills, nobody can ask."""
+        site = self.tape.texts.id(sites.user_site())
+        self.tape.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, self.phase, site)
+
+    def _around_grad(self, original: Any) -> Any:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            self.gradients_asked += 1
+            return original(*args, **kwargs)
+
+        return skipped(grad)
+
+    def _backward_begins(self, tensors: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:  # else it is a part of another one (checkpointing)
+            if self.deep_looks is not None:
+                self.deep_looks.outside_modules(tensors)
+            self.backwards += 1
+            self.gradients_asked += 1
+            self._rss_backward = self.resident.now()
+            if self.backwards == THIRD and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                self._note_precision(tensors)
+            if not self.step and self.backwards in RANKS_WITHOUT_STEPS:
+                self.count_categories()
+                self._write(0, self.tape.texts.id(sites.user_site()))
+            self.enter(Phase.BACKWARD)
+
+    def _batch_asked_for(self, iterator: Any) -> None:
+        self.enter(Phase.DATA)
+        self.evaluations.next_batch()
+
+    def _batch_is_there(self) -> None:
+        self.enter(Phase.FORWARD)
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.enter(Phase.OPTIMIZER)
+        self._steps.setdefault(optimizer, 0)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer has stepped. The one that steps most often counts the steps (a GAN has two)."""
+        self.enter(Phase.FORWARD, noted=False)
+        self._steps[optimizer] = count = self._steps.get(optimizer, 0) + 1
+        more = count > self.step
+        self.step = max(self.step, count)
+        self._note_phase()
+        if not more:
+            return
+        if self.deep_looks is not None:
+            self.deep_looks.stepped()
+        if count <= 3 or count % RARELY == 0 or (count % 64 == 0 and self._ids != self._all_ids()):
+            self.count_categories()
+        if count == THIRD:
+            self._note_contexts()
+        if looks_at_holders(count) and self._may_look():
+            self._look_at_holders()
+        if count <= FIRST_STEPS or count % self._interval == 0:
+            self._write(count, self.tape.texts.id(sites.user_site()))
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def _write(self, step: int, site: int) -> None:
+        self._written += 1
+        if self._written % PER_INTERVAL == 0:
+            self._interval *= 2
+        now = time.monotonic()
+        if now - self._host_at >= HOST_SECONDS or step in (2, 16):  # short trainings have workers too
+            self._host, self._children, self._host_at = host(), children(), now
+        on_device = self.device.now() if torch._C._len_torch_dispatch_stack() == 0 else NOTHING
+        self.tape.rings["memory"].write(
+            time.monotonic_ns(), step, *self._resident(), *on_device[:5], *self._categories, *self._host,
+            self._children[1], self._children[0], on_device.retries, site, on_device.device,
+        )  # fmt: skip
+
+    def _note_precision(self, tensors: Any) -> None:
+        roots = (
+            [tensors]
+            if isinstance(tensors, torch.Tensor)
+            else [one for one in tensors if isinstance(one, torch.Tensor)]
+        )
+        note_full_precision(self.tape, roots, self.tape.texts.id(sites.user_site()))
+
+    def _note_contexts(self) -> None:
+        site = self.tape.texts.id(sites.user_site())
+        for one in device_memory.contexts():
+            self.tape.event(EventKind.CONTEXT, one.device, site=site, a=int(one.own), b=one.cached)
+
+    def _resident(self) -> tuple[int, int, int]:
+        rss, shared = self.resident.both()
+        return rss, self._rss_backward, shared
+
+    def _all_ids(self) -> tuple[int, ...]:
+        return tuple(
+            id(p) for optimizer in list(self._steps) for group in optimizer.param_groups for p in group["params"]
+        )
+
+    def count_categories(self) -> None:
+        """Bytes of parameters, gradients, optimizer state and buffers, as they are now."""
+        if torch._C._len_torch_dispatch_stack():
+            return  # fake tensors: somebody computes what a training would need
+        self._ids = self._all_ids()
+        self._categories, self.known = categories(list(self._steps), self.trees.roots())
+
+    def _may_look(self) -> bool:
+        """Not while somebody watches every operation, and not beyond the share of the time that it may cost."""
+        if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
+            return False
+        return self._spent < FREE_SECONDS or self._spent < SHARE * (time.monotonic() - self._began)
+
+    def _look_at_holders(self) -> None:
+        began = time.thread_time()
+        self.count_categories()
+        before, self._looked_at = self._looked_at, graphs.now()
+        units = Look(self.known, before=before, seconds=0.2 if self.deep else 0.02).units()
+        worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES]
+        worth.sort(key=lambda one: (-one.graph.old, -one.graph.saved, -one.bytes))
+        for unit in worth[:MOST_UNITS]:
+            self.write_unit(unit)
+        self._spent += time.thread_time() - began
+
+    def write_unit(self, unit: Unit) -> None:
+        """One holder as it is now."""
+        texts = self.tape.texts
+        self.tape.rings["holders"].write(
+            time.monotonic_ns(), self.step, unit.bytes, unit.graph.saved, unit.graph.nodes, unit.graph.old, unit.tensors,
+            min(unit.length, 0xFFFFFFFF), texts.id(unit.label[:200]), texts.id(unit.kind), texts.id(unit.site), unit.flags,
+        )  # fmt: skip
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> None:
+        """The uncaught exception that ends this rank: when memory was asked for in vain, note in which phase."""
+        words = f"{type(error).__name__}: {error}"
+        if not is_out_of_memory(words):
+            return
+        phase = phase_of(error) or self.phase
+        on_device = self.device.now()
+        limit = on_device.capacity if "CUDA" in words else address_space()
+        self.tape.events.write(
+            time.monotonic_ns(), EventKind.OUT_OF_MEMORY, 0, 0, self.tape.texts.id(phase.word), 0, self.resident.now(),
+            on_device.allocated, limit,
+        )  # fmt: skip
+        self._write(self.step, 0)
+
+
+def is_out_of_memory(words: str) -> bool:
+    """Whether an exception says that memory was asked for in vain (torch 2.11-2.15, numpy 2, Python 3.11-3.14)."""
+    return (
+        words.startswith(("MemoryError", "OutOfMemoryError", "_ArrayMemoryError"))
+        or "CUDA out of memory" in words
+        or "can't allocate memory" in words
+        or "Cannot allocate memory" in words
+    )
+
+
+def phase_of(error: BaseException) -> Phase | None:
+    """The phase that the exception's own traceback shows: the innermost of torch's entrances; None when it passed none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        path, name = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_code.co_name
+        if path.endswith("torch/autograd/__init__.py") and name == "backward":
+            found = Phase.BACKWARD
+        elif "/torch/optim/" in path:
+            found = Phase.OPTIMIZER
+        elif "/torch/utils/data/" in path:
+            found = Phase.DATA
+        elif path.endswith("torch/nn/modules/module.py") and name == "_call_impl":
+            found = found or Phase.FORWARD
+        trace = trace.tb_next
+    return found
+
+
+def address_space() -> int:
+    """The limit of this process's address space in bytes (`ulimit -v`), 0 without one."""
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return soft if 0 < soft < 1 << 62 else 0
+
+
+def install(rank: Rank) -> None:
+    """Watch this rank's memory from now on."""
+    if rank.tape is None:
+        return
+    deep = "memory" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
+    MemoryStream(rank, rank.tape, deep).install()

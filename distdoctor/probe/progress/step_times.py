@@ -1,0 +1,99 @@
+"""Where the time of a step goes: waiting for data, in backward, in the optimizer. Two looks at the clock for each, no more.
+
+Nothing here waits for a device: where the work is done on one, these are the times that Python spent, and they say so little
+about it that checks leave them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+import torch
+import torch.autograd
+
+from distdoctor.probe import wrappers
+from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.context import Rank
+from distdoctor.probe.writer import Ring
+
+
+class StepTimes:
+    """Adds up between two steps. `write` is called when an optimizer has stepped."""
+
+    __slots__ = (
+        "backward", "backwards", "batches", "began", "data", "earlier_tails", "ended", "forward_ended", "optimizer", "rank",
+        "ring", "stepping", "tail", "waited",
+    )  # fmt: skip
+
+    def __init__(self, rank: Rank, ring: Ring) -> None:
+        self.rank, self.ring = rank, ring
+        self.stepping = 0  # since when an optimizer has been stepping
+        self.waited = 0  # of rank.waited_ns, what belongs to steps before
+        self._reset()
+
+    def _reset(self) -> None:
+        self.data = self.batches = self.backward = self.backwards = self.optimizer = 0
+        self.forward_ended = self.ended = self.tail = self.earlier_tails = 0
+
+    def install(self) -> None:
+        """Lay the wrappers around `next` of DataLoaders and around `backward`."""
+        from torch.utils.data import dataloader
+
+        asks, has, begins, ends = self.listeners()
+        wrappers.listen(dataloader._BaseDataLoaderIter, "__next__", before=asks, after=has)
+        wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
+
+    def watch_optimizers(self) -> None:
+        """Note when an optimizer begins to step. Called last of all streams: what theirs do there is not the optimizer's time."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+            self.stepping = monotonic_ns()
+
+        register_optimizer_step_pre_hook(skipped(begins))
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        if self.stepping:
+            self.optimizer += monotonic_ns() - self.stepping
+            self.stepping = 0
+
+    def write(self, at_ns: int, step: int) -> None:
+        """The step `step` of this rank is over: write it down, and begin anew."""
+        self.ring.write(
+            at_ns, step, self.data, self.backward, self.optimizer, self.forward_ended, self.ended,
+            self.rank.waited_ns - self.waited, self.earlier_tails, self.batches, self.backwards,
+        )  # fmt: skip
+        self.waited = self.rank.waited_ns
+        self._reset()
+
+    def listeners(self) -> tuple[Callable[[Any], None], Callable[[], None], Callable[[Any], None], Callable[[], None]]:
+        """What is done ahead of the next batch and when it is there, ahead of backward and when it has ended."""
+        gradients_on, inside = torch.is_grad_enabled, torch._C._current_graph_task_id
+
+        def batch_asked_for(iterator: Any) -> None:
+            self.began = monotonic_ns()
+
+        def batch_is_there() -> None:
+            if gradients_on():
+                self.data += monotonic_ns() - self.began
+                self.batches += 1
+
+        def backward_begins(tensors: Any) -> None:
+            if inside() == -1:  # else a part of the pass, that recomputes activations
+                self.began = monotonic_ns()
+
+        def backward_has_ended() -> None:
+            if inside() != -1:
+                return
+            self.ended = ended = monotonic_ns()
+            self.forward_ended = began = self.began
+            self.backward += ended - began
+            self.backwards += 1
+            self.earlier_tails += self.tail
+            issued = self.rank.native_ns
+            self.tail = ended - issued if issued > began else 0
+
+        return skipped(batch_asked_for), skipped(batch_is_there), skipped(backward_begins), skipped(backward_has_ended)

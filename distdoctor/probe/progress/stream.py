@@ -1,0 +1,146 @@
+"""The stream of progress: optimizer steps, how the process group came and went, how the process ended."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+import traceback
+import weakref
+from types import TracebackType
+from typing import Any
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.context import Rank
+from distdoctor.probe.progress.device_waits import DeviceWaits
+from distdoctor.probe.progress.step_times import StepTimes
+from distdoctor.probe.writer import Tape
+from distdoctor.recording.trace.layout import EVENT, EventKind, ranks_text, site_text
+
+
+def install(rank: Rank) -> StepTimes | None:
+    """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
+    from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+    if rank.tape is None:
+        return None
+    steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+    times = StepTimes(rank, rank.tape.rings["times"])
+    times.install()
+    waits = DeviceWaits(rank)
+
+    @rank.guarded
+    def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        times.stepped()
+        # Several optimizers (GAN) step in turn: the one that steps most often counts the steps.
+        steps[optimizer] = count = steps.get(optimizer, 0) + 1
+        if count > rank.step and rank.tape is not None:
+            rank.step = count
+            now = time.monotonic_ns()
+            rank.tape.steps.write(now, count, rank.epoch, times.backwards, rank.tape.texts.id(sites.user_site()))
+            times.write(now, count)
+            waits.stepped(count)
+
+    register_optimizer_step_post_hook(stepped)
+    return times
+
+
+def watch_groups(rank: Rank) -> None:
+    """Note when groups are made and destroyed: a rank that sits in `new_group` is seen to sit there."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    @rank.guarded
+    def begun(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tape, int] | None:
+        if rank.tape is None:
+            return None
+        words = kwargs.get("ranks", args[0] if args else None)
+        text = ranks_text(list(words)) if isinstance(words, (list, tuple, range)) else ""
+        local = int(bool(kwargs.get("use_local_synchronization")))
+        site = rank.tape.texts.id(sites.user_site())
+        return rank.tape, rank.tape.event(EventKind.NEW_GROUP_BEGUN, text, site=site, a=local)
+
+    @rank.guarded
+    def done(noted: tuple[Tape, int]) -> None:
+        noted[0].events.patch(noted[1], EVENT.offsets["b"], time.monotonic_ns())
+
+    def making(original: Any) -> Any:
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            noted = begun(args, kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if noted is not None:
+                    done(noted)
+
+        return new_group
+
+    @rank.guarded
+    def destroyed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if rank.tape is not None:
+            group = kwargs.get("group", args[0] if args else None)
+            everything = group is None or group is c10d.GroupMember.WORLD
+            name = "" if everything or group is None else c10d._world.pg_names.get(group, "")
+            rank.tape.event(EventKind.GROUP_DESTROYED, name, site=rank.tape.texts.id(sites.user_site()))
+
+    def destroying(original: Any) -> Any:
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            destroyed(args, kwargs)
+            return original(*args, **kwargs)
+
+        return destroy_process_group
+
+    wrappers.lay_everywhere((c10d, dist), "new_group", making)
+    wrappers.lay_everywhere((c10d, dist), "destroy_process_group", destroying)
+
+
+def watch_end(rank: Rank) -> None:
+    """Record the uncaught exception, if that is how the process ends, and that the interpreter went down in order."""
+    previous = sys.excepthook
+    noted: list[BaseException] = []
+
+    @rank.guarded
+    def note(error: BaseException) -> None:
+        if rank.tape is None or error in noted:
+            return
+        noted.append(error)
+        path = os.path.join(rank.folder, f"rank-{rank.tape.rank:05d}.a{rank.tape.attempt}.traceback.txt")
+        first = _innermost_user_site(error)
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            file.writelines(traceback.format_exception(error))
+        words = f"{type(error).__name__}: {error}"[:2000]
+        tape = rank.tape
+        tape.event(EventKind.EXCEPTION, words, site=tape.texts.id(first), more=os.path.basename(path))
+        for listener in rank.on_exception:
+            listener(error)
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        note(error)
+        noted.clear()  # keep no traceback, and so no tensor, alive
+        previous(kind, error, trace)
+
+    @rank.guarded
+    def at_exit() -> None:
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        # A library that replaced sys.excepthook after us has shown the exception; the interpreter remembers it.
+        if isinstance(error, BaseException) and sys.excepthook is not excepthook:
+            note(error)
+        if rank.tape is not None and os.getpid() == rank.pid:
+            rank.tape.event(EventKind.EXITING, a=int(error is not None))
+
+    rank.note_exception = note
+    sys.excepthook = excepthook
+    atexit.register(at_exit)
+
+
+def _innermost_user_site(error: BaseException) -> str:
+    """The user's line at which the exception passed last, "" when it never passed one."""
+    site, trace = "", error.__traceback__
+    while trace is not None:
+        if sites.is_users(trace.tb_frame):
+            code = trace.tb_frame.f_code
+            site = site_text(os.path.abspath(code.co_filename), trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return site

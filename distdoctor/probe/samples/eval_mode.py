@@ -1,0 +1,49 @@
+"""Whether the model that is trained is in eval mode just now: a loader that is read then evaluates, even with gradients on."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from torch import nn
+
+from distdoctor.probe import wrappers
+from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.context import Rank
+
+
+class Modes:
+    """The module that was told `train()` last, by the user and not by a module around it. It is not kept alive."""
+
+    def __init__(self) -> None:
+        self._trained: weakref.ref[nn.Module] | None = None
+        self._inside = threading.local()
+
+    @property
+    def evaluating(self) -> bool:
+        """False where no `train()` was ever called: then a model in eval mode may be a teacher's."""
+        module = self._trained() if self._trained is not None else None
+        return module is not None and not module.training
+
+    def install(self, rank: Rank) -> None:
+        """Watch `Module.train` from now on."""
+        inside, trained = self._inside, rank.guarded(self._note)
+
+        def watching(original: Any) -> Any:
+            def train(module: nn.Module, mode: bool = True) -> Any:
+                if not mode or getattr(inside, "at_work", False):
+                    return original(module, mode)
+                inside.at_work = True
+                try:
+                    return original(module, mode)
+                finally:
+                    inside.at_work = False
+                    trained(module)
+
+            return skipped(train)
+
+        wrappers.lay(nn.Module, "train", watching)
+
+    def _note(self, module: nn.Module) -> None:
+        self._trained = weakref.ref(module)
