@@ -17,7 +17,7 @@ import tracemalloc
 
 import numpy as np
 
-from distdoctor.diagnosis.verdict import Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.recording import Job, RankLog, Recording, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, digest_of, extend, ranks_text, signature_of
 from distdoctor.recording.trace.layout import Op as OpKind

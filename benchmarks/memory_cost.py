@@ -132,7 +132,7 @@ def steps_table(folder: Path, models: list[str], rounds: int, steps: int) -> Non
 
 
 def buckets_table(folder: Path) -> None:
-    from distdoctor.diagnosis.memory import MIB, RankMemory
+    from distdoctor.diagnosis.memory.memory import MIB, RankMemory
     from distdoctor.recording.trace.layout import Phase
     from distdoctor.recording.trace.run_folder import read_run
 

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from distdoctor.diagnosis.sample_account import accounts
-from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.diagnosis.data.sample_account import accounts
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.samples.bitmap_writer import DrawnSets

@@ -15,9 +15,9 @@ from drill_jobs import planted, recorded, watched
 from reference_training import request
 
 from distdoctor import plugins
+from distdoctor.diagnosis.data.resumption import compare
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.resumed import compare
 from distdoctor.offers import Drill
 from distdoctor.recording.recording import Recording
 

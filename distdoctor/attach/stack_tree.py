@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distdoctor.attach.pystack import is_machinery
-from distdoctor.diagnosis.standing import telling_thread
+from distdoctor.diagnosis.hang.live.rank_activity import telling_thread
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.stacks import Frame, Stacks, ThreadStack, is_users_path
 

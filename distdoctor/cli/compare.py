@@ -15,7 +15,7 @@ from distdoctor.cli.training_options import PANEL, PREFIX, training_options, tra
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
-    from distdoctor.diagnosis.side_by_side import Row, Table
+    from distdoctor.diagnosis.speed.strategy_comparison import Row, Table
     from distdoctor.plugins import Plugins
     from distdoctor.workloads.request import TrainingRequest
 
@@ -64,7 +64,7 @@ def compare(ctx: click.Context, /, strategies: str, nproc: int, **values: Any) -
 
 
 def _chosen(words: str, plugins: Plugins) -> list[str]:
-    from distdoctor.diagnosis.side_by_side import BASELINE
+    from distdoctor.diagnosis.speed.strategy_comparison import BASELINE
 
     names = list(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
     unknown = [name for name in names if name not in plugins.strategies]
@@ -100,7 +100,7 @@ def _request(name: str, nproc: int, values: dict[str, Any], plugins: Plugins) ->
 
 
 def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) -> Table:
-    from distdoctor.diagnosis.side_by_side import Table, losses_of
+    from distdoctor.diagnosis.speed.strategy_comparison import Table, losses_of
 
     rows: list[Row] = []
     baseline: list[float] | None = None
@@ -121,7 +121,7 @@ def _row(
     request: TrainingRequest, ranks: int, impossible: str, seconds: float, baseline: list[float] | None
 ) -> tuple[Row, Any]:
     from distdoctor.cli.deliver import notice
-    from distdoctor.diagnosis.side_by_side import Row, row_of
+    from distdoctor.diagnosis.speed.strategy_comparison import Row, row_of
     from distdoctor.launch import side_by_side
 
     if impossible:

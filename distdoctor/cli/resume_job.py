@@ -15,7 +15,7 @@ SECONDS = 3600.0  # for each of the two runs
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the job is ended at a checkpoint and resumed. `script` empty: a reference training, which knows how.
+    """How the job is ended at a checkpoint and resumption. `script` empty: a reference training, which knows how.
 
     `kill_at`: a script is not ended but killed, after so many optimizer steps; 0: it is not.
     """
@@ -62,7 +62,7 @@ class Protocol:
 def compare_runs(folder: Path, protocol: Protocol) -> None:
     """Run the job twice more and leave the comparison in the run folder, for the check and the table."""
     from distdoctor.cli.deliver import notice
-    from distdoctor.diagnosis import resumed
+    from distdoctor.diagnosis.data import resumption
     from distdoctor.launch import resumed_runs
     from distdoctor.launch.resumed_runs import AFTER, BEFORE
     from distdoctor.recording.resumption import Resumption
@@ -80,7 +80,7 @@ def compare_runs(folder: Path, protocol: Protocol) -> None:
             return
     try:
         before, after = read_run(folder / BEFORE), read_run(folder / AFTER)
-        resumed.compare(whole, before, after, killed=bool(protocol.kill_at)).write(folder)
+        resumption.compare(whole, before, after, killed=bool(protocol.kill_at)).write(folder)
     except DoctorError as trouble:
         Resumption(trouble=str(trouble)).write(folder)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.standing import Doing
-from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.hang.live.rank_activity import Doing
+from distdoctor.diagnosis.hang.live.stall import Standstill
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.report.text import shown

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.diagnosis.budget import savings
 from distdoctor.diagnosis.check import NotSeen
-from distdoctor.diagnosis.keeping_line import keeping_line
-from distdoctor.diagnosis.memory import Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.memory.budget import savings
+from distdoctor.diagnosis.memory.memory import Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 

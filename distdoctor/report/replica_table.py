@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import NotSeen
-from distdoctor.diagnosis.gradients import Gradients, Peers
-from distdoctor.diagnosis.partings import variants_of
+from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.replicas.gradients import Gradients, Peers
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.data.sample_account import EpochAccount, LoaderAccount, Share, accounts
+from distdoctor.diagnosis.data.samples import MATRIX_RANKS, SampleOrders
 from distdoctor.diagnosis.finding import NOTE, Finding
-from distdoctor.diagnosis.sample_account import EpochAccount, LoaderAccount, Share, accounts
-from distdoctor.diagnosis.samples import MATRIX_RANKS, SampleOrders
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption

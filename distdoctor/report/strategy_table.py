@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distdoctor.diagnosis.side_by_side import BASELINE, Row, Table
+from distdoctor.diagnosis.speed.strategy_comparison import BASELINE, Row, Table
 
 SCHEMA_VERSION = 1
 RESTLESS = 0.3  # median deviation of a step, as a share of its median

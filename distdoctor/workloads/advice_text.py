@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from distdoctor.diagnosis.memory import mib
+from distdoctor.diagnosis.memory.memory import mib
 from distdoctor.workloads.advice import Advice, Plan
 from distdoctor.workloads.prediction import Prediction
 

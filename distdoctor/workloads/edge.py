@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from distdoctor.diagnosis.memory import mib
+from distdoctor.diagnosis.memory.memory import mib
 from distdoctor.errors import CouldNotLook, WrongUse
 from distdoctor.workloads import real_steps
 from distdoctor.workloads.prediction import Predictor

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from distdoctor.diagnosis.memory import mib
+from distdoctor.diagnosis.memory.memory import mib
 from distdoctor.workloads import real_steps
 from distdoctor.workloads.prediction import predict
 from distdoctor.workloads.request import TrainingRequest

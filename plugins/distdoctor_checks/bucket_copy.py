@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
-from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
+from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind, Phase
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.edit import replaced
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.never_wrapped import Unwrapped, UnwrappedReplicas
-from distdoctor.diagnosis.partings import Parting, Partings, all_partings, cause_of
-from distdoctor.diagnosis.replica_words import event_site, evidence, line_with, places, sides, text_at, which
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, all_partings, cause_of
+from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
+from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, text_at, which
+from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients
-from distdoctor.diagnosis.replica_words import text_at
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.wording import text_at
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind
 

@@ -19,8 +19,15 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Cure, Finding
-from distdoctor.diagnosis.partings import BEFORE, Parting, Partings, cause_of, changed_between_steps, single_bit
-from distdoctor.diagnosis.replica_words import evidence, places, sides, tie
+from distdoctor.diagnosis.replicas.divergence import (
+    BEFORE,
+    Parting,
+    Partings,
+    cause_of,
+    changed_between_steps,
+    single_bit,
+)
+from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.wait_for import Wait
-from distdoctor.diagnosis.words import at, by_site, short
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wait_for import Wait
+from distdoctor.diagnosis.hang.wording import at, by_site, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording

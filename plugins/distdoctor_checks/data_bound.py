@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.timing import MILLISECOND, RankTimes, Timing
+from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import timed_job

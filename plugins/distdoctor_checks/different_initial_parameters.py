@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.partings import Partings, cause_of
-from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.divergence import Partings, cause_of
+from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.recording import Recording
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients, Peers, Update
-from distdoctor.diagnosis.replica_words import by_rank
+from distdoctor.diagnosis.replicas.gradients import Gradients, Peers, Update
+from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

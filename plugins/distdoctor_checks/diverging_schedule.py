@@ -20,10 +20,10 @@ from itertools import groupby
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients
-from distdoctor.diagnosis.loop_exits import exits_around
-from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.replica_words import by_rank, evidence, line_with, sides, which
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
+from distdoctor.diagnosis.source.loop_exits import exits_around
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients, Peers
-from distdoctor.diagnosis.partings import variants_of
-from distdoctor.diagnosis.replica_words import event_site
+from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.replicas.gradients import Gradients, Peers
+from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind, TensorFlag

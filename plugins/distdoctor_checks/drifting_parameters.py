@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.partings import BEFORE, Parting, Partings, cause_of, changed_between_steps
-from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.divergence import BEFORE, Parting, Partings, cause_of, changed_between_steps
+from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

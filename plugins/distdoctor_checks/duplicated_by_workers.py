@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.iterable_data import copies_in_workers, same_streams
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.samples import Pass, SampleOrders
-from distdoctor.diagnosis.streams_of_data import copies_in_workers, same_streams
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

@@ -23,8 +23,8 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.timing import MILLISECOND, Arrivals, RankTimes, Timing
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.timing import MILLISECOND, Arrivals, RankTimes, Timing
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing.timing import timed_job

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.memory import Memory, mib
+from distdoctor.diagnosis.memory.memory import Memory, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankLog, Recording, Site
 from distdoctor.recording.trace.layout import EventKind

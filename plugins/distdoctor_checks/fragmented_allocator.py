@@ -19,7 +19,7 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding
-from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
+from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.recording import Recording
 
 LEAST_SHARE = 0.25  # of what is reserved

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.events import Noted
 from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Cure, Finding, Place
-from distdoctor.diagnosis.memory import MIB, mib
-from distdoctor.diagnosis.noted import Noted
+from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import EventKind

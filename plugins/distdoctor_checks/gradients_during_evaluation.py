@@ -20,8 +20,8 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.memory import Evaluation, Memory, mib
-from distdoctor.diagnosis.rank_guard import statement_at
+from distdoctor.diagnosis.memory.memory import Evaluation, Memory, mib
+from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import EventKind
 

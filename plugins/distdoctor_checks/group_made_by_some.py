@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.group_making import Making
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, by_site, seconds, wait
+from distdoctor.diagnosis.hang.group_making import Making
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind

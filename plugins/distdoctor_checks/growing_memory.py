@@ -25,8 +25,8 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.keeping_line import ADDS, CARRIES, Keeping, keeping_line
-from distdoctor.diagnosis.memory import MIB, Held, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.memory.memory import MIB, Held, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line
 from distdoctor.recording.recording import Recording, Site
 
 LEAST_STEPS = 24  # for what only grows in bytes

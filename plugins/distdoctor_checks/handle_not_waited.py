@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Cure, Finding, Place
-from distdoctor.diagnosis.words import at
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, RankLog, Recording, Site
 from distdoctor.recording.trace.layout import CallFlag, EventKind

@@ -20,13 +20,13 @@ from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.ending import Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
-from distdoctor.diagnosis.out_of_memory import lost_its_worker, shared_memory_in
-from distdoctor.diagnosis.rank_guard import statement_at
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import by_site
+from distdoctor.diagnosis.hang.ending import Ending
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import by_site
+from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
+from distdoctor.diagnosis.memory.oom_message import lost_its_worker, shared_memory_in
+from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.timing import FEWEST, MILLISECOND, Arrivals, Timing
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag, Op
 from distdoctor.testing.timing import Meeting, timed_job

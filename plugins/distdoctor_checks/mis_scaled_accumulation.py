@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients, Update
-from distdoctor.diagnosis.loss_roots import factor_of, reads_as_mean
-from distdoctor.diagnosis.replica_words import text_at
+from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.wording import text_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import UpdateFlag

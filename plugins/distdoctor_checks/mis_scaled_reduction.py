@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import BY_HAND, Gradients, Peers, Update
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, Peers, Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.replica_words import by_rank, evidence, line_with, places, sides, which
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording
 
 

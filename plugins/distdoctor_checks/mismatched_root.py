@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.mismatch import mismatch
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at
+from distdoctor.diagnosis.hang.mismatch import mismatch
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 

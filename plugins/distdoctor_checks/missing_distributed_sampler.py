@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.data.sharing import SameData, same_data
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place, Severity
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.sampler_source import line_at
-from distdoctor.diagnosis.samples import SampleOrders
-from distdoctor.diagnosis.sharing import SameData, same_data
+from distdoctor.diagnosis.source.sampler_calls import line_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

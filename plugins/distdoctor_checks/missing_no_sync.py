@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients, RankGradients, Update
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.timing import Timing
+from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients, Update
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.recording import RankLog, Recording
 from distdoctor.recording.trace.layout import CallFlag, EventKind, Op, UpdateFlag
 from distdoctor.testing.timing import TimedJob, timed_job

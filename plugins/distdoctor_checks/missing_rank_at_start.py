@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.seen_at_start import seen_at_start
-from distdoctor.diagnosis.standstill import Standstill
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import seconds, wait
+from distdoctor.diagnosis.hang.live.at_start import seen_at_start
+from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind

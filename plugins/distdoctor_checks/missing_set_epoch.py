@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.repeated_orders import Repetition, repetitions
-from distdoctor.diagnosis.sampler_source import dataset_name, epoch_variable, inserted_before, sampler_name
-from distdoctor.diagnosis.samples import SampleOrders
+from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_variable, inserted_before, sampler_name
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

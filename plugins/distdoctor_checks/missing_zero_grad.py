@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import UpdateFlag
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.events import Noted
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.noted import Noted
 from distdoctor.recording.recording import Job, Recording, Site
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing.rank_log import LogBuilder

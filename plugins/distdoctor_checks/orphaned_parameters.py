@@ -21,7 +21,7 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.recording import RankLog, Recording, Site
 from distdoctor.recording.trace.layout import EventKind
 

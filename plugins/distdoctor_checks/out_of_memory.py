@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.ending import Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.keeping_line import keeping_line
-from distdoctor.diagnosis.memory import Doing, Memory, RankMemory, Shortage, mib
-from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, Request, request_of
-from distdoctor.diagnosis.rank_guard import statement_at
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import by_site
+from distdoctor.diagnosis.hang.ending import Ending
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import by_site
+from distdoctor.diagnosis.memory.memory import Doing, Memory, RankMemory, Shortage, mib
+from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, Request, request_of
+from distdoctor.diagnosis.source.keeping_line import keeping_line
+from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd, Recording, Site
 from distdoctor.recording.trace.layout import EventKind, Phase

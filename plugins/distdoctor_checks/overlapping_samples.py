@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders
+from distdoctor.diagnosis.data.sharing import Shared, shared_samples
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.samples import Pass, SampleOrders
-from distdoctor.diagnosis.sharing import Shared, shared_samples
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
-from distdoctor.diagnosis.samples import SampleOrders, Together
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

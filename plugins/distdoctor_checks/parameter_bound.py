@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
-from distdoctor.diagnosis.memory import Memory, mib
-from distdoctor.diagnosis.memory_bound import fullest
+from distdoctor.diagnosis.memory.memory import Memory, mib
+from distdoctor.diagnosis.memory.nearly_full import fullest
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import job_on_device
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.rank_guard import statement_at
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, of_variants, short, test_of
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, of_variants, short, test_of
+from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 

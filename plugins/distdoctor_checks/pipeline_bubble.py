@@ -21,8 +21,8 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.timing import MILLISECOND, RankTimes, Timing
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.timing import pipelined_job

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.branches import branch_line
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.replica_words import evidence
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.wording import evidence
+from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

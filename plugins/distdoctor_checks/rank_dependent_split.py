@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, Overlap, Pass, SampleOrders, overlap
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.samples import CERTAIN_DIGITS, Overlap, Pass, SampleOrders, overlap
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.out_of_memory import lost_its_worker, request_of, shared_memory_in
-from distdoctor.diagnosis.rank_guard import statement_at
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, by_site
+from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, by_site
+from distdoctor.diagnosis.memory.oom_message import lost_its_worker, request_of, shared_memory_in
+from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.testing import recording

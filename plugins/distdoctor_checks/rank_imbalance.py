@@ -22,7 +22,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Cure, Finding
-from distdoctor.diagnosis.memory import MIB, Memory, RankMemory, mib
+from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

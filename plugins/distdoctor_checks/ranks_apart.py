@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.edit import out_of_condition
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Cure, Finding
-from distdoctor.diagnosis.loop_exits import left_by
-from distdoctor.diagnosis.rank_guard import ENCLOSES, Guard, guards_at
-from distdoctor.diagnosis.standing import Doing, Standing
-from distdoctor.diagnosis.standstill import Standstill
-from distdoctor.diagnosis.verdict import Verdict
+from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
+from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.source.loop_exits import left_by
+from distdoctor.diagnosis.source.patch import out_of_condition
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op

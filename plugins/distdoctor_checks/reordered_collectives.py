@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, by_site, condition, full, group_words, of_variants, short
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, by_site, condition, full, group_words, of_variants, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 

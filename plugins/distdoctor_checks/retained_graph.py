@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.memory import MIB, Holder, Memory, mib
+from distdoctor.diagnosis.memory.memory import MIB, Holder, Memory, mib
 from distdoctor.recording.recording import Recording, Site
 
 LEAST_BYTES = MIB

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.gradients import Gradients
-from distdoctor.diagnosis.partings import Parting, all_partings, cause_of, noise_of
-from distdoctor.diagnosis.replica_words import evidence, places, sides, which
-from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
+from distdoctor.diagnosis.replicas.divergence import Parting, all_partings, cause_of, noise_of
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind

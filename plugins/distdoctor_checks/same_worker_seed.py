@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders
+from distdoctor.diagnosis.data.worker_rng import Worker, WorkerNoise
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.samples import Pass, SampleOrders
-from distdoctor.diagnosis.worker_noise import Worker, WorkerNoise
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import EventKind

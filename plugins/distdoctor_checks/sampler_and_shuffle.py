@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together
+from distdoctor.diagnosis.facts.events import Noted
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.noted import Noted
-from distdoctor.diagnosis.sampler_source import line_at
-from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
+from distdoctor.diagnosis.source.sampler_calls import line_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.trace.layout import EventKind, PassFlag

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.samples import SampleOrders, Together
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 

@@ -22,12 +22,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.loop_exits import LoopExit, left_by, skipped_by
-from distdoctor.diagnosis.parted_before import is_join
-from distdoctor.diagnosis.program import ADDED, SKIPPED
-from distdoctor.diagnosis.rank_guard import LEAVES
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import (
+from distdoctor.diagnosis.hang.earlier_divergence import is_join
+from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,
     condition,
@@ -39,6 +37,8 @@ from distdoctor.diagnosis.words import (
     short,
     test_of,
 )
+from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
+from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording

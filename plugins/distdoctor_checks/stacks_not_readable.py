@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, WARNING, Cure, Finding
-from distdoctor.diagnosis.standstill import Standstill
+from distdoctor.diagnosis.hang.live.stall import Standstill
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import ProcessStacks

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding
-from distdoctor.diagnosis.standing import Standing, is_held_by_kernel
-from distdoctor.diagnosis.standstill import Standstill, evidence_of
+from distdoctor.diagnosis.hang.live.rank_activity import Standing, is_held_by_kernel
+from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
 from distdoctor.testing.looks import frame, in_collective, looked_at, rank

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.seen_in_backend import seen_in_backend
-from distdoctor.diagnosis.standstill import Standstill
-from distdoctor.diagnosis.two_sides import told_by_backend
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import by_site, full, seconds, short
+from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
+from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
+from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 

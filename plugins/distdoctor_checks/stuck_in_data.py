@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.standing import BUSY_SHARE, Doing, Standing, line_of
-from distdoctor.diagnosis.standstill import Standstill, evidence_of
+from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Doing, Standing, line_of
+from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.stacks import ProcessStacks
 from distdoctor.testing.looks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Confidence, Cure, Finding, Place
-from distdoctor.diagnosis.standing import Doing, Standing
-from distdoctor.diagnosis.standstill import LIKELY, POSSIBLE, Standstill, evidence_of
-from distdoctor.diagnosis.verdict import Verdict
-from distdoctor.diagnosis.wait_for import Wait
-from distdoctor.diagnosis.words import at, by_site, short
+from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
+from distdoctor.diagnosis.hang.live.stall import LIKELY, POSSIBLE, Standstill, evidence_of
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wait_for import Wait
+from distdoctor.diagnosis.hang.wording import at, by_site, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.looks import frame, in_collective, looked_at, rank

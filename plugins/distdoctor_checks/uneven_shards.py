@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.samples import SampleOrders, Together
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.ending import LEFT
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, by_site, full, pairwise, short
+from distdoctor.diagnosis.hang.ending import LEFT
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, by_site, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording

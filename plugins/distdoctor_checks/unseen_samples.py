@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together
+from distdoctor.diagnosis.data.undrawn import Hole, hole_of
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.holes import Hole, hole_of
-from distdoctor.diagnosis.samples import Pass, SampleOrders, Together
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

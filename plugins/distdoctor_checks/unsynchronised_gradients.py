@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.gradients import BY_HAND
-from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.replica_words import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.gradients import BY_HAND
+from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.branches import branch_line
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.left_out import left_out, left_out_last
-from distdoctor.diagnosis.partings import Parting, Partings, cause_of
-from distdoctor.diagnosis.replica_words import evidence, places, which
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import by_site
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import by_site
+from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
+from distdoctor.diagnosis.replicas.wording import evidence, places, which
+from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.budget import VARIABLE, Budget, savings
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding
-from distdoctor.diagnosis.memory import MIB, mib
+from distdoctor.diagnosis.memory.budget import VARIABLE, Budget, savings
+from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import memory_job
 

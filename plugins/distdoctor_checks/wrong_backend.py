@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, RankLog, Recording, Site

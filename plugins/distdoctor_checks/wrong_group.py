@@ -18,12 +18,12 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.collectives import GroupCalls
-from distdoctor.diagnosis.edit import replaced
+from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Cure, Finding
-from distdoctor.diagnosis.standing import line_of
-from distdoctor.diagnosis.verdict import Event, Verdict
-from distdoctor.diagnosis.words import at, of_variants, short
+from distdoctor.diagnosis.hang.live.rank_activity import line_of
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, of_variants, short
+from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.diagnosis.holes import hole_of
-from distdoctor.diagnosis.resumed import compare
-from distdoctor.diagnosis.sample_account import EpochAccount, accounts
-from distdoctor.diagnosis.samples import Pass, SampleOrders, Together, overlap, repeats_within
+from distdoctor.diagnosis.data.resumption import compare
+from distdoctor.diagnosis.data.sample_account import EpochAccount, accounts
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together, overlap, repeats_within
+from distdoctor.diagnosis.data.undrawn import hole_of
 from distdoctor.probe.samples.bitmap_writer import DrawnSets
 from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
 from distdoctor.probe.samples.sample_pass import Pass as Writer

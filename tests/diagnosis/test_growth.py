@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from distdoctor.diagnosis.keeping_line import ADDS, CARRIES, PUTS, keeping_line
-from distdoctor.diagnosis.memory import Memory, mib, slope
-from distdoctor.diagnosis.out_of_memory import DEVICE, HOST, request_of
+from distdoctor.diagnosis.memory.memory import Memory, mib, slope
+from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
+from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Site
 from distdoctor.recording.trace.layout import HolderFlag

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distdoctor.diagnosis.verdict import Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.trace.layout import CallFlag, EventKind
 from distdoctor.testing import Script, recording
 

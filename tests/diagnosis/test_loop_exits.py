@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.loop_exits import exits_around, left_by, skipped_by
+from distdoctor.diagnosis.source.loop_exits import exits_around, left_by, skipped_by
 from distdoctor.recording.recording import Site
 
 SOURCE = """\

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from programs import EXPLAINED_BY, FAULTS, program
 
-from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import Film, recording
 from distdoctor.testing.rank_log import SECOND

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.edit import out_of_condition
-from distdoctor.diagnosis.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
+from distdoctor.diagnosis.source.patch import out_of_condition
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
 
 SOURCE = """\
 import torch.distributed as dist

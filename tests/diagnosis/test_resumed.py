@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from distdoctor.diagnosis.resumed import compare
+from distdoctor.diagnosis.data.resumption import compare
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption, read_resumption
 from distdoctor.testing.samples import sampled_job, share

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from distdoctor.diagnosis.repeated_orders import repetitions
-from distdoctor.diagnosis.replicas import Replicas
-from distdoctor.diagnosis.samples import Pass, SampleOrders, overlap, repeats_within, unseen
-from distdoctor.diagnosis.sharing import same_data, shared_samples
+from distdoctor.diagnosis.data.repeated_orders import repetitions
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders, overlap, repeats_within, unseen
+from distdoctor.diagnosis.data.sharing import same_data, shared_samples
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
 from distdoctor.probe.samples.sample_pass import Pass as Writer
 from distdoctor.probe.writer import Tape, file_name

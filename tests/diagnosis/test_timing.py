@@ -9,8 +9,8 @@ import pytest
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.timing import MILLISECOND, Timing
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.timing import MILLISECOND, Timing
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import Meeting, timed_job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdoctor.diagnosis.two_sides import told_by_backend
+from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending, told
 
 

@@ -10,7 +10,7 @@ import pytest
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
-from distdoctor.diagnosis.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing import LogBuilder, Script, recording

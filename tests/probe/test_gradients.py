@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distdoctor.diagnosis.gradients import Gradients
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.probe.gradients.backwards import roots_of
 from distdoctor.probe.gradients.stream import FREE_SECONDS, LONGEST, SHARE, Tracked
 from distdoctor.recording.recording import Recording

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distdoctor.diagnosis.memory import Memory
+from distdoctor.diagnosis.memory.memory import Memory
 from distdoctor.probe.memory.holders import Look, locals_of
 from distdoctor.probe.memory.host_memory import children, host
 from distdoctor.probe.memory.storages import Storages, categories

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import sample_jobs as jobs
 
+from distdoctor.diagnosis.data.sample_account import accounts
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.diagnosis.sample_account import accounts
-from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag

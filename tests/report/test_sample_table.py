@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from distdoctor.diagnosis.data.sample_account import accounts
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.finding import ERROR, Finding
-from distdoctor.diagnosis.sample_account import accounts
-from distdoctor.diagnosis.samples import SampleOrders
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.report.sample_table import render
 from distdoctor.testing.samples import sampled_job, share

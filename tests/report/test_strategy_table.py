@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from distdoctor.diagnosis.middle import Middle
-from distdoctor.diagnosis.side_by_side import Row, Table
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.strategy_comparison import Row, Table
 from distdoctor.report.strategy_table import answer, render, to_json
 
 

@@ -1,0 +1,1 @@
+"""Whether every rank reads the right data."""

@@ -1,0 +1,57 @@
+"""Iterable data: recognised by what came out, as there are no indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together, common_start
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
+from distdoctor.recording.trace.layout import PassFlag
+
+LEAST_BATCHES = 8  # whose first samples are compared, all of them different: 256 bits of agreement
+
+
+@dataclass(frozen=True, eq=False)
+class SameStream:
+    """Replicas whose batches begin with the same samples, one batch after the other. `batches`: how many were compared."""
+
+    passes: Together
+    replicas: ReplicaSet
+    batches: int
+
+
+def same_streams(orders: SampleOrders, replicas: Replicas) -> Iterator[SameStream]:
+    """Sets of training passes over iterable data in which two or more replicas were handed the same stream."""
+    for together in orders.together():
+        for known in replicas.sets:
+            passes = list(together.among(known.ranks).passes.values())
+            if not together.trains or not all(one.flags & PassFlag.ITERABLE for one in passes):
+                continue
+            same = [one for one in passes[1:] if _agree(passes[0], one) >= LEAST_BATCHES]
+            if same:
+                ranks = [passes[0].rank, *(one.rank for one in same)]
+                batches = min(_agree(passes[0], one) for one in same)
+                yield SameStream(together.among(ranks), known, batches)
+
+
+def _agree(one: Pass, other: Pass) -> int:
+    """With how many different samples both passes begin alike; 0 when they part, or when too little was seen."""
+    n = min(len(one.first), len(other.first))
+    if not n or common_start(one, other) < n:
+        return 0
+    return len(np.unique(one.first[:n]))
+
+
+def copies_in_workers(one: Pass) -> int:
+    """How many different batches came once from each worker; 0 when the workers' streams differ, or when too little was seen.
+
+    torch asks the workers in turns: with W workers that yield one stream, each batch comes W times in a row.
+    """
+    if one.workers < 2 or not one.flags & PassFlag.ITERABLE or one.flags & PassFlag.UNORDERED:
+        return 0
+    rounds = one.first[: len(one.first) // one.workers * one.workers].reshape(-1, one.workers)
+    distinct = len(np.unique(rounds[:, 0])) if len(rounds) else 0
+    return distinct if distinct >= LEAST_BATCHES // 2 and bool((rounds == rounds[:, :1]).all()) else 0

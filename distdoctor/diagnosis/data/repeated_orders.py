@@ -1,0 +1,134 @@
+"""Epochs that repeat the order of the epoch before, although their sampler shuffles."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, Pass, SampleOrders, same_order
+from distdoctor.recording.trace.layout import PassFlag
+
+LEAST_DRAWS = 32  # a live verdict waits for so many, whatever the chance
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Two training passes of one loader with one order. `epoch` counts the training passes of the loader from 0.
+
+    `draws`: how many leading draws were compared, all equal; `digits`: -log10 of the chance of that, over all `ranks`.
+    """
+
+    earlier: Pass
+    later: Pass
+    ranks: tuple[int, ...]
+    epoch: int
+    draws: int
+    digits: float
+
+    @property
+    def chance(self) -> str:
+        """`below 10^-30`; smaller chances are not worth more digits."""
+        return f"below 10^-{min(30, int(self.digits))}"
+
+    @property
+    def told_again(self) -> bool:
+        """set_epoch was called between the two passes, with the value that it had been told before."""
+        more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
+        return more and self.earlier.set_epoch_calls > 0 and self.later.epoch_told == self.earlier.epoch_told
+
+    @property
+    def iterable(self) -> bool:
+        """The data shuffle by themselves, and their samples have no index: batches were compared by their first samples."""
+        return bool(self.later.flags & PassFlag.ITERABLE)
+
+    @property
+    def told_in_vain(self) -> bool:
+        """The epoch was told, another one than before, and the order has not changed."""
+        more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
+        return self.iterable and more and self.later.epoch_told != self.earlier.epoch_told
+
+
+def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
+    """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out."""
+    found: dict[tuple[str, str, int], list[tuple[Pass, Pass, int]]] = defaultdict(list)
+    for rank in orders.by_rank:
+        for passes in orders.by_loader(rank).values():
+            first = _first_repetition([one for one in passes if one.trains])
+            if first is not None:
+                earlier, later, epoch = first
+                found[str(later.loop_line), str(later.made_line), epoch].append(first)
+    for (_, _, epoch), pairs in sorted(found.items(), key=lambda item: item[0][2]):
+        earlier, later, _ = pairs[0]
+        digits = sum(_digits(before, one) for before, one, _ in pairs)
+        if digits >= CERTAIN_DIGITS:
+            ranks = tuple(one.rank for _, one, _ in pairs)
+            yield Repetition(earlier, later, ranks, epoch, _compared(earlier, later), digits)
+
+
+def _first_repetition(passes: list[Pass]) -> tuple[Pass, Pass, int] | None:
+    for place in range(1, len(passes)):
+        earlier, later = passes[place - 1], passes[place]
+        if not _repeats(earlier, later):
+            continue
+        if earlier.exhausted or (place > 1 and _repeats(passes[place - 2], earlier)):
+            return earlier, later, _epoch(passes, place)
+    return None
+
+
+def _epoch(passes: list[Pass], place: int) -> int:
+    """Which training epoch of its loader this is, from 0; passes that the ring has forgotten are counted."""
+    return place + passes[0].number - 1 if passes[0].number > 1 else place
+
+
+def _digits(earlier: Pass, later: Pass) -> float:
+    """-log10 of the chance of such a repetition; of iterable data, that of different batches in one order of all they have."""
+    n = _compared(earlier, later)
+    if later.flags & PassFlag.ITERABLE:
+        return math.lgamma(len(np.unique(later.first[:n])) + 1) / math.log(10)
+    return later.chance_digits(n)
+
+
+def _repeats(earlier: Pass, later: Pass) -> bool:
+    """Whether `later`, begun when `earlier` was over, shuffles and draws in its order all the same."""
+    interleaved = earlier.exhausted and earlier.ended_ns > later.started_ns
+    if interleaved or later.flags & PassFlag.REPLACEMENT:
+        return False
+    if not (_stream_should_differ(earlier, later) if later.flags & PassFlag.ITERABLE else _should_differ(later)):
+        return False
+    if earlier.optimizer != later.optimizer:
+        return False  # another training in the same process begins as the one before it began
+    if earlier.length != later.length or earlier.data.digest != later.data.digest:
+        return False
+    n = _compared(earlier, later)
+    enough = n >= LEAST_DRAWS or (later.exhausted and n == later.drawn)
+    return n > 1 and enough and same_order(earlier, later)
+
+
+def _compared(earlier: Pass, later: Pass) -> int:
+    return min(len(earlier.first), len(later.first))
+
+
+def _stream_should_differ(earlier: Pass, later: Pass) -> bool:
+    """Iterable data that can be told the epoch and say that they shuffle; or that have a seed, and no new epoch was told to them.
+
+    Those that only have a seed may use it for something else, whatever they are told.
+    """
+    if not later.flags & PassFlag.TELLABLE or later.shuffles is False or later.flags & PassFlag.UNORDERED:
+        return False
+    told_anew = later.set_epoch_calls > earlier.set_epoch_calls and later.epoch_told != earlier.epoch_told
+    return later.shuffles is True or (later.seed >= 0 and not told_anew)
+
+
+def _should_differ(one: Pass) -> bool:
+    """A sampler that is told the epoch and says that it shuffles; one that does not say shuffles if its order looks so."""
+    told_epochs = one.num_replicas > 0 or one.set_epoch_calls > 0 or "Distributed" in one.sampler
+    if not told_epochs or one.shuffles is False:
+        return False
+    if one.shuffles:
+        return True
+    steps = np.diff(one.first.astype(np.int64))
+    return len(steps) > 1 and float((steps < 0).mean()) > 0.25

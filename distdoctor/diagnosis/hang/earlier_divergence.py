@@ -1,0 +1,94 @@
+"""Where ranks parted before anything showed it: calls of equal size that one of them issued from another line.
+
+A rank that leaves out, or adds, a sum of one number is answered by the next sum of one number. Sizes that disagree come later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from distdoctor.diagnosis.hang.alignment import OPERATION, Divergence, Variant
+from distdoctor.diagnosis.hang.program import Program, symbol
+from distdoctor.diagnosis.source.rank_guard import statement_at
+from distdoctor.recording.recording import Call, Site
+
+FURTHEST_JOINED = 4096  # calls that ranks may issue after the first one has run out of inputs
+FURTHEST = 8  # calls back; a routine in which lines differ between ranks all the time has no such beginning
+_JOIN = re.compile(r"^\s*with\b.*\b[Jj]oin\(")
+
+
+def where_lines_part(parted: Divergence) -> Divergence:
+    """The divergence at the first of the equal calls before it whose lines differ, where one side alone left its own routine."""
+    if len(parted.variants) != 2:
+        return parted
+    beginning = parted.number
+    for number, calls in _before(parted, FURTHEST):
+        if calls[0].site == calls[1].site:
+            break
+        beginning = number
+    first = _at(parted, beginning) if beginning < parted.number else None
+    if first is None or not all(len({call.site for call in variant.calls}) == 1 for variant in first.variants):
+        return parted
+    usual, odd = first.variants
+    strays = [_strays(parted, mine.call, other.call) for mine, other in ((usual, odd), (odd, usual))]
+    return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
+
+
+def _strays(parted: Divergence, mine: Call, other: Call) -> bool:
+    """Whether a rank always issued what the other side did at this point, and this time something else."""
+    expected = Program.of(parted.group.tracks[mine.rank].timeline, mine.seq).expected()
+    return expected is not None and expected == symbol(other) != symbol(mine)
+
+
+def not_joined(parted: Divergence, sources: Mapping[str, str]) -> tuple[Divergence, Variant, Variant] | None:
+    """(where, who issued, who answered): the first call of the user's own that met one of `with model.join()`.
+
+    join() stands in for the reductions of its model; any other collective inside the block is answered by one of those.
+    """
+    calls = [variant.call for variant in parted.variants]
+    if len(calls) != 2 or not any(is_join(sources, call.site) for call in calls):
+        return None
+    found: tuple[int, int] | None = None  # (number, variant that issued)
+    for number, pair in chain([(parted.number, calls)], _before(parted, FURTHEST_JOINED)):
+        for mine in (0, 1):
+            line = statement_at(sources.get(pair[mine].site.path, ""), pair[mine].site.line)
+            if is_join(sources, pair[1 - mine].site) and f"{pair[mine].op.word}(" in line:
+                found = number, mine
+        if not any(is_join(sources, call.site) for call in pair):
+            break
+    if found is None:
+        return None
+    moved = parted if found[0] == parted.number else _at(parted, found[0])
+    return None if moved is None else (moved, moved.variants[found[1]], moved.variants[1 - found[1]])
+
+
+def is_join(sources: Mapping[str, str], site: Site) -> bool:
+    """Whether the line is that of a `with model.join():` or `with Join([...]):`."""
+    lines = sources.get(site.path, "").splitlines()
+    return 0 < site.line <= len(lines) and bool(_JOIN.match(lines[site.line - 1]))
+
+
+def _before(parted: Divergence, furthest: int) -> Iterator[tuple[int, list[Call]]]:
+    """The numbers before, backwards, each with the call of one rank per variant, as far as these remember."""
+    tracks = [parted.group.tracks[variant.call.rank] for variant in parted.variants]
+    for number in range(parted.number - 1, max(0, parted.number - 1 - furthest), -1):
+        calls = [call for track in tracks if (call := track.call(number)) is not None]
+        if len(calls) < len(tracks):
+            return
+        yield number, calls
+
+
+def _at(parted: Divergence, number: int) -> Divergence | None:
+    """The same variants at another number; None when one of the ranks has forgotten it."""
+    tracks = parted.group.tracks
+    variants = []
+    for variant in parted.variants:
+        calls = tuple(call for rank in variant.ranks if (call := tracks[rank].call(number)) is not None)
+        if len(calls) < len(variant.calls):
+            return None
+        variants.append(Variant(calls))
+    entered = [min(tracks[c.rank].timeline.wall(c.entered_ns) for c in variant.calls) for variant in variants]
+    return replace(parted, number=number, variants=tuple(variants), differs=OPERATION, at_ns=sorted(entered)[1])

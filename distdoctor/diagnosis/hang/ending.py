@@ -1,0 +1,159 @@
+"""How each rank ended, and whether by itself: the first one to go is the cause, those that fail for lack of a peer are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import EventKind
+
+# Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
+_FOR_LACK_OF_A_PEER = re.compile(
+    r"""
+    Connection\ (closed|reset)\ by\ peer | Connection\ refused | Broken\ pipe | Software\ caused\ connection\ abort
+    | Timed\ out\ waiting | Application\ timeout | wait\ timeout | Socket\ Timeout | timed\ out\ after
+    | Watchdog\ caught\ collective | NCCL\ (error|communicator\ was\ aborted) | ncclRemoteError | ncclSystemError
+    | DistBackendError | DistNetworkError | DistStoreError | monitoredBarrier | failed\ to\ pass\ monitored
+    | gloo::(IoException|TimeoutException) | \[.*gloo/transport/ | op\.preamble\.length | sendBytes\ failed | recvValue\ failed
+    | Rank\ \d+\ (successfully\ reached|failed\ to)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass monitored|Watchdog caught")
+_BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
+GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
+SIGABRT, SIGKILL = 6, 9
+
+RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a rank ended. `how`: it RAISED, was SIGNALLED, LEFT in order (0), EXITED with another code, WAS ENDED by the launcher,
+    or VANISHED: nobody saw its end, its log stops, and others lost it.
+
+    `words` are the exception's; `victim`: it failed because of another rank, as far as its own words go. `at_ns` is wall time.
+    """
+
+    rank: int
+    how: str
+    at_ns: int
+    words: str = ""
+    site: Site = field(default_factory=Site)
+    exit_code: int | None = None
+    signal: int = 0
+    victim: bool = False
+    traceback: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """It failed by itself, and nobody asked it to."""
+        return self.how in (RAISED, SIGNALLED, EXITED, VANISHED) and not self.victim
+
+    @property
+    def timed_out(self) -> bool:
+        """It gave up waiting for a peer, which need not have been gone."""
+        return self.victim and bool(_TIMED_OUT.search(self.words))
+
+    @property
+    def kind(self) -> str:
+        """`ValueError`; "" without an exception."""
+        return self.words.partition(":")[0].rpartition(".")[2]
+
+
+def endings(facts: Collectives) -> dict[int, Ending]:
+    """How those ranks ended whose end is certain."""
+    recording = facts.recording
+    found = {}
+    trouble_ns = _first_trouble_ns(facts)
+    for rank in sorted(recording.ranks.keys() | recording.job.ends.keys()):
+        ending = _ending(facts, rank, facts.timelines.get(rank), trouble_ns)
+        if ending is not None:
+            found[rank] = ending
+    if not recording.job.running and not recording.missing and any(ending.victim for ending in found.values()):
+        silent = [rank for rank in recording.ranks if rank not in found]
+        first = min((e for e in found.values() if e.victim), key=lambda e: e.at_ns)
+        if len(silent) == 1 and not first.timed_out and not any(ending.is_failure for ending in found.values()):
+            timeline = facts.timelines[silent[0]]
+            found[silent[0]] = Ending(silent[0], VANISHED, timeline.wall(timeline.last_ns))
+    return found
+
+
+def _first_trouble_ns(facts: Collectives) -> int:
+    """When the first rank failed, on the wall clock; 0 when none did."""
+    ends = facts.recording.job.ends
+    times = []
+    for rank, timeline in facts.timelines.items():
+        times += [timeline.wall(at) for at, *_ in timeline.events(EventKind.EXCEPTION)]
+        end = ends.get(rank)
+        if end is not None and end.at_ns and not end.ended_by_launcher and (end.exit_code or end.signal):
+            times.append(timeline.wall(end.at_ns))
+    return min(times, default=0)
+
+
+def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:
+    recording = facts.recording
+    end = recording.job.ends.get(rank)
+    exiting = next(timeline.events(EventKind.EXITING), None) if timeline else None
+    raised = _exception(timeline) if timeline else None
+    # Without a log the clock of the only host there is; on several hosts its time stays unknown.
+    clock = timeline or (next(iter(facts.timelines.values()), None) if facts.one_host else None)
+    offset = clock.log.monotonic_to_wall_ns if clock else 0
+    at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
+    if raised is not None and timeline is not None:
+        at, words, traceback, site = raised
+        victim = bool(_FOR_LACK_OF_A_PEER.search(words)) and _was_waiting(timeline)
+        code = end.exit_code if end else None
+        if words.startswith(_BY_THE_USER):
+            return Ending(rank, ENDED, timeline.wall(at), words, site, code)
+        return Ending(rank, RAISED, timeline.wall(at), words, site, code, victim=victim, traceback=traceback)
+    # The interpreter takes a while to go down: the launcher's signal may meet a rank that has left before anything else happened.
+    if exiting is not None and timeline is not None and not exiting[4] and _left_at(timeline, exiting[0]) < trouble_ns:
+        code = end.exit_code if end is not None and not end.ended_by_launcher else None
+        if not code:
+            return Ending(rank, LEFT, timeline.wall(exiting[0]), exit_code=code)
+    if end is not None:
+        if end.ended_by_launcher:
+            return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)
+        if end.signal:
+            aborted = end.signal == SIGABRT and timeline is not None and timeline.failed_call is not None
+            return Ending(rank, SIGNALLED, at_ns, exit_code=end.exit_code, signal=end.signal, victim=aborted)
+        if end.exit_code:
+            # What it said last is lost with its log: it may as well have failed for lack of a peer.
+            return Ending(rank, EXITED, at_ns, exit_code=end.exit_code, victim=timeline is None)
+        if end.exit_code == 0:
+            return Ending(rank, LEFT, at_ns, exit_code=0)
+    if exiting is not None and timeline is not None:
+        patience = GRACE_NS if recording.job.running and rank not in recording.job.ends else 0
+        if recording.job.read_at_ns - exiting[0] >= patience or not recording.job.running:
+            return Ending(rank, EXITED if exiting[4] else LEFT, timeline.wall(exiting[0]))
+    if end is not None:
+        return Ending(rank, ENDED, at_ns)
+    return None
+
+
+def _left_at(timeline: Timeline, exiting_ns: int) -> int:
+    """When a rank that went down in order had said goodbye to its groups, on the wall clock."""
+    last = timeline.last_call.entered_ns if timeline.last_call else 0
+    farewells = [at for at, group, *_ in timeline.events(EventKind.GROUP_DESTROYED) if at > last and not group]
+    return timeline.wall(min([exiting_ns, *farewells]))
+
+
+def _exception(timeline: Timeline) -> tuple[int, str, str, Site] | None:
+    for at, words, traceback, site, _ in timeline.events(EventKind.EXCEPTION):
+        return at, words, traceback, site
+    return None
+
+
+def _was_waiting(timeline: Timeline) -> bool:
+    """Whether the exception can have come out of a communication: a rank that has issued no call fails for its own reasons."""
+    return timeline.last_call is not None or bool(len(timeline.log.events))
+
+
+def failures(found: dict[int, Ending]) -> Iterator[Ending]:
+    """The ranks that failed by themselves, the first one first."""
+    yield from sorted((e for e in found.values() if e.is_failure), key=lambda e: (e.at_ns or 1 << 63, e.rank))

@@ -1,0 +1,136 @@
+"""Groups under construction: who is inside new_group, and who was needed there and passed by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.trace.layout import EventKind, ranks_of
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    """One call of new_group. `members` are as the caller gave them ("": all ranks); `is_local`: only the members call it
+    (use_local_synchronization); `done_ns` 0: the call has not come back.
+
+    Members connect to each other inside the call, so they wait for one another. The others come back at once (torch 2.11-2.15
+    without TORCH_DIST_INIT_BARRIER=1), but they have counted the group: its name is the number of groups made so far.
+    """
+
+    rank: int
+    members: str
+    site: Site
+    begun_ns: int
+    done_ns: int
+    is_local: bool
+
+    def needs(self, rank: int) -> bool:
+        return not self.members or rank in ranks_of(self.members)
+
+
+@dataclass(frozen=True)
+class Making:
+    """One rank's calls of new_group, in order."""
+
+    timeline: Timeline
+
+    @cached_property
+    def calls(self) -> tuple[NewGroup, ...]:
+        log = self.timeline.log
+        rows = log.events[log.events["kind"] == EventKind.NEW_GROUP_BEGUN]
+        return tuple(
+            NewGroup(
+                log.rank,
+                log.text(int(row["text"])),
+                log.site(row["site"]),
+                int(row["at_ns"]),
+                int(row["b"]),
+                bool(row["a"]),
+            )
+            for row in rows
+        )
+
+    @property
+    def inside(self) -> NewGroup | None:
+        """The call that the rank sits in. Collectives that new_group itself issues are no sign of having left it."""
+        last = self.calls[-1] if self.calls else None
+        return last if last is not None and not last.done_ns else None
+
+    def shared_with(self, rank: int) -> tuple[str, ...]:
+        """The groups for which this rank and another one have to come together, in the order of this one's calls."""
+        return tuple(call.members for call in self.calls if call.needs(rank))
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """Ranks are `inside` new_group, and `absent` ones have not come there, or have come there after another number of groups
+    (`miscounted`). `odd`: the fewer of the two; `instead` are the calls in which absent ones wait for ranks inside, which proves
+    that neither can go on."""
+
+    inside: tuple[NewGroup, ...]
+    absent: tuple[int, ...]
+    instead: tuple[Call, ...] = ()
+    miscounted: bool = False
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Those who are fewer did something else than the job; of equals, those who stayed away."""
+        makers = tuple(call.rank for call in self.inside)
+        return makers if len(makers) < len(self.absent) else self.absent
+
+    @property
+    def is_proven(self) -> bool:
+        return bool(self.instead)
+
+
+def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | None:
+    """The new_group that some ranks sit in without others; None when there is none."""
+    making = {rank: Making(timeline) for rank, timeline in living.items()}
+    inside = {rank: made.inside for rank, made in making.items() if made.inside is not None}
+    if not inside:
+        return None
+    first = min(inside, key=lambda rank: (-len(making[rank].calls), rank))
+    makers = tuple(call for call in inside.values() if call.members == inside[first].members)
+    absent = tuple(
+        rank
+        for rank in sorted(living)
+        if rank not in {call.rank for call in makers}
+        and makers[0].needs(rank)
+        and _is_behind(making[rank], making[makers[0].rank])
+    )
+    if not absent:
+        return _miscounted(makers, making)
+    held = {call.rank for call in makers if not living[call.rank].many_threads}
+    return Stalled(makers, absent, tuple(call for rank in absent for call in _waits_for(facts, living[rank], held)))
+
+
+def _miscounted(makers: tuple[NewGroup, ...], making: Mapping[int, Making]) -> Stalled | None:
+    """Everybody is inside, but some have made fewer groups before: they look for the others under another name."""
+    counts = {call.rank: sum(not one.is_local for one in making[call.rank].calls) for call in makers}
+    usual = max(counts.values(), key=lambda n: (list(counts.values()).count(n), n), default=0)
+    odd = tuple(rank for rank, count in sorted(counts.items()) if count != usual)
+    inside = tuple(call for call in makers if call.rank not in odd)
+    return Stalled(inside, odd, miscounted=True) if odd and not makers[0].is_local else None
+
+
+def _is_behind(other: Making, maker: Making) -> bool:
+    """Whether a rank has yet to enter the group that another one is inside, or makes others first."""
+    mine, theirs = other.shared_with(maker.timeline.rank), maker.shared_with(other.timeline.rank)
+    return mine[: len(theirs)] != theirs
+
+
+def _waits_for(facts: Collectives, timeline: Timeline, ranks: set[int]) -> tuple[Call, ...]:
+    """The calls of a rank that cannot end before one of these ranks has issued its own."""
+    if timeline.many_threads:
+        return ()
+    found = []
+    for call in timeline.sitting:
+        group = facts.group_of(call)
+        lacking = {r for r in ranks if group is not None and r in group.tracks and group.tracks[r].count < call.number}
+        if lacking:
+            found.append(call)
+    return tuple(found)

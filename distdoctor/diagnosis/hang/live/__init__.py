@@ -1,0 +1,1 @@
+"""What stacks and counters of a running job tell."""

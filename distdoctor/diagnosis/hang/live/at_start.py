@@ -1,0 +1,97 @@
+"""A job that does not begin, told from its stacks: who is in init_process_group, and where those are that have not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Cure, Finding
+from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
+from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.recording.rank_set import named
+
+STARTING_SECONDS = 20.0  # importing torch and a first look at the devices, on a slow file system
+
+
+def seen_at_start(standstill: Standstill) -> Iterator[Finding]:
+    """What the stacks say about ranks (or agents of other nodes) that have not come."""
+    if not standstill.stacks.ranks:
+        yield from _waiting_launcher(standstill)
+    came = list(standstill.of_kind(Doing.INIT))
+    late = [s for s in standstill.standings.values() if s.doing is not Doing.INIT]
+    if not came or not _waited_enough(came, late, standstill):
+        return
+    elsewhere = standstill.stacks.elsewhere
+    missing = tuple(sorted([*(s.rank for s in late), *elsewhere]))
+    if not missing or any(standstill.is_moving(s) for s in late):
+        return
+    yield Finding(
+        title=f"{'has' if len(missing) == 1 else 'have'} not come to {came[0].call}, "
+        f"where {named(s.rank for s in came)} {'waits' if len(came) == 1 else 'wait'}",
+        ranks=missing,
+        confidence=POSSIBLE if elsewhere else LIKELY,
+        place=late[0].site if late and late[0].site else came[0].site,
+        places=standstill.places(*late),
+        evidence={
+            "arrived": [s.rank for s in came],
+            "missing": list(missing),
+            "no process here": list(standstill.stacks.absent),
+            "on other hosts": list(elsewhere),
+        },
+        why=_why(late, standstill),
+        cures=(Cure("start-every-rank", change=_change(late, missing, standstill)),),
+    )
+
+
+def _waited_enough(came: list[Standing], late: list[Standing], standstill: Standstill) -> bool:
+    """Whether this is no ordinary start. The store is asked again every few milliseconds, so whoever waits for it is never still:
+    what counts is how long those stand still that are late, or else the age of the processes that came."""
+    patience = standstill.stacks.patience_seconds
+    there = [s for s in late if s.process is not None]
+    if there:
+        return all(standstill.exceeds_patience(s.still_seconds) for s in there)
+    return max(s.process.age_seconds for s in came if s.process is not None) >= patience + STARTING_SECONDS
+
+
+def _why(late: list[Standing], standstill: Standstill) -> str:
+    parts = []
+    if standstill.stacks.absent:
+        parts.append(f"{named(standstill.stacks.absent)} should run on this host and has no process")
+    parts += [f"rank {s.rank} {s.words}" for s in late if s.process is not None][:3]
+    if standstill.stacks.elsewhere:
+        parts.append(f"{named(standstill.stacks.elsewhere)} would be on other hosts: run distdoctor hang-dump there")
+    return "; ".join(parts)
+
+
+def _change(late: list[Standing], missing: tuple[int, ...], standstill: Standstill) -> str:
+    there = [s for s in late if s.process is not None and s.site]
+    if there:
+        where = f"{there[0].site.path.rpartition('/')[2]}:{there[0].site.line}"
+        return f"let {named(missing)} reach init_process_group: move what it does at {where} behind it"
+    if standstill.stacks.elsewhere:
+        return f"start {named(missing)} on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+    return f"start {named(missing)}, or start the others with a WORLD_SIZE that leaves it out"
+
+
+def _waiting_launcher(standstill: Standstill) -> Iterator[Finding]:
+    """torchrun itself waits: the agents of other nodes have not come."""
+    launcher = standstill.stacks.launcher
+    main = launcher.main if launcher is not None else None
+    there = (
+        main.inside("", "next_rendezvous", "_rendezvous", "_next_rendezvous", "rendezvous")
+        if main is not None
+        else None
+    )
+    if launcher is None or there is None or not standstill.exceeds_patience(launcher.still_seconds):
+        return
+    yield Finding(
+        title=f"torchrun (pid {launcher.pid}) has started no rank: its rendezvous waits for the other nodes",
+        confidence=LIKELY,
+        evidence={"pid": launcher.pid, "command": launcher.command},
+        why=f"its stack is in {there.function}, and no rank exists on this host",
+        cures=(
+            Cure(
+                "start-every-rank",
+                change="start torchrun on every node with the same --nnodes, --rdzv-id and --rdzv-endpoint",
+            ),
+        ),
+    )

@@ -1,0 +1,116 @@
+"""Everybody in the same call, told from outside: nobody is missing, and it does not complete, or the network is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Cure, Finding
+from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
+from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.trace.layout import Op
+
+AT_WORK = 0.05  # of a core: threads that move bytes take more
+
+
+def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> Iterator[Finding]:
+    """Only possible from stacks alone: a rank that is a call behind looks the same from outside. A recording counts the calls."""
+    if standstill.cut:
+        yield _cut(standstill)
+        return
+    standings = list(standstill.standings.values())
+    calls = {(s.call, s.site, _numbers(s)) for s in standings}
+    together = len(calls) == 1 and all(s.doing in (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE) for s in standings)
+    alone = len(standings) + len(standstill.stacks.elsewhere) < 2
+    if alone or not together or standings[0].op in (Op.SEND, Op.RECV):
+        return
+    if not standstill.exceeds_patience(standstill.waited_seconds):
+        return
+    if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
+        return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
+    elsewhere, first = standstill.stacks.elsewhere, standings[0]
+    whom = "all ranks of this host" if elsewhere else "all"
+    what = "wait for the same handle" if first.doing is Doing.HANDLE else f"are in {first.call or 'the same call'}"
+    counted = verdict is not None and not elsewhere and _have_issued_the_same(verdict)
+    yield Finding(
+        title=f"{whom} {what}{standstill.how_long(first)}, and it does not complete",
+        ranks=tuple(s.rank for s in standings),
+        confidence=LIKELY if counted else POSSIBLE,
+        place=first.site,
+        places=standstill.places(),
+        evidence={
+            "operation": first.call,
+            "waited seconds": standstill.waited_seconds,
+            "ranks on other hosts": list(elsewhere),
+        },
+        why="every member of every group has issued the same calls, and none of them moves: it is not the program"
+        if counted
+        else _why(standings, elsewhere),
+        cures=(
+            *(() if counted else (Cure("record-the-job", change=_RECORD),)),
+            Cure("gather-backend-evidence"),
+        ),
+    )
+
+
+_RECORD = "start it with distdoctor run, which names the first call that differs"
+
+
+def _cut(standstill: Standstill) -> Finding:
+    """The kernel of one rank sends the same bytes again and again, and the other end does not acknowledge them."""
+    rank, link = max(standstill.cut, key=lambda found: (found[1].resent, found[1].unacknowledged, -found[0]))
+    where = f"rank {link.peer} ({link.address})" if link.peer >= 0 else f"{link.address}, on another host"
+    return Finding(
+        title=f"the connection from rank {rank} to {where} is dead: the same bytes were sent {link.resent} times again and never "
+        "acknowledged",
+        ranks=tuple(sorted({one for number, other in standstill.cut for one in (number, other.peer) if one >= 0})),
+        confidence=LIKELY if link.peer >= 0 else POSSIBLE,
+        place=standstill.standings[rank].site,
+        places=standstill.places(standstill.standings[rank]),
+        evidence={
+            "connections": [
+                {"rank": number, "to": other.peer if other.peer >= 0 else None, "address": other.address}
+                | {"bytes unacknowledged": other.unacknowledged, "sent again": other.resent}
+                for number, other in standstill.cut
+            ],
+            "waited seconds": standstill.waited_seconds,
+        },
+        why=f"{standstill.who_waits}; {link.unacknowledged:,} bytes wait in the kernel of rank {rank}: the network drops them "
+        "or their acknowledgements, or the other host is down",
+        cures=(
+            Cure(
+                "gather-backend-evidence",
+                change=f"ss -tinp dst {link.address.rpartition(':')[0]}; ip -s link; iptables -nvL: here and at the other end",
+            ),
+        ),
+    )
+
+
+def _have_issued_the_same(verdict: Verdict) -> bool:
+    """Whether the members of each group have issued equally many calls."""
+    groups = verdict.facts.groups
+    return bool(groups) and not any(group.unseen or len(set(group.counts.values())) > 1 for group in groups)
+
+
+def _why(standings: Sequence[Standing], elsewhere: tuple[int, ...]) -> str:
+    if elsewhere:
+        return (
+            f"{named(elsewhere)} would be on other hosts, and the cause may be there: run distdoctor hang-dump on each"
+        )
+    if standings[0].doing is Doing.HANDLE:
+        return (
+            "nobody is missing; which operations the handles are of the stacks do not show: another one on one rank looks the "
+            "same (distdoctor run records them)"
+        )
+    if any(standing.names_a_group for standing in standings):
+        return (
+            "nobody is missing; the call was given a group, and whether it is the same group on every rank the stacks do not "
+            "show: ranks that enter two groups in different order look like this (distdoctor run records it)"
+        )
+    return "nobody is missing; whether one rank is a call behind the stacks do not show (distdoctor run records it)"
+
+
+def _numbers(standing: Standing) -> tuple[tuple[str, str], ...]:
+    """The arguments that can be compared between processes: numbers, not addresses."""
+    return tuple((k, v) for k, v in sorted(standing.arguments.items()) if v.lstrip("-").isdigit())

@@ -1,0 +1,149 @@
+"""Whether a running job stands still, and because of whom: from the stacks of its ranks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_address
+from typing import ClassVar, Self
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
+from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing, is_held_by_kernel, standing_of
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
+
+# Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
+QUIET_BYTES = 64 * 1024
+FIRST_FREE_PORT = 1024  # gloo and NCCL take ports that the kernel gives out; those below belong to services (RFC 6335)
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """The fact that checks on stacks ask for."""
+
+    streams: ClassVar[frozenset[str]] = frozenset()
+    recording: Recording
+    stacks: Stacks
+    standings: dict[int, Standing]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        """NotApplicable: nobody has looked at the processes."""
+        if not recording.stacks:
+            raise NotApplicable("no stacks were taken (distdoctor hang-dump takes them from a running job)")
+        found = {rank: standing_of(seen, recording.sources) for rank, seen in recording.stacks.ranks.items()}
+        return cls(recording, recording.stacks, found)
+
+    @cached_property
+    def waiting(self) -> tuple[Standing, ...]:
+        """The ranks that only other ranks can let go on."""
+        return tuple(s for s in self.standings.values() if s.waits_for_ranks)
+
+    @cached_property
+    def waited_seconds(self) -> float | None:
+        """How long the most patient rank has been waiting for others; None when the kernel does not tell, 0 when nobody waits."""
+        times = [s.still_seconds for s in self.waiting if s.doing is not Doing.INIT or s.still_seconds]
+        known = [time for time in times if time is not None]
+        return max(known) if known else (None if times else 0.0)
+
+    @cached_property
+    def others(self) -> tuple[Standing, ...]:
+        """The ranks that others may wait for: they are in no communication."""
+        return tuple(s for s in self.standings.values() if not s.waits_for_ranks)
+
+    @cached_property
+    def cut(self) -> tuple[tuple[int, Link], ...]:
+        """(rank, connection) of every dead connection between ranks, when somebody has waited for long."""
+        if not self.waiting or not self.exceeds_patience(self.waited_seconds):
+            return ()
+        return tuple(
+            (rank, link)
+            for rank, process in self.stacks.processes()
+            for link in process.links
+            if link.peer >= 0 or (self.stacks.elsewhere and _may_be_a_rank(link))
+        )
+
+    def of_kind(self, *kinds: Doing) -> Iterable[Standing]:
+        return (standing for standing in self.standings.values() if standing.doing in kinds)
+
+    def is_moving(self, standing: Standing) -> bool:
+        """Whether a rank is at work: its stack changes, it computes outside the GIL, or it reads and writes."""
+        process = standing.process
+        if process is None or process.is_stopped:
+            return False
+        computes = standing.is_busy and not process.held_gil
+        return process.moved or computes or process.bytes_moved > QUIET_BYTES
+
+    def is_stuck(self, standing: Standing) -> bool:
+        """Whether a rank that waits for nobody has stood still for longer than patience allows."""
+        if standing.process is None or self.is_moving(standing):
+            return False
+        return self.exceeds_patience(standing.still_seconds) or self.exceeds_patience(self.waited_seconds)
+
+    def exceeds_patience(self, seconds: float | None) -> bool:
+        """None is what a kernel says that does not tell when a thread last ran: then the samples alone decide."""
+        return seconds is None or seconds >= self.stacks.patience_seconds
+
+    def confidence(self, *standings: Standing) -> Confidence:
+        """How sure a verdict on a rank that stands still is: nobody sees from outside whether it would have gone on."""
+        seconds = [s.still_seconds for s in (*standings, *self.waiting)]
+        return POSSIBLE if all(one is None for one in seconds) else LIKELY
+
+    def how_long(self, standing: Standing) -> str:
+        """` for 43 s`, "" when that is unknown."""
+        known = [s for s in (standing.still_seconds, self.waited_seconds) if s]
+        return f" for {max(known):.0f} s" if known and max(known) >= 1 else ""
+
+    def places(self, *first: Standing) -> tuple[Place, ...]:
+        """Where every rank is, `first` ones first, ranks at the same line with the same words together."""
+        rows: dict[tuple[Site, str], list[int]] = {}
+        rest = [standing for standing in self.standings.values() if standing not in first]
+        for standing in (*first, *rest):
+            rows.setdefault((standing.site, standing.words), []).append(standing.rank)
+        return tuple(Place(site, tuple(ranks), words) for (site, words), ranks in rows.items())
+
+    @property
+    def who_waits(self) -> str:
+        """`ranks 0,2-3 wait in all_reduce`; "" when nobody does."""
+        from distdoctor.recording.rank_set import named
+
+        if not self.waiting:
+            return ""
+        ranks = [standing.rank for standing in self.waiting]
+        calls = sorted({standing.words.removeprefix("waits ") for standing in self.waiting})
+        return f"{named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} {calls[0] if len(calls) == 1 else 'for it'}"
+
+    @property
+    def explained(self) -> frozenset[int]:
+        """Ranks whose standstill has a cause outside their own code: stopped, held by the kernel, gone."""
+        return frozenset(
+            s.rank
+            for s in self.standings.values()
+            if s.doing in (Doing.STOPPED, Doing.GONE, Doing.UNREADABLE)
+            or (s.process is not None and is_held_by_kernel(s.process))
+        )
+
+
+def _may_be_a_rank(link: Link) -> bool:
+    """Whether the other end can be a rank of another host, rather than a service: storage, a dashboard, a name server."""
+    host, _, port = link.address.rpartition(":")
+    return not ip_address(host.strip("[]")).is_global and int(port) >= FIRST_FREE_PORT
+
+
+def evidence_of(process: ProcessStacks | None) -> dict[str, object]:
+    """The numbers about one process."""
+    if process is None:
+        return {}
+    found: dict[str, object] = {"pid": process.pid, "state": process.state, "cpu": f"{process.cpu_share:.0%} of a core"}
+    if process.still_seconds is not None:
+        found["last ran"] = f"{process.still_seconds:.1f} s ago"
+    if process.wchan:
+        found["kernel function"] = process.wchan
+    if process.held_gil:
+        found["holds the GIL"] = True
+    return found
+
+
+__all__ = ["CERTAIN", "LIKELY", "POSSIBLE", "Standstill", "evidence_of"]

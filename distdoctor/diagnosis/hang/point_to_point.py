@@ -1,0 +1,125 @@
+"""Sends and receives, matched as torch matches them: per sender, receiver and tag, in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import Op
+
+Lane = tuple[str, int, int]  # group, sender, receiver; the receiver's receives from anybody have sender -1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All that was sent and received, by lane, in the order of issue."""
+
+    facts: Collectives
+    sends: dict[Lane, list[Call]]
+    receives: dict[Lane, list[Call]]
+
+    @classmethod
+    def of(cls, facts: Collectives) -> Pairs:
+        sends: dict[Lane, list[Call]] = defaultdict(list)
+        receives: dict[Lane, list[Call]] = defaultdict(list)
+        for rank, timeline in facts.timelines.items():
+            if timeline.pairwise is None:
+                continue
+            for row in timeline.log.calls[timeline.pairwise]:
+                call = timeline.log.call(row)
+                if call.op is Op.SEND:
+                    sends[call.group, rank, call.root].append(call)
+                else:
+                    receives[call.group, call.root, rank].append(call)
+        return cls(facts, dict(sends), dict(receives))
+
+    def awaits(self, call: Call) -> tuple[int, ...]:
+        """The ranks of which one (for a receive from anybody) or the one (else) has to send before the receive can return.
+
+        () when what it waits for may be under way already, or cannot be told any more.
+        """
+        members = self._members(call)
+        if call.op is Op.RECV_ANY:
+            sent = sum(self._count(self.sends.get((call.group, m, call.rank), []), call.tag) for m in members)
+            taken = [
+                c
+                for lane, calls in self.receives.items()
+                if lane[0] == call.group and lane[2] == call.rank
+                for c in calls
+            ]
+            complete = not self._forgotten and not set(members) - self.facts.timelines.keys()
+            return (
+                tuple(m for m in members if m != call.rank) if complete and sent < self._count(taken, call.tag) else ()
+            )
+        if call.root not in self.facts.timelines:
+            return ()
+        sent_to_me = self.sends.get((call.group, call.root, call.rank), [])
+        mine = self.receives[call.group, call.root, call.rank]
+        group = self.facts.group_of(call)
+        tagless = group is not None and "nccl" in group.backend  # NCCL pairs in order, whatever the tags
+        if tagless or len({c.tag for c in (*sent_to_me, *mine)}) <= 1:  # numbers count on where rows are forgotten
+            return (call.root,) if max((c.number for c in sent_to_me), default=0) < call.number else ()
+        if self._forgotten:
+            return ()
+        return (call.root,) if self._count(sent_to_me, call.tag) < self._count(mine, call.tag) else ()
+
+    def awaits_receive(self, call: Call) -> tuple[int, ...]:
+        """The receiver of a send, when it has not posted the receive that takes it; () when it may have."""
+        if call.root not in self.facts.timelines:
+            return ()
+        mine = self.sends[call.group, call.rank, call.root]
+        taken = self.receives.get((call.group, call.rank, call.root), [])
+        if (call.group, -1, call.root) in self.receives:
+            return ()
+        if len({c.tag for c in (*taken, *mine)}) <= 1:
+            return (call.root,) if max((c.number for c in taken), default=0) < call.number else ()
+        if self._forgotten:
+            return ()
+        return (call.root,) if self._count(taken, call.tag) < self._count(mine, call.tag, call.seq) else ()
+
+    def unreceived_of(self, call: Call) -> list[Call]:
+        """Sends of the awaited rank in the same group that nobody has received: the one meant may be among them."""
+        found = []
+        for (group, sender, receiver), sent in self.sends.items():
+            if group == call.group and sender == call.root:
+                received = self.receives.get((group, sender, receiver), [])
+                for one in sent:
+                    if self._count(sent, one.tag, one.seq) > self._count(received, one.tag):
+                        found.append(one)
+        return found
+
+    def unsent_to(self, call: Call) -> list[Call]:
+        """Receives of the awaited rank that wait for somebody else."""
+        return [c for (group, _, receiver), got in self.receives.items() if receiver == call.root for c in got[-1:]]
+
+    def misfits(self) -> Iterator[tuple[Call, Call]]:
+        """Pairs of a send and its receive that differ in size or dtype."""
+        if self._forgotten:
+            return
+        for lane, sent in self.sends.items():
+            received = self.receives.get(lane, [])
+            if (lane[0], -1, lane[2]) in self.receives:
+                continue
+            for tag in {call.tag for call in sent}:
+                pairs = zip([c for c in sent if c.tag == tag], [c for c in received if c.tag == tag], strict=False)
+                for one, other in pairs:
+                    if one.nbytes != other.nbytes or (one.dtype != other.dtype and one.dtype and other.dtype):
+                        yield one, other
+                        break
+
+    @cached_property
+    def _forgotten(self) -> bool:
+        """Whether some rank's ring has come round: then calls of one tag cannot be counted any more."""
+        return any(log.lost.get("calls", 0) for log in self.facts.recording.ranks.values())
+
+    @staticmethod
+    def _count(calls: list[Call], tag: int, up_to: int = 1 << 62) -> int:
+        return sum(call.tag == tag and call.seq <= up_to for call in calls)
+
+    def _members(self, call: Call) -> tuple[int, ...]:
+        group = self.facts.group_of(call)
+        return group.members if group is not None else ()

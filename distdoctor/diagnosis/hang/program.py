@@ -1,0 +1,157 @@
+"""The program behind a rank's calls: what usually follows what. Tells a skipped call from an additional one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import EQUAL_SIZES, POINT_TO_POINT, CallFlag
+
+# A call of the program is its signature and its line. What the ring holds is looked at, in windows of so many calls.
+WINDOW = 32
+CONTEXT = 12
+LAST_CALLS = 8  # in which a rank that waits now can have left its routine
+STEADY = 0.9  # a prediction counts when it was right so often in this rank's own past
+
+Symbol = tuple[int, str, str, int, int, int, str]
+
+
+def symbol(call: Call) -> Symbol:
+    """What makes two calls the same statement of the program: the line, the operation, the sizes where they must agree.
+
+    Not the root: programs let it go round, and then every turn would be a statement of its own.
+    """
+    sized = call.op in EQUAL_SIZES and not call.flags & CallFlag.OBJECT
+    peer = call.root if call.op in POINT_TO_POINT else 0
+    shape, dtype = (call.shape, call.dtype) if sized else ("", "")
+    return int(call.op), shape, dtype, int(call.reduce_op), call.site.line, peer, call.site.path
+
+
+def line_of(statement: Symbol) -> tuple[int, str]:
+    """The source line of a statement."""
+    return statement[4], statement[6]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The statements that a rank has executed, in order, as far back as its ring goes."""
+
+    symbols: tuple[Symbol, ...]
+
+    @classmethod
+    def of(cls, timeline: Timeline, before_seq: int, *, limit: int = 2048) -> Program:
+        """The calls of a rank before the one with that number in its log."""
+        rows = timeline.log.calls
+        rows = rows[rows["seq"] < before_seq][-limit:]
+        known: dict[tuple[int, ...], Symbol] = {}
+        found = []
+        names = ("signature", "site", "root", "op", "dtype", "shape", "flags")
+        for row in rows:
+            key = tuple(int(row[name]) for name in names)
+            if key not in known:
+                known[key] = symbol(timeline.log.call(row))
+            found.append(known[key])
+        return cls(tuple(found))
+
+    def expected(self) -> Symbol | None:
+        """What came next whenever the last calls were these; None when the past does not say, or says different things."""
+        for length in range(min(CONTEXT, len(self.symbols) - 1), 0, -1):
+            context = self.symbols[-length:]
+            following = [
+                self.symbols[at + length]
+                for at in range(len(self.symbols) - length)
+                if self.symbols[at] == context[0] and self.symbols[at : at + length] == context
+            ]
+            if following:
+                best = max(set(following), key=following.count)
+                return best if following.count(best) >= STEADY * len(following) else None
+        return None
+
+    def distance(self, one: Symbol, other: Symbol) -> int | None:
+        """How many statements after `one` the statement `other` came at the earliest, before `one` came again.
+
+        None when it did not come, or not steadily.
+        """
+        starts = [at for at, found in enumerate(self.symbols) if found == one]
+        gaps: list[int] = []
+        for at, following in zip(starts, [*starts[1:], len(self.symbols)], strict=False):
+            ahead = self.symbols[at + 1 : min(following, at + 1 + WINDOW)]
+            if other in ahead:
+                gaps.append(ahead.index(other) + 1)
+            elif following < len(self.symbols):  # else its time had not come yet
+                gaps.append(0)
+        met = [gap for gap in gaps if gap]
+        return min(met) if met and len(met) >= STEADY * len(gaps) else None
+
+    def knows(self, statement: Symbol) -> bool:
+        return statement in self.symbols
+
+
+def issued_from(timeline: Timeline, seq: int, *, limit: int = WINDOW) -> list[Call]:
+    """The calls of a rank from the one with that number in its log on."""
+    rows = timeline.log.calls
+    return [timeline.log.call(row) for row in rows[rows["seq"] >= seq][:limit]]
+
+
+def deviation(timeline: Timeline) -> tuple[Call, Symbol] | None:
+    """The first of a rank's last calls that was not what its own past led to expect, and what was expected instead."""
+    seqs = timeline.log.calls["seq"][-LAST_CALLS:]
+    whole = Program.of(timeline, 1 << 62)
+    length = len(whole.symbols)
+    for back in range(min(len(seqs), length), 0, -1):
+        expected = Program(whole.symbols[: length - back]).expected()
+        if expected is not None and expected != whole.symbols[length - back]:
+            return timeline.log.call(timeline.log.calls[-back]), expected
+    return None
+
+
+SKIPPED, ADDED, SWAPPED, REPLACED, UNCLEAR = "skipped", "added", "swapped", "replaced", "unclear"
+
+
+@dataclass(frozen=True)
+class Departure:
+    """How one rank left the path of the others. `how` SKIPPED: it left out `count` calls; ADDED: it made one that they did not;
+    SWAPPED: it made the next two in the other order; REPLACED: it made another one in its place; UNCLEAR: nothing tells."""
+
+    how: str
+    count: int = 1
+
+
+def is_repeated(timeline: Timeline, call: Call) -> bool:
+    """Whether the call is the one before it once more, within one optimizer step: not the next turn of a loop."""
+    rows = timeline.log.calls
+    before = rows[rows["seq"] < call.seq][-1:]
+    return (
+        bool(len(before))
+        and 0 < call.step == int(before[0]["step"])
+        and symbol(timeline.log.call(before[0])) == symbol(call)
+    )
+
+
+def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is_repeated: bool = False) -> Departure:
+    """How the rank of `mine` left the path of `theirs`. Both begin at the number where they part.
+
+    What both did afterwards decides; where one of them is stuck at once, the program's past does. `is_repeated`: the first call
+    of `mine` is the one before it once more.
+    """
+    a, b = [symbol(call) for call in theirs], [symbol(call) for call in mine]
+    if a[0] == b[0]:
+        return Departure(REPLACED)
+    if len(a) > 1 and len(b) > 1 and a[0] == b[1] and a[1] == b[0]:
+        return Departure(SWAPPED)
+    follows = None if is_repeated else past.distance(a[0], b[0])
+    if len(b) > 1 and b[1] == a[0] and (follows == 1 or not past.knows(b[0])):
+        return Departure(SWAPPED if follows == 1 else ADDED)
+    if b[0] in a[1:]:
+        return Departure(SKIPPED, a.index(b[0]))
+    if a[0] in b[1:] and not past.knows(b[0]):
+        return Departure(ADDED, b.index(a[0]))
+    if len(a) > 1 and len(b) > 1 and a[1] == b[1]:
+        return Departure(REPLACED)
+    if follows is not None:
+        return Departure(SKIPPED, follows)
+    if theirs[0].site == mine[0].site:
+        return Departure(REPLACED)
+    return Departure(UNCLEAR)

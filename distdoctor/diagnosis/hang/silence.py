@@ -1,0 +1,165 @@
+"""Silence, judged by the job's own rhythm: when nothing can be proven, but nobody has moved for much longer than usual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.timeline import UNBLOCKING, Timeline
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
+from distdoctor.diagnosis.hang.ending import ENDED, Ending
+from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.wait_for import Wait
+from distdoctor.recording.trace.layout import EventKind, Op
+
+SECOND = 1_000_000_000
+SHORTEST_NS = 10 * SECOND
+STEPS_OF_PATIENCE = 5
+# Before a job has a rhythm (first step, compilation, warm caches) it gets a minute; so it does in a phase known to be long.
+WITHOUT_RHYTHM_NS = 60 * SECOND
+AT_START_NS = 30 * SECOND
+# What other hosts write into a shared folder is seen late: Linux writes dirty pages of a mapped file back after 30 s
+# (vm.dirty_expire_centisecs), and an NFS client keeps attributes for up to 60 s (acregmax).
+LATE_NS = 90 * SECOND
+FEWEST_STEPS, FEWEST_CALLS = 3, 16  # that make a rhythm
+
+Judgement = tuple[str, tuple[int, ...], Confidence]
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Nobody has moved for `seconds`, where `usual_seconds` are usual (0: no rhythm yet). `since_ns` is wall time.
+
+    `phase` is the long phase that some rank is in (evaluation, checkpoint, compile); `timed_out`: ranks gave up waiting.
+    """
+
+    seconds: float
+    usual_seconds: float
+    since_ns: int
+    phase: str = ""
+    timed_out: bool = False
+
+
+def silence(facts: Collectives, ended: dict[int, Ending]) -> Silence | None:
+    """The silence of a job, None while it moves, or while it is silent for good reasons."""
+    job = facts.recording.job
+    if not facts.timelines:
+        return None
+    if job.running:
+        moments = [now - t.last_ns for t in facts.timelines.values() if (now := facts.now_ns(t))]
+        if not moments:
+            return None
+        quiet = min(moments)
+    else:
+        quiet = _silence_before_the_end(facts, ended)
+    usual = rhythm_ns(facts)
+    phase = next((name for timeline in facts.timelines.values() if (name := open_phase(timeline))), "")
+    patience = WITHOUT_RHYTHM_NS if not usual or phase else max(SHORTEST_NS, STEPS_OF_PATIENCE * usual)
+    if _is_starting(facts):
+        patience = AT_START_NS
+    if job.running and not facts.one_host:
+        patience += LATE_NS
+    gave_up = not job.running and any(ending.timed_out for ending in ended.values())
+    if quiet < patience and not gave_up:
+        return None
+    since = max(timeline.wall(timeline.last_ns) for timeline in facts.timelines.values())
+    return Silence(quiet / SECOND, usual / SECOND, since, phase, gave_up)
+
+
+def _silence_before_the_end(facts: Collectives, ended: dict[int, Ending]) -> int:
+    """How long the ranks that gave up waiting, or were ended, had been silent."""
+    silences = [0]
+    for rank, ending in ended.items():
+        timeline = facts.timelines.get(rank)
+        if timeline is None or not ending.at_ns:
+            continue
+        if ending.victim and timeline.last_call is not None:
+            silences.append(ending.at_ns - timeline.wall(timeline.last_call.entered_ns))
+        elif ending.how == ENDED:
+            silences.append(ending.at_ns - facts.last_wall_ns)
+    return max(silences)
+
+
+def rhythm_ns(facts: Collectives) -> int:
+    """The 99th percentile of the time between two signs of life: of the steps, else of the calls; 0 when there are too few."""
+    gaps: list[int] = []
+    for timeline in list(facts.timelines.values())[:64]:
+        steps, calls = timeline.log.steps["at_ns"], timeline.log.calls["entered_ns"]
+        if len(steps) >= FEWEST_STEPS:
+            gaps.append(int(np.percentile(np.diff(steps[-512:].astype(np.int64)), 99)))
+        elif not len(steps) and len(calls) > FEWEST_CALLS:
+            gaps.append(int(np.percentile(np.diff(calls[-512:].astype(np.int64)), 99)))
+    return max(gaps, default=0)
+
+
+def open_phase(timeline: Timeline) -> str:
+    """The phase that a rank is in, when it is one that may take long."""
+    open_phases: list[str] = []
+    for _, name, _, _, begins in timeline.events(EventKind.PHASE):
+        if begins:
+            open_phases.append(name)
+        elif name in open_phases:
+            open_phases.remove(name)
+    return next((name for name in reversed(open_phases) if name != "training"), "")
+
+
+def judge(facts: Collectives, quiet: Silence, found: list[Wait], ended: dict[int, Ending]) -> Judgement | None:
+    """What the silence is about: (code, ranks, confidence)."""
+    living = {
+        r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not facts.recording.job.running
+    }
+    starting = _at_start(facts, living) or _in_new_group(facts, living)
+    if starting is not None or not found:
+        return starting
+    inside = tuple(sorted({rank for wait in found for rank in wait.ranks}))
+    if set(inside) >= living.keys():
+        if all(wait.has_all for wait in found):
+            return "DD122", inside, LIKELY
+        if all(wait.call.op is Op.SEND for wait in found):
+            return "DD114", inside, LIKELY
+    if any(wait.unseen and wait.call.op is not Op.SEND for wait in found):
+        return None  # whom they wait for left no recording
+    if facts.recording.missing and any(
+        _may_wait(facts.timelines[rank]) for wait in found for rank in wait.on if rank in living
+    ):
+        return None  # nor whom those wait for that hold a handle
+    idle = tuple(sorted({rank for wait in found for rank in wait.on if rank not in inside and rank in living}))
+    return ("DD123", idle, LIKELY if quiet.timed_out else POSSIBLE) if idle else None
+
+
+def _may_wait(timeline: Timeline) -> bool:
+    """Whether the last call of a rank gave it a handle: it may be waiting for that, which leaves no trace."""
+    last = timeline.last_call
+    return last is not None and bool(last.flags & UNBLOCKING)
+
+
+def _is_starting(facts: Collectives) -> bool:
+    return any(
+        _has(timeline, EventKind.INIT_BEGUN) and not _has(timeline, EventKind.INIT_DONE)
+        for timeline in facts.timelines.values()
+    )
+
+
+def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
+    """Ranks inside init_process_group, and others that have not come there."""
+    inside = {rank for rank, t in living.items() if _has(t, EventKind.INIT_BEGUN) and not _has(t, EventKind.INIT_DONE)}
+    if not inside:
+        return None
+    absent = tuple(
+        rank
+        for rank in range(facts.recording.world_size)
+        if rank not in facts.timelines or not _has(facts.timelines[rank], EventKind.INIT_BEGUN)
+    )
+    return ("DD118", absent, LIKELY) if absent else None
+
+
+def _has(timeline: Timeline, kind: EventKind) -> bool:
+    return bool((timeline.log.events["kind"] == kind).any())
+
+
+def _in_new_group(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
+    """Ranks inside new_group, and others that have called it less often, or for other ranks."""
+    found = stalled(facts, living)
+    return ("DD119", found.odd, LIKELY) if found else None

@@ -1,0 +1,124 @@
+"""How a hang is put into words: calls, waits, conditions, places. Shared by the checks of the DD1xx family."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from distdoctor.diagnosis.finding import Place
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op, ReduceOp
+
+
+def full(call: Call) -> str:
+    """`all_reduce #128 [25600] float32 sum`, with what distinguishes this operation."""
+    parts = [call.words, call.shape, call.dtype]
+    if call.reduce_op not in (ReduceOp.NONE, ReduceOp.UNSEEN):
+        parts.append(call.reduce_op.name.lower())
+    if call.op in ROOTED and call.root >= 0:
+        parts.append(f"root {call.root}")
+    if call.op in POINT_TO_POINT:
+        parts[0] = pairwise(call)
+    return " ".join(part for part in parts if part)
+
+
+def pairwise(call: Call) -> str:
+    """`send #3 to rank 1`, `recv #3 from rank 0 tag 7`."""
+    where = "" if call.op is Op.RECV_ANY else f" {'to' if call.op is Op.SEND else 'from'} rank {call.root}"
+    tag = f" tag {call.tag}" if call.tag else ""
+    return f"{call.op.word} #{call.number}{where}{tag}"
+
+
+def short(call: Call) -> str:
+    """`all_reduce #128`, `recv #3 from rank 0`."""
+    return pairwise(call) if call.op in POINT_TO_POINT else call.words
+
+
+def seconds(value: float) -> str:
+    """`12 s`, `0.4 s`, `3 min`."""
+    if value >= 600:
+        return f"{value / 60:.0f} min"
+    return f"{value:.0f} s" if value >= 2 else f"{value:.1f} s"
+
+
+def at(site: Site) -> str:
+    """`train.py:41`: the line as prose mentions it."""
+    return f"{site.path.rpartition('/')[2]}:{site.line}" if site else "an unknown line"
+
+
+def wait(ranks: Collection[int]) -> str:
+    """`rank 1 waits`, `ranks 0-2 wait`."""
+    return f"{named(ranks)} {'waits' if len(set(ranks)) == 1 else 'wait'}"
+
+
+def waiting(verdict: Verdict, calls: Iterable[Call]) -> str:
+    """`, waiting 12 s` when somebody is seen to wait."""
+    longest = max((verdict.waiting_seconds(call) for call in calls), default=0.0)
+    return f", waiting {seconds(longest)}" if longest >= 1 else ""
+
+
+def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Place]:
+    """One place per line and call: `ranks 0-2  train.py:41  all_reduce #128 [25600] float32, waiting 12 s`."""
+    together: dict[tuple[Site, str], list[Call]] = {}
+    for call in calls:
+        together.setdefault((call.site, full(call)), []).append(call)
+    return [
+        Place(site, tuple(sorted(c.rank for c in found)), (role or words) + waiting(verdict, found))
+        for (site, words), found in sorted(together.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
+    ]
+
+
+def of_variants(verdict: Verdict, event: Event) -> tuple[Place, ...]:
+    """The rows of a group that parts: who issued what, where. The odd ones last, with the condition that they are under."""
+    assert event.divergence is not None
+    calls = [call for variant in event.divergence.variants for call in variant.calls]
+    odd = set(event.ranks) if not event.is_tie else set()
+    usual = [call for call in calls if call.rank not in odd]
+    strange = by_site(verdict, [call for call in calls if call.rank in odd])
+    note = condition(event)
+    if note and strange and event.odd is not None and event.guard_at.line:
+        strange[0] = Place(strange[0].site, strange[0].ranks, f"{strange[0].role}, {note}")
+    return (*by_site(verdict, usual), *strange)
+
+
+def condition(event: Event) -> str:
+    """``inside `if loss < best:` (line 56)``, or how the ranks got past the call; "" when no condition is known."""
+    guard = event.guard
+    if guard is None:
+        return ""
+    if guard.how == LEAVES:
+        return f"line {guard.line} leaves before it: `if {guard.test}:`"
+    word = guard.test if guard.test.startswith("@") else f"if {guard.test}:"
+    branch = "in the else branch of" if guard.negated else "inside"
+    return f"{branch} `{word}` (line {guard.line})"
+
+
+def group_words(event: Event, call: Call | None = None) -> str:
+    """` of group tp (ranks 0-3)`; "" for the default group, and for a call of another group than the event's."""
+    other = call is not None and event.group is not None and call.group != event.group.name
+    if event.group is None or other or event.group.words == "the default group":
+        return ""
+    return f" of {event.group.words}"
+
+
+def counts(verdict: Verdict, ranks: Iterable[int]) -> str:
+    """`rank 1 did 3 steps, the others 5`."""
+    steps = {rank: timeline.steps for rank, timeline in verdict.facts.timelines.items()}
+    mine = {rank: steps[rank] for rank in ranks if rank in steps}
+    rest = sorted({count for rank, count in steps.items() if rank not in mine})
+    if not mine or not rest or set(mine.values()) == set(rest):
+        return ""
+    others = str(rest[0]) if len(rest) == 1 else f"{rest[0]} to {rest[-1]}"
+    return f"{named(mine)} did {', '.join(str(c) for c in sorted(set(mine.values())))} optimizer steps, the others {others}"
+
+
+def test_of(guard: Guard) -> str:
+    """The condition as it stands in the source."""
+    return guard.test if guard.test.startswith("@") else f"if {guard.test}:"
+
+
+def table(values: Mapping[str, Iterable[int]]) -> str:
+    """`[64, 3] on ranks 0-2; [32, 3] on rank 3`."""
+    return "; ".join(f"{value} on {named(ranks)}" for value, ranks in values.items())

@@ -1,0 +1,1 @@
+"""Whether the replicas are still the same model."""

@@ -1,0 +1,393 @@
+"""Where replicas part: the first step, and in it the first thing, that is not the same bits on all ranks that should agree.
+
+What follows from a parting is no news: each optimizer and set of peers has one story, and the story its first parting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, Peers, TensorInfo, Update
+from distdoctor.diagnosis.replicas.unreduced import left_out
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.trace.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
+
+INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
+STATE_BEFORE = "state before"
+_COLUMN = {
+    INITIAL: "param",
+    BEFORE: "before",
+    STATE_BEFORE: "state_before",
+    GRADS: "grad",
+    PARAMS: "param",
+    STATE: "state",
+}
+_LEFT = {BEFORE: "param", STATE_BEFORE: "state"}  # what the step before has left
+_LANE = {INITIAL: "params", GRADS: "grads", PARAMS: "params", STATE: "state"}
+_SUM = {INITIAL: "param_sum", BEFORE: "param_sum", GRADS: "grad_sum", PARAMS: "param_sum"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One tensor that is not the same everywhere. `variants`: ranks with equal bits, the most numerous first."""
+
+    tensor: TensorInfo
+    variants: tuple[tuple[int, ...], ...]
+    sums: Mapping[int, int]  # of the words, by rank
+    norms: Mapping[int, float]
+    none_on: tuple[int, ...] = ()  # ranks on which there was no gradient
+    started_equal: bool = False  # it is known to have been equal when the step began
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    def flipped_bit(self, odd: Iterable[int]) -> int | None:
+        """Which bit of a 64-bit word of the odd rank differs, when it is a single one."""
+        odd = set(odd)
+        usual = [value for rank, value in self.sums.items() if rank not in odd]
+        strange = [value for rank, value in self.sums.items() if rank in odd]
+        if len(odd) != 1 or not usual or len(strange) != 1:
+            return None
+        for difference in ((strange[0] - usual[0]) % (1 << 64), (usual[0] - strange[0]) % (1 << 64)):
+            if difference and difference & (difference - 1) == 0:
+                return difference.bit_length() - 1
+        return None
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first disagreement of a set of peers.
+
+    `what` is INITIAL, BEFORE or STATE_BEFORE (changed between two steps), GRADS, PARAMS or STATE. `agreed` is the last step that
+    was looked at before and at which they agreed (-1: none). `variants` are ranks that agree among themselves, the most
+    numerous first; without a majority it `is_tie` and all are odd.
+    """
+
+    what: str
+    step: int
+    agreed: int
+    peers: Peers
+    variants: tuple[tuple[int, ...], ...]
+    differences: tuple[Difference, ...]
+    compared: int  # tensors
+    updates: Mapping[int, Update]
+    earlier: Mapping[int, Update]  # of the look before
+    started_equal: bool = False  # the parameters are known to have been equal when the step began
+
+    @property
+    def is_tie(self) -> bool:
+        sizes = [len(ranks) for ranks in self.variants]
+        return len(sizes) > 1 and sizes[0] <= sizes[1]
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """The ranks that differ from most; all of them where there is no majority."""
+        ranks = (rank for variant in (self.variants if self.is_tie else self.variants[1:]) for rank in variant)
+        return tuple(sorted(ranks))
+
+    @property
+    def first(self) -> Difference | None:
+        """The first tensor that differs, in the order of the optimizer; None when details are no longer kept."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def site(self) -> Site:
+        """The optimizer's step."""
+        return next((u.site for u in self.updates.values() if u.site), Site())
+
+    @property
+    def at_ns(self) -> int:
+        return min((update.at_ns for update in self.updates.values()), default=0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the step is the very first one that differs, rather than the first that was looked at."""
+        return self.step - self.agreed <= 1
+
+    @property
+    def when(self) -> str:
+        """`step 3`, `between steps 4 and 8`, `before the first step`."""
+        if self.what == INITIAL:
+            return "before the first step"
+        return f"step {self.step}" if self.exact else f"between steps {self.agreed} and {self.step}"
+
+    @property
+    def who(self) -> str:
+        """`rank 1`, or both sides of a tie: `ranks 0 and 1 (two against each other)`."""
+        return named(self.odd)
+
+    def counts(self, name: str) -> dict[int, int]:
+        """A number of the update, by rank."""
+        return {rank: update.number(name) for rank, update in self.updates.items()}
+
+    @cached_property
+    def share(self) -> str:
+        """`3 of 62 parameters`."""
+        return f"{len(self.differences)} of {self.compared} parameters" if self.differences else "parameters"
+
+
+@dataclass(frozen=True)
+class Partings:
+    """The first parting of each optimizer and set of peers that has one."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    found: tuple[Parting, ...]
+    gradients: Gradients
+
+    @classmethod
+    def of(cls, recording: Recording) -> Partings:
+        gradients = Gradients.of(recording)
+        if not gradients.peers:
+            raise NotApplicable("no two ranks are known to be replicas of one another")
+        return all_partings(gradients)
+
+
+def all_partings(gradients: Gradients) -> Partings:
+    """The first parting of every set of peers; none where nobody is known to have any."""
+    partings = (first_parting(gradients, peers) for peers in gradients.peers)
+    return Partings(tuple(parting for parting in partings if parting is not None), gradients)
+
+
+def first_parting(gradients: Gradients, peers: Peers) -> Parting | None:
+    """Walk the steps that at least two of the peers have looked at."""
+    looks: dict[int, dict[int, Update]] = defaultdict(dict)
+    for rank, own in gradients.updates(peers).items():
+        for update in own:
+            if update.digested:
+                looks[update.step][rank] = update
+    agreed, earlier = -1, dict[int, Update]()
+    for step in sorted(looks):
+        updates = looks[step]
+        if len(updates) < 2:
+            continue
+        for what in (INITIAL,) if step == 0 else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE):
+            parting = _parting(gradients, peers, what, step, agreed, updates, earlier)
+            if parting is not None:
+                return parting
+        agreed, earlier = step, updates
+    return None
+
+
+def _parting(
+    gradients: Gradients,
+    peers: Peers,
+    what: str,
+    step: int,
+    agreed: int,
+    updates: dict[int, Update],
+    earlier: dict[int, Update],
+) -> Parting | None:
+    if what == STATE and not all(update.flags & UpdateFlag.STATE for update in updates.values()):
+        return None
+    column = _LANE.get(what)
+    if column is not None and len({update.number(column) for update in updates.values()}) == 1:
+        return None
+    differences, compared, kept = _differences(gradients, peers, what, step, list(updates))
+    if column is None:
+        if not differences:
+            return None
+    elif not differences and kept:
+        return None  # they hold different parameters, and what they have in common is equal
+    started_equal = what == PARAMS and all(d.started_equal for d in differences)
+    whole = variants_of({rank: update.number(column) for rank, update in updates.items()}) if column else ()
+    variants = whole or variants_of(_joint(differences, updates))
+    found = tuple(differences)
+    return Parting(what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal)
+
+
+def _differences(
+    gradients: Gradients, peers: Peers, what: str, step: int, ranks: Iterable[int]
+) -> tuple[list[Difference], int, bool]:
+    """The tensors that differ, how many were compared, and whether every rank still has its details."""
+    column = _COLUMN[what]
+    rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
+    kept = all(rows.values())
+    found, compared = [], 0
+    for tensor in _tensors(gradients, peers, what):
+        held = {rank: named_rows[tensor.name] for rank, named_rows in rows.items() if tensor.name in named_rows}
+        if len(held) < 2 or any(int(row["flags"]) & DigestFlag.UNREADABLE for row in held.values()):
+            continue
+        values = {rank: int(row[column]) for rank, row in held.items()}
+        if column in ("before", "state", "state_before") and not all(values.values()):
+            continue  # not digested in this look, or kept on some ranks only (ZeRO)
+        compared += 1
+        if len(set(values.values())) > 1:
+            norms = {rank: float(row["norm"]) for rank, row in held.items()}
+            sums = {rank: int(row[_SUM[what]]) for rank, row in held.items()} if what in _SUM else {}
+            none_on = tuple(r for r, value in values.items() if not value) if what == GRADS else ()
+            befores = {int(row["before"]) for row in held.values()}
+            found.append(
+                Difference(tensor, variants_of(values), sums, norms, none_on, len(befores) == 1 and befores != {0})
+            )
+    return found, compared, kept
+
+
+def _tensors(gradients: Gradients, peers: Peers, what: str) -> Iterator[TensorInfo]:
+    """What the peers should agree on, by name, in the order of the optimizer."""
+    seen: set[str] = set()
+    for rank in peers.ranks:
+        for tensor in gradients.ranks[rank].tensors.values() if rank in gradients.ranks else ():
+            agree = tensor.grad_agree if what == GRADS else tensor.agree
+            mine = tensor.optimizer == peers.optimizer and agree == peers.lane and not tensor.flags & TensorFlag.BUFFER
+            if mine and tensor.name not in seen:
+                seen.add(tensor.name)
+                yield tensor
+
+
+def _joint(differences: Iterable[Difference], ranks: Iterable[int]) -> dict[int, int]:
+    """One value for each rank over several tensors."""
+    joint = dict.fromkeys(ranks, 0)
+    for difference in differences:
+        for number, variant in enumerate(difference.variants):
+            for rank in variant:
+                joint[rank] = hash((joint[rank], number))
+    return joint
+
+
+def variants_of(values: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    """Ranks with equal values, the most numerous first."""
+    together: dict[int, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items()):
+        together[value].append(rank)
+    return tuple(sorted((tuple(ranks) for ranks in together.values()), key=lambda ranks: (-len(ranks), ranks)))
+
+
+# -- what is behind a parting ------------------------------------------------------------------------------------------------
+
+
+def cause_of(parting: Parting, gradients: Gradients) -> str:
+    """The code of the check that explains a parting; the most specific that the recording proves."""
+    if parting.what == INITIAL:
+        return "DD201"
+    if len({(update.number("skipped"), update.value("scale")) for update in parting.updates.values()}) > 1:
+        return "DD802"
+    if parting.what == GRADS:
+        return _cause_of_gradients(parting, gradients)
+    if parting.what == BEFORE:
+        return "DD214" if single_bit(parting) is not None else "DD203"
+    if parting.what == PARAMS and differing_settings(parting):
+        return "DD218"
+    if parting.what in (STATE, STATE_BEFORE) or differing_state(parting):
+        return "DD205"
+    return "DD214" if single_bit(parting) is not None else "DD203"
+
+
+def _cause_of_gradients(parting: Parting, gradients: Gradients) -> str:
+    outside = [d for d in parting.differences if d.tensor.flags & TensorFlag.OUTSIDE]
+    if parting.differences and len(outside) == len(parting.differences):
+        return "DD219"
+    if parting.peers.by != WRAPPER:
+        return _cause_without_wrapper(parting, gradients)
+    synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
+    if not any(synced.values()) and not any(unsynced.values()) and any(parting.counts("backwards").values()):
+        return "DD206"
+    if any(unsynced.values()):
+        return "DD207"
+    if uses_differ(parting):
+        return "DD210"
+    if left_out(parting.peers, parting.step, gradients):
+        return "DD121"
+    if single_bit(parting) is not None:
+        return "DD214"
+    if was_converted(parting, gradients):
+        return "DD219"
+    return "DD202"
+
+
+def _cause_without_wrapper(parting: Parting, gradients: Gradients) -> str:
+    """Of gradients that are averaged by hand, or that a mesh says are equal."""
+    if uses_differ(parting):
+        return "DD210"
+    if noise_differs(parting, gradients):
+        return "DD216"
+    return "DD214" if single_bit(parting) is not None else "DD202"
+
+
+def uses_differ(parting: Parting) -> bool:
+    """Whether a gradient is there on some of the ranks only."""
+    return any(difference.none_on for difference in parting.differences)
+
+
+def noise_differs(parting: Parting, gradients: Gradients) -> bool:
+    """Whether ranks that share the layers of one model (tensor parallel) drew dropout from different random states."""
+    reading_apart = (
+        set(ranks_of(own.log.text(int(event["text"]))))
+        for own in gradients.ranks.values()
+        for event in own.events(EventKind.REPLICAS)
+    )
+    if parting.peers.by != PLACEMENT or any(set(parting.peers.ranks) <= ranks for ranks in reading_apart):
+        return False
+    by_rank = {rank: noise_of(gradients, rank) for rank in parting.updates}
+    passes = set.intersection(*(set(noise) for noise in by_rank.values()))
+    return any(len({noise[number] for noise in by_rank.values()}) > 1 for number in passes)
+
+
+def noise_of(gradients: Gradients, rank: int) -> dict[int, str]:
+    """backward pass -> digest of the random state of this rank when it began, where a dropout was active."""
+    own = gradients.ranks[rank]
+    return {int(event["a"]): own.log.text(int(event["text"])) for event in own.events(EventKind.NOISE)}
+
+
+def single_bit(parting: Parting) -> int | None:
+    """The bit, when a single flipped one on one rank explains the parting."""
+    if len(parting.differences) != 1:
+        return None
+    first = parting.differences[0]
+    for rank in parting.odd:
+        bit = first.flipped_bit([rank])
+        if bit is not None:
+            return bit
+    return None
+
+
+def differing_settings(parting: Parting) -> bool:
+    """Whether the optimizers work with different numbers, now or at the look before."""
+    return any(
+        len({update.number("hyper") for update in updates.values()}) > 1
+        for updates in (parting.updates, parting.earlier)
+        if updates
+    )
+
+
+def differing_state(parting: Parting) -> bool:
+    """Whether equal parameters and equal gradients became different parameters because the optimizers remember differently."""
+    updates = parting.updates.values()
+    return (
+        parting.what == PARAMS
+        and parting.started_equal
+        and all(update.flags & UpdateFlag.STATE for update in updates)
+        and len({update.number("state") for update in updates}) > 1
+    )
+
+
+def was_converted(parting: Parting, gradients: Gradients) -> bool:
+    """Whether a wrapped module was moved or cast on any of the ranks before this step."""
+    return any(
+        int(event["a"]) < parting.step
+        for rank in parting.peers.ranks
+        if rank in gradients.ranks
+        for event in gradients.ranks[rank].events(EventKind.CONVERTED)
+    )
+
+
+def changed_between_steps(parting: Parting, gradients: Gradients) -> tuple[int, ...]:
+    """The ranks that find other parameters, or another state, than their own last step has left; () when all do, or nobody can
+    tell."""
+    if parting.what not in _LEFT or not parting.exact:
+        return ()
+    found_now, left_then = _COLUMN[parting.what], _LEFT[parting.what]
+    optimizer, found = parting.peers.optimizer, []
+    for rank in parting.updates:
+        now = gradients.ranks[rank].digests(parting.step, optimizer)
+        then = gradients.ranks[rank].digests(parting.agreed, optimizer)
+        names = [d.name for d in parting.differences if d.name in now and d.name in then]
+        if any(int(then[name][left_then]) not in (0, int(now[name][found_now])) for name in names):
+            found.append(rank)
+    return tuple(found) if len(found) < len(parting.updates) else ()

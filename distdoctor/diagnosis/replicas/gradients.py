@@ -1,0 +1,212 @@
+"""What every optimizer step found and left behind, seen across the ranks: who should agree with whom, and what each of them held.
+
+Who should agree is known, not guessed: from DistributedDataParallel's process group, from the mesh and placements of a DTensor,
+or, where gradients are averaged by hand, from collectives that have the shapes of the gradients. Nothing else is compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
+
+WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One parameter of one optimizer on one rank. `agree` are the ranks that should hold the same bits, () when not known."""
+
+    seq: int
+    name: str
+    shape: str
+    dtype: str
+    owner: str
+    numel: int
+    optimizer: int
+    index: int
+    agree: tuple[int, ...]
+    grad_agree: tuple[int, ...]
+    flags: TensorFlag
+
+
+@dataclass(frozen=True)
+class Update:
+    """One step of one optimizer on one rank, for the tensors that `agree` should agree on. Fields as in `layout.UPDATE`."""
+
+    rank: int
+    step: int
+    optimizer: int
+    agree: tuple[int, ...]
+    at_ns: int  # wall clock
+    site: Site
+    loss_site: Site
+    roots: str
+    flags: UpdateFlag
+    row: Any = field(repr=False)
+
+    @property
+    def digested(self) -> bool:
+        return bool(self.flags & UpdateFlag.DIGESTED)
+
+    def number(self, name: str) -> int:
+        return int(self.row[name])
+
+    def value(self, name: str) -> float:
+        return float(self.row[name])
+
+
+class RankGradients:
+    """The stream of one rank."""
+
+    def __init__(self, log: RankLog) -> None:
+        self.rank, self.log = log.rank, log
+        self.tensors = {int(row["seq"]): self._tensor(row) for row in log.rows("tensors")}
+        self.updates = [self._update(row) for row in log.rows("updates")]
+
+    def _tensor(self, row: Any) -> TensorInfo:
+        text = self.log.text
+        return TensorInfo(
+            seq=int(row["seq"]),
+            name=text(int(row["name"])) or f"parameter {int(row['index'])}",
+            shape=text(int(row["shape"])),
+            dtype=DTYPES[int(row["dtype"])] if int(row["dtype"]) < len(DTYPES) else "",
+            owner=text(int(row["owner"])),
+            numel=int(row["numel"]),
+            optimizer=int(row["optimizer"]),
+            index=int(row["index"]),
+            agree=ranks_of(text(int(row["agree"]))),
+            grad_agree=ranks_of(text(int(row["grad_agree"]))),
+            flags=TensorFlag(int(row["flags"])),
+        )
+
+    def _update(self, row: Any) -> Update:
+        log = self.log
+        return Update(
+            rank=self.rank,
+            step=int(row["step"]),
+            optimizer=int(row["optimizer"]),
+            agree=ranks_of(log.text(int(row["agree"]))),
+            at_ns=int(row["at_ns"]) + log.monotonic_to_wall_ns,
+            site=log.site(row["site"]),
+            loss_site=log.site(row["loss_site"]),
+            roots=log.text(int(row["roots"])),
+            flags=UpdateFlag(int(row["flags"])),
+            row=row,
+        )
+
+    @cached_property
+    def _digests(self) -> dict[int, Any]:
+        """step -> the rows of its tensors."""
+        rows = self.log.rows("digests")
+        steps = rows["step"]
+        return {int(step): rows[steps == step] for step in np.unique(steps)}
+
+    def digests(self, step: int, optimizer: int) -> dict[str, Any]:
+        """name -> row of `layout.DIGEST`, of those that are still kept."""
+        found: dict[str, Any] = {}
+        for row in self._digests.get(step, ()):
+            info = self.tensors.get(int(row["tensor"]))
+            if info is not None and info.optimizer == optimizer:
+                found[info.name] = row
+        return found
+
+    def rows_of(self, seq: int) -> Iterator[tuple[int, Any]]:
+        """(step, row) of one tensor, in order."""
+        for step, rows in self._digests.items():
+            for row in rows[rows["tensor"] == seq]:
+                yield step, row
+
+    def info(self, name: str, optimizer: int) -> TensorInfo | None:
+        """The newest record of a parameter by its name."""
+        known = [t for t in self.tensors.values() if t.name == name and t.optimizer == optimizer]
+        return known[-1] if known else None
+
+    def events(self, kind: EventKind) -> Iterator[Any]:
+        """Rows of one kind of event."""
+        yield from self.log.events[self.log.events["kind"] == kind]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Ranks that should agree on what one optimizer holds, and how we know. `lane` is how their updates name the set."""
+
+    ranks: tuple[int, ...]
+    optimizer: int
+    by: str
+    lane: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The streams of all ranks, and who should agree with whom."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    ranks: Mapping[int, RankGradients]
+    peers: tuple[Peers, ...]
+    recording: Recording
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        ranks = {rank: RankGradients(log) for rank, log in recording.ranks.items()}
+        if not any(one.updates for one in ranks.values()):
+            raise NotApplicable("no optimizer step was recorded")
+        return cls(ranks, tuple(_peers(ranks, recording)), recording)
+
+    def updates(self, peers: Peers, step: int | None = None) -> dict[int, list[Update]]:
+        """rank -> the updates of these peers, in order; of one step only when asked."""
+        return {
+            rank: [
+                update
+                for update in self.ranks[rank].updates
+                if update.optimizer == peers.optimizer
+                and update.agree == peers.lane
+                and (step is None or update.step == step)
+            ]
+            for rank in peers.ranks
+            if rank in self.ranks
+        }
+
+    def every_update(self) -> Iterator[Update]:
+        for one in self.ranks.values():
+            yield from one.updates
+
+
+def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[Peers]:
+    wrapped = {one.log.text(int(event["text"])) for one in ranks.values() for event in one.events(EventKind.WRAPPED)}
+    known: dict[tuple[tuple[int, ...], int], None] = {}
+    alone: dict[int, set[int]] = defaultdict(
+        set
+    )  # optimizer -> ranks that hold tensors of which nobody has told anything
+    for one in ranks.values():
+        for tensor in one.tensors.values():
+            if tensor.flags & TensorFlag.BUFFER:
+                continue
+            for agree in (tensor.agree, tensor.grad_agree):
+                if len(agree) > 1:
+                    known[agree, tensor.optimizer] = None
+                elif not agree:
+                    alone[tensor.optimizer].add(one.rank)
+    for agree, optimizer in sorted(known):
+        by = WRAPPER if ",".join(map(str, agree)) in wrapped else PLACEMENT
+        yield Peers(agree, optimizer, by, agree)
+    for optimizer, holders in sorted(alone.items()):
+        for members in by_hand(recording) if len(holders) > 1 else ():
+            if len(holders & set(members)) > 1:
+                yield Peers(tuple(r for r in members if r in holders), optimizer, BY_HAND, ())
+
+
+def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:
+    """Sets of ranks whose collectives have the shapes of their gradients."""
+    if not Replicas.streams <= recording.streams:
+        return []
+    return [one.ranks for one in Replicas.of(recording).sets if not one.proven]

@@ -1,0 +1,109 @@
+"""Ranks that train one model together and never average: no wrapper, no placement, no collective of the size of the gradients.
+
+Independent trials look alike and are no illness. So there has to be a sign that the ranks belong together: they share one data
+set among them, or reduce something of each step, and they start from the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import POINT_TO_POINT, EventKind, Op, PassFlag, TensorFlag
+
+_SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
+_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Unwrapped:
+    """Ranks that step alone. `together` says why they belong together, `largest` is the largest collective in bytes."""
+
+    ranks: tuple[int, ...]
+    step: int
+    parameters: int
+    nbytes: int
+    largest: int
+    together: str
+    site: Site
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class UnwrappedReplicas:
+    """The set of such ranks, when the recording proves it."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"gradients", "collectives"})
+    found: tuple[Unwrapped, ...]
+    gradients: Gradients
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        gradients = Gradients.of(recording)
+        return cls(tuple(_unwrapped(gradients, recording)), gradients)
+
+
+def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped]:
+    if gradients.peers or len(recording.ranks) < 2 or recording.missing:
+        return
+    if any(
+        len(log.events[np.isin(log.events["kind"], (EventKind.REPLICAS, EventKind.WRAPPED))])
+        for log in recording.ranks.values()
+    ):
+        return
+    ranks = tuple(recording.ranks)
+    first = {rank: _first_looks(gradients, rank) for rank in ranks}
+    if not all(first.values()):
+        return
+    starts, steps = zip(*first.values(), strict=True)
+    if (
+        len({update.number("params") for update in starts}) > 1
+        or len({update.number("grads") for update in steps}) == 1
+    ):
+        return
+    held = [
+        t for t in gradients.ranks[ranks[0]].tensors.values() if t.optimizer == 1 and not t.flags & TensorFlag.BUFFER
+    ]
+    nbytes = sum(t.numel * _ITEM_BYTES.get(t.dtype, 4) for t in held)
+    largest = max(_carried(log) for log in recording.ranks.values())
+    together = _together(recording)
+    if largest * 2 > nbytes or not together:
+        return
+    site = next((update.site for update in steps if update.site), Site())
+    yield Unwrapped(ranks, steps[0].step, len(held), nbytes, largest, together, site, min(u.at_ns for u in steps))
+
+
+def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | None:
+    """The first optimizer's parameters before its first step, and its first step; None for tensors that are parts of others."""
+    own = gradients.ranks[rank]
+    if any(tensor.agree for tensor in own.tensors.values()):
+        return None
+    looks = [update for update in own.updates if update.optimizer == 1 and update.digested]
+    if len(looks) < 2 or looks[0].step != 0:
+        return None
+    return looks[0], looks[1]
+
+
+def _carried(log: RankLog) -> int:
+    """Bytes of the most that the ranks exchanged in one step while training."""
+    calls = log.calls[log.calls["step"] > 0]
+    steps, at = np.unique(calls["step"], return_inverse=True)
+    return int(np.bincount(at, weights=calls["nbytes"].astype(np.float64)).max()) if len(steps) else 0
+
+
+def _together(recording: Recording) -> str:
+    """Why these ranks belong together, "" when nothing says so."""
+    logs = recording.ranks.values()
+    passes = [log.passes[(log.passes["flags"] & PassFlag.STEPPED) > 0] for log in logs]
+    size = len(recording.ranks)
+    if all(len(p) and (p["num_replicas"] == size).any() for p in passes):
+        return "share one data set by a DistributedSampler"
+    reduced = [log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SAYING_NOTHING)] for log in logs]
+    if all(len(calls) >= 2 for calls in reduced):
+        return "reduce something in their steps"
+    return ""

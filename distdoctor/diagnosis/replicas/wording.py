@@ -1,0 +1,133 @@
+"""How replicas that part are put into words. Shared by the checks of the DD2xx family."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Mapping
+from typing import Any
+
+from distdoctor.diagnosis.finding import Place
+from distdoctor.diagnosis.replicas.divergence import GRADS, Difference, Parting
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Site
+from distdoctor.recording.trace.layout import EventKind
+
+
+def which(parting: Parting) -> str:
+    """`head.weight and 3 more of 62 parameters`, `the parameters`."""
+    first = parting.first
+    if first is None:
+        return "the parameters"
+    more = len(parting.differences) - 1
+    return f"{first.name} and {more} more of {parting.compared} parameters" if more else first.name
+
+
+def sides(parting: Parting) -> str:
+    """`rank 2 against ranks 0-1,3`; of a tie, every side."""
+    first, *others = [named(variant) for variant in parting.variants]
+    if len(others) > 3:
+        return f"{len(parting.variants)} versions on {len(parting.updates)} ranks"
+    return f"{' and '.join(others)} against {first}" if not parting.is_tie else " against ".join([first, *others])
+
+
+def tie(parting: Parting) -> str:
+    """What a tie means for the reader; "" where most ranks agree."""
+    if not parting.is_tie:
+        return ""
+    return "no majority: the recording does not say which of them is right"
+
+
+def places(parting: Parting) -> tuple[Place, ...]:
+    """One row for each version of the bits: the optimizer's step, and the first tensor's norm there."""
+    first = parting.first
+    rows = []
+    for number, ranks in enumerate(parting.variants[:4]):
+        update = parting.updates.get(ranks[0])
+        words = f"version {chr(65 + number)} of the {'gradients' if parting.what == GRADS else parting.what}"
+        rows.append(Place(update.site if update else Site(), ranks, words + _norm(first, ranks[0], parting)))
+    return tuple(rows)
+
+
+def _norm(first: Difference | None, rank: int, parting: Parting) -> str:
+    if first is None or parting.what != GRADS:
+        return ""
+    if rank in first.none_on:
+        return f", {first.name} has none"
+    return f", |{first.name}| = {first.norms[rank]:.6g}" if rank in first.norms else ""
+
+
+def evidence(parting: Parting, **more: object) -> dict[str, object]:
+    """The numbers behind a parting."""
+    found: dict[str, object] = {
+        "what": parting.what,
+        "step": parting.step,
+        "agreed_until_step": max(parting.agreed, 0),
+        "optimizer": parting.peers.optimizer,
+        "replicas_by": parting.peers.by,
+        "replicas": list(parting.peers.ranks),
+        "different": len(parting.differences),
+        "compared": parting.compared,
+        "parameters": [difference.name for difference in parting.differences[:8]],
+        "versions": [list(variant) for variant in parting.variants[:8]],
+    }
+    return {**found, **more}
+
+
+def by_rank(values: Mapping[int, Any]) -> str:
+    """`4 on ranks 0-2, 3 on rank 3`."""
+    together: dict[Any, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        together.setdefault(value, []).append(rank)
+    if len(together) == 1:
+        return f"{next(iter(together))} on every rank"
+    return ", ".join(f"{value} on {named(ranks)}" for value, ranks in together.items())
+
+
+def event_site(
+    gradients: Gradients, kind: EventKind, ranks: tuple[int, ...], *, among: Container[str] | None = None
+) -> Site:
+    """The line of the first event of this kind on any of the ranks; only of those whose text is `among` some, when given."""
+    for rank in ranks:
+        if rank in gradients.ranks:
+            for event in gradients.ranks[rank].events(kind):
+                log = gradients.ranks[rank].log
+                site = log.site(int(event["site"]))
+                if site and (among is None or log.text(int(event["text"])) in among):
+                    return site
+    return Site()
+
+
+def line_with(sources: Mapping[str, str], near: Site, *words: str, within: bool = False) -> Site:
+    """The line of the user's file nearest to `near` that holds all the words, in the same function first (or only, `within`)."""
+    source = sources.get(near.path, "")
+    every = [
+        number
+        for number, line in enumerate(source.splitlines(), 1)
+        if all(word in line for word in words) and not line.lstrip().startswith("#")
+    ]
+    first, last = _function_around(source, near.line)
+    found = [number for number in every if first <= number <= last] or ([] if within else every)
+    if not found:
+        return Site()
+    return Site(near.path, min(found, key=lambda number: abs(number - near.line)), near.function)
+
+
+def _function_around(source: str, line: int) -> tuple[int, int]:
+    """First and last line of the innermost function that holds a line; of the whole file when none does."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return 1, 1 << 30
+    spans = [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(spans, default=(1, 1 << 30))
+
+
+def text_at(sources: Mapping[str, str], site: Site) -> str:
+    """The line of source at a site, without its indent; "" when it cannot be read."""
+    lines = sources.get(site.path, "").splitlines()
+    return lines[site.line - 1].strip() if 0 < site.line <= len(lines) else ""

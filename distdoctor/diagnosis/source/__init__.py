@@ -1,0 +1,1 @@
+"""What the user's source says around a line."""

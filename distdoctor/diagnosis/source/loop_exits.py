@@ -1,0 +1,172 @@
+"""Conditions under which a rank leaves a loop that the others may still be in: `if loss < best: break`.
+
+Pure `ast`, like `rank_guard`. What only counts (`step == last`) holds on all ranks alike and is left out, and so is what does not
+look like a decision of one rank: a comparison by size, a question about the rank, a number that is not finite.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.rank_guard import is_about_rank, parsed, path_to
+from distdoctor.recording.recording import Site
+
+Loop = ast.For | ast.AsyncFor | ast.While
+Leaving = tuple[type[ast.stmt], ...]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COUNTS = re.compile(r"step|iter|epoch|idx|index|count|^[ijkn]$")
+_FINITE = frozenset({"isnan", "isinf", "isfinite"})
+_LEAVING_CALLS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+_UNTRACEABLE = frozenset({"forward", "__call__", "__init__"})  # called by way of torch or Python, not by their names
+_DEPTH = 3  # functions between the loop and the call
+
+
+@dataclass(frozen=True)
+class LoopExit:
+    """One condition that ends a loop early, or a turn of it (`skips`): its line, and its test as it stands in the source."""
+
+    site: Site
+    test: str
+    skips: bool = False
+
+    @property
+    def words(self) -> str:
+        """`if loss < best:` (train.py:41)."""
+        return f"`if {self.test}:` ({self.site.path.rpartition('/')[2]}:{self.site.line})"
+
+    @property
+    def effect(self) -> str:
+        """What it lets a rank do, as part of an explanation."""
+        what = "skip a turn of the loop" if self.skips else "leave the loop"
+        return f"{self.words} lets a rank {what} that the others are in"
+
+    @property
+    def cure(self) -> str:
+        what = "skip the turn" if self.skips else "leave the loop"
+        return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and all {what} together"
+
+
+def exits_around(source: str, site: Site) -> tuple[LoopExit, ...]:
+    """How the loops around a line end a turn or end early, the innermost first, up to the function that the line stands in."""
+    tree = parsed(source)
+    found: list[LoopExit] = []
+    for node in reversed(path_to(tree, site.line) if tree is not None else []):
+        if isinstance(node, Function | ast.ClassDef):
+            break
+        if isinstance(node, Loop):
+            found += _exits(node, site, (ast.Break, ast.Continue))
+    return tuple(found)
+
+
+def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None) -> LoopExit | None:
+    """The one condition by which a rank can have left a loop in which the others go on to `inside`.
+
+    None when none or several fit. The loop holds the line `inside`, or a call that leads there by functions of the same file.
+    `after` is where the rank went on, in the function of the loop and behind it; without it the rank has ended, and `return`,
+    `sys.exit()` and turns that were skipped count as well.
+    """
+    leaving: Leaving = (ast.Break,) if after is not None else (ast.Break, ast.Continue, ast.Return, ast.Expr)
+    wanted = sources if after is None else {after.path: sources.get(after.path, "")}
+    found = [
+        one
+        for tree, loop, site, _ in _loops_around(wanted, inside)
+        if after is None or _is_behind(tree, loop, after)
+        for one in _exits(loop, after or site, leaving)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
+    """The one condition by which a rank can have skipped the rest of a turn of a loop, and with it `inside`; None as above."""
+    found = [
+        one
+        for _, loop, site, last in _loops_around(sources, inside)
+        for one in _exits(loop, site, (ast.Continue,))
+        if one.site.line < last
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _loops_around(sources: Mapping[str, str], inside: Site) -> Iterator[tuple[ast.Module, Loop, Site, int]]:
+    """The loops that lead to a line: tree, loop, the file as a place, and the last line in the loop that leads there."""
+    for path, source in sources.items():
+        tree = parsed(source)
+        if tree is None:
+            continue
+        names = _names_that_lead_to(tree, inside)
+        for loop in (node for node in ast.walk(tree) if isinstance(node, Loop)):
+            lines = [node.lineno for node in ast.walk(loop) if isinstance(node, ast.Call) and _called(node) in names]
+            if path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0):
+                lines.append(inside.line)
+            if lines:
+                yield tree, loop, Site(path, 0, inside.function), max(lines)
+
+
+def _is_behind(tree: ast.Module, loop: Loop, line: Site) -> bool:
+    """Whether a line comes after a loop, in the same function."""
+    return (loop.end_lineno or 0) < line.line and _function_of(tree, loop.lineno) is _function_of(tree, line.line)
+
+
+def _exits(loop: Loop, site: Site, leaving: Leaving) -> Iterator[LoopExit]:
+    for condition in _conditions(loop.body, leaving):
+        if _may_differ(condition.test):
+            skips = isinstance(condition.body[-1], ast.Continue)
+            yield LoopExit(Site(site.path, condition.lineno, site.function), ast.unparse(condition.test), skips)
+
+
+def _may_differ(test: ast.expr) -> bool:
+    """Whether it looks as if ranks answered each for itself."""
+    if is_about_rank(test) or any(_called(node) in _FINITE for node in ast.walk(test)):
+        return True
+    compares = any(isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDER) for node in ast.walk(test))
+    return compares and not any(_COUNTS.search(name) for name in _values_in(test))
+
+
+def _values_in(test: ast.expr) -> Iterator[str]:
+    """The names of values in an expression, not those of functions that are called."""
+    called = {id(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)}
+    for node in ast.walk(test):
+        if id(node) not in called and isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _conditions(block: Iterable[ast.AST], leaving: Leaving) -> Iterator[ast.If]:
+    """The `if`s of a loop's own body that end it, not those of loops and functions inside it."""
+    for node in block:
+        if isinstance(node, Loop | Function | ast.ClassDef):
+            continue
+        if isinstance(node, ast.If):
+            last = node.body[-1]
+            if isinstance(last, leaving) and (not isinstance(last, ast.Expr) or _ends_the_process(last)):
+                yield node
+        yield from _conditions(ast.iter_child_nodes(node), leaving)
+
+
+def _ends_the_process(statement: ast.Expr) -> bool:
+    return isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) in _LEAVING_CALLS
+
+
+def _names_that_lead_to(tree: ast.Module, inside: Site) -> frozenset[str]:
+    """The function of a line, and those of this file that call it, directly or through one another."""
+    names = {inside.function} - {"<module>", ""} - _UNTRACEABLE
+    for _ in range(_DEPTH if names else 0):
+        for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
+            if function.name not in _UNTRACEABLE and any(_called(node) in names for node in ast.walk(function)):
+                names.add(function.name)
+    return frozenset(names)
+
+
+def _called(node: ast.AST) -> str:
+    """The last part of the name that is called: `average` of `self.trainer.average(loss)`."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _function_of(tree: ast.Module, line: int) -> ast.AST:
+    """The innermost function around a line, the module when there is none."""
+    return next((node for node in reversed(path_to(tree, line)) if isinstance(node, Function)), tree)

@@ -1,0 +1,375 @@
+"""Where the time of a job goes, step by step: what each rank did with it, and whom the others waited for.
+
+Whom they waited for is read from arrivals: a collective is over when its last member has come, so wall times of steps are equal
+on all ranks, and the times of entry are not. Ranks of one host read one clock (CLOCK_MONOTONIC); arrivals of ranks of different
+hosts are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
+from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.trace.layout import CallFlag, Op
+
+MILLISECOND = 1e6
+SECOND = 1e9
+WARM_UP = 3  # steps at the start that say nothing: first allocations, compilation, bucket order
+FEWEST = 16  # regular steps that make a rhythm; shorter jobs are left alone
+MOST_LIVE = 64  # ranks of a running job; beyond that looking again and again would cost too much
+DATA_SHARE = 0.15  # of a step in a DataLoader: more is data-bound
+LATE_SHARE = 0.10  # of a step that the others wait for one rank
+ALWAYS = 0.8  # of all steps: the same rank comes last "again and again"
+WORTH_SECONDS = 0.5  # lost in all: below that nobody wants to hear of it
+WORTH_STEP_NS = 3 * MILLISECOND  # and in each step
+# Nobody leaves these before everybody has come. (The root of a broadcast may be far ahead, and nobody minds.)
+MEETING = (
+    Op.ALL_REDUCE,
+    Op.ALL_GATHER,
+    Op.ALL_GATHER_INTO_TENSOR,
+    Op.REDUCE_SCATTER,
+    Op.REDUCE_SCATTER_TENSOR,
+    Op.ALL_TO_ALL,
+    Op.ALL_TO_ALL_SINGLE,
+    Op.BARRIER,
+    Op.ALL_REDUCE_COALESCED,
+    Op.ALL_GATHER_COALESCED,
+    Op.REDUCE_SCATTER_COALESCED,
+)
+_MEETING = np.array(list(map(int, MEETING)))
+_NATIVE, _UNBLOCKING = int(CallFlag.NATIVE), int(CallFlag.NATIVE | CallFlag.ASYNC)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """The regular steps of one rank, by rising number: arrays [steps], nanoseconds. `began` is when the step before was over."""
+
+    rank: int
+    log: RankLog
+    steps: NDArray[np.int64]
+    began: Floats
+    ended: Floats
+    rows: Any  # of layout.TIME, the same steps
+
+    @property
+    def walls(self) -> Floats:
+        return self.ended - self.began
+
+    def of(self, name: str) -> Floats:
+        """A field of `layout.TIME`."""
+        found: Floats = self.rows[name].astype(float)
+        return found
+
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the times are those of the work itself: on a device Python only puts it into a queue."""
+        return not uses_devices(self.log)
+
+    @cached_property
+    def workers(self) -> int:
+        """Worker processes of the loader that trains."""
+        return int(self.log.passes["workers"][-1]) if len(self.log.passes) else 0
+
+    @cached_property
+    def step(self) -> Middle:
+        return Middle.of(self.walls)
+
+    @cached_property
+    def data(self) -> Middle:
+        return Middle.of(self.of("data_ns"))
+
+    @cached_property
+    def native(self) -> dict[int, tuple[float, float]]:
+        """step -> when C++ issued the first and the last call of the last backward pass."""
+        calls = self.log.calls
+        mask = (calls["flags"] & _NATIVE) != 0
+        mask &= np.isin(calls["op"], _MEETING)
+        steps, entered = calls["step"][mask].astype(np.int64) + 1, calls["entered_ns"][mask].astype(float)
+        found: dict[int, tuple[float, float]] = {}
+        for step, since, until in zip(
+            self.steps, self.of("forward_ended_ns"), self.of("backward_ended_ns"), strict=True
+        ):
+            first, last = np.searchsorted(steps, step, "left"), np.searchsorted(steps, step, "right")
+            inside = entered[first:last]
+            inside = inside[(inside >= since) & (inside <= until)]
+            if len(inside):
+                found[int(step)] = (float(inside[0]), float(inside[-1]))
+        return found
+
+    @cached_property
+    def forgotten(self) -> NDArray[np.bool_]:
+        """[steps] Whether the calls of that step have left the ring."""
+        if not self.log.lost.get("calls"):
+            return np.zeros(len(self.steps), bool)
+        oldest = int(self.log.calls["step"][0]) + 1 if len(self.log.calls) else 1 << 62
+        return self.steps <= oldest
+
+    @cached_property
+    def blocked(self) -> Floats:
+        """[steps] nanoseconds in calls that blocked, between the step before and the last backward pass."""
+        return self._blocked_until(self.of("forward_ended_ns"))
+
+    @cached_property
+    def idle(self) -> Floats:
+        """[steps] nanoseconds of waiting for other ranks, as far as Python does: for handles, and in calls that block."""
+        idle: Floats = np.where(self.forgotten, np.nan, self.of("waited_ns") + self._blocked_until(self.ended))
+        return idle
+
+    def _blocked_until(self, until: Floats) -> Floats:
+        calls = self.log.calls
+        rows = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0) & (calls["thread"] == 0)]
+        entered = rows["entered_ns"].astype(float)
+        total = np.concatenate([[0.0], np.cumsum(rows["returned_ns"].astype(float) - entered)])
+        first, last = np.searchsorted(entered, self.began), np.searchsorted(entered, until)
+        found: Floats = np.maximum(0.0, total[np.maximum(first, last)] - total[first])
+        return found
+
+    def parts(self) -> dict[str, Floats]:
+        """What a rank did in each step: [steps] nanoseconds under the words that say what; NaN where it is not known.
+
+        Backward is cut where its last bucket leaves: what comes then is waiting for others, but for a rank that comes last.
+        """
+        data, single = self.of("data_ns"), (self.of("backwards") == 1) & ~self.forgotten
+        last_bucket = np.array([self.native.get(int(step), (0.0, 0.0))[1] for step in self.steps])
+        tail = np.where(last_bucket > 0, self.of("backward_ended_ns") - last_bucket, 0.0)
+        before = self.of("forward_ended_ns") - self.began - data - self.blocked
+        return {
+            "waits for its data": data,
+            "computes before backward": np.where(single, before, np.nan),
+            "computes in backward": np.where(single, self.of("backward_ns") - tail, np.nan),
+            "is in backward after its last bucket": np.where(single, tail, np.nan),
+            "is in optimizer.step": self.of("optimizer_ns"),
+        }
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Meetings of one group whose members share a clock.
+
+    `at`: [members, meetings] when each entered, nanoseconds; `left`: when each came back (0: not known); `steps`: [meetings] in
+    which step, from 1; `blocking`: [meetings] whether everybody waits there; `rows`: [members][meetings] of layout.CALL.
+    """
+
+    group: GroupCalls
+    ranks: tuple[int, ...]
+    at: Floats
+    left: Floats
+    steps: NDArray[np.int64]
+    blocking: NDArray[np.bool_]
+    rows: tuple[Any, ...]
+
+    @cached_property
+    def last(self) -> NDArray[np.intp]:
+        """[meetings] who came last, as a position in `ranks`."""
+        found: NDArray[np.intp] = np.argmax(self.at, axis=0)
+        return found
+
+    @cached_property
+    def late(self) -> Floats:
+        """[meetings] how much later than the middle of the others, nanoseconds."""
+        ordered = np.sort(self.at, axis=0)
+        late: Floats = ordered[-1] - np.median(ordered[:-1], axis=0)
+        return late
+
+    def site(self, rank: int, meeting: int) -> Site:
+        log = self.group.tracks[rank].timeline.log
+        return log.site(self.rows[self.ranks.index(rank)]["site"][meeting])
+
+    def lateness(self) -> dict[int, Floats]:
+        """step -> [members] nanoseconds that the others lost because of each.
+
+        Of calls that do not block, one after the other, the latest counts: they overlap.
+        """
+        found: dict[int, Floats] = {}
+        run: tuple[int, float, int] | None = None  # step, late, who
+
+        def close() -> None:
+            nonlocal run
+            if run is not None:
+                found.setdefault(run[0], np.zeros(len(self.ranks)))[run[2]] += run[1]
+            run = None
+
+        columns = (self.steps.tolist(), self.late.tolist(), self.last.tolist(), self.blocking.tolist())
+        for step, late, who, blocking in zip(*columns, strict=True):
+            if blocking or (run is not None and run[0] != step):
+                close()
+            if blocking:
+                found.setdefault(step, np.zeros(len(self.ranks)))[who] += late
+            elif run is None or late > run[1]:
+                run = (step, late, who)
+        close()
+        return found
+
+
+@dataclass(frozen=True)
+class Late:
+    """What the others lose because of one rank: per step in nanoseconds, and the share of steps in which it came last (0-1)."""
+
+    rank: int
+    step: Middle
+    share: float
+    site: Site
+    total_ns: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The fact that checks on speed ask for."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"collectives", "progress"})
+    ranks: Mapping[int, RankTimes]
+    arrivals: tuple[Arrivals, ...]
+    recording: Recording
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        if recording.job.running and len(recording.ranks) > MOST_LIVE:
+            raise NotApplicable("how the time is spent is examined when the job is over")
+        found = {rank: times for rank, log in recording.ranks.items() if (times := rank_times(log)) is not None}
+        if not found or len(found) < len(recording.ranks):
+            raise NotApplicable(f"fewer than {FEWEST + WARM_UP} steps were recorded on some rank")
+        groups = Collectives.of(recording).groups if len(found) > 1 else ()
+        return cls(found, tuple(filter(None, map(arrivals_of, groups))), recording)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """What a step takes."""
+        return float(np.median([times.step.value for times in self.ranks.values()]))
+
+    @property
+    def steps(self) -> int:
+        """How many regular steps every rank has made."""
+        return min(len(times.steps) for times in self.ranks.values())
+
+    def is_worth(self, per_step: Middle, share: float) -> bool:
+        """Whether so many nanoseconds of each step are worth a word: that share of a step, no scatter, and not a trifle."""
+        return per_step.stands_out and self.is_much(per_step, share)
+
+    def is_much(self, per_step: Middle, share: float) -> bool:
+        """Whether the median is that share of a step and no trifle, however it scatters."""
+        return (
+            per_step.count >= FEWEST
+            and per_step.value >= max(WORTH_STEP_NS, share * self.step_ns)
+            and per_step.value * max(per_step.count, self.steps) >= WORTH_SECONDS * SECOND
+        )
+
+    def is_data_bound(self, rank: int) -> bool:
+        """Whether a rank waits for its DataLoader in a good part of every step."""
+        return self.is_worth(self.ranks[rank].data, DATA_SHARE)
+
+    def is_late(self, late: Late) -> bool:
+        """Whether the others wait for this rank again and again."""
+        return late.share >= ALWAYS and self.is_worth(late.step, LATE_SHARE)
+
+    @cached_property
+    def late(self) -> tuple[Late, ...]:
+        """The ranks by what the others lose because of them, the worst first."""
+        regular = set.intersection(*(set(times.steps.tolist()) for times in self.ranks.values()))
+        found: list[Late] = []
+        for arrivals in self.arrivals:
+            by_step = {step: late for step, late in arrivals.lateness().items() if step in regular}
+            if len(by_step) < FEWEST:
+                continue
+            table = np.stack([by_step[step] for step in sorted(by_step)])  # [steps, members]
+            worst = table.argmax(axis=1)
+            for place, rank in enumerate(arrivals.ranks):
+                mine = table[:, place]
+                share = float(np.mean((worst == place) & (mine > 0)))
+                meetings = np.flatnonzero(arrivals.last == place)
+                site = (
+                    arrivals.site(rank, int(meetings[np.argmax(arrivals.late[meetings])])) if len(meetings) else Site()
+                )
+                found.append(Late(rank, Middle.of(mine), share, site, float(mine.sum())))
+        best: dict[int, Late] = {}
+        for one in sorted(found, key=lambda late: -late.step.value):
+            best.setdefault(one.rank, one)
+        return tuple(best.values())
+
+    def excess(self, rank: int) -> tuple[str, float]:
+        """What this rank does longest by comparison with the others: the words, and how much longer a step (nanoseconds)."""
+        others = [times.parts() for other, times in self.ranks.items() if other != rank]
+        found = ("", 0.0)
+        for words, mine in self.ranks[rank].parts().items():
+            theirs = [Middle.of(parts[words]).value for parts in others]
+            more = Middle.of(mine).value - float(np.median(theirs)) if theirs else 0.0
+            if more > found[1]:
+                found = (words, more)
+        return found
+
+    def loop_site(self, rank: int) -> Site:
+        """The line of the loop over the loader that trains."""
+        log = self.ranks[rank].log
+        return next((log.site(row["loop_site"]) for row in log.passes[::-1] if log.site(row["loop_site"])), Site())
+
+    def step_site(self, rank: int) -> Site:
+        """The line of the optimizer's step."""
+        log = self.ranks[rank].log
+        return log.site(log.steps["site"][-1]) if len(log.steps) else Site()
+
+
+def rank_times(log: RankLog) -> RankTimes | None:
+    """The regular steps of a rank: without the first ones, and without those whose predecessor is not known. None: too few."""
+    rows = log.rows("times")
+    if len(rows) < 2:
+        return None
+    steps = rows["step"].astype(np.int64)
+    regular = np.flatnonzero((np.diff(steps) == 1) & (steps[1:] > WARM_UP)) + 1
+    if len(regular) < FEWEST:
+        return None
+    ends = rows["at_ns"].astype(float)
+    return RankTimes(log.rank, log, steps[regular], ends[regular - 1], ends[regular], rows[regular])
+
+
+def arrivals_of(group: GroupCalls) -> Arrivals | None:
+    """The meetings of a group that all its members still remember and agree on. None: another clock, a rank without recording."""
+    tracks = [group.tracks.get(rank) for rank in group.members]
+    known = [track for track in tracks if track is not None and track.count]
+    if len(known) < 2 or len(known) < len(group.members):
+        return None
+    if len({track.timeline.log.host for track in known}) > 1:
+        return None
+    numbers = known[0].rows["number"]
+    for track in known[1:]:
+        numbers = np.intersect1d(numbers, track.rows["number"])
+    rows = [_numbered(track, numbers) for track in known]
+    first = rows[0]
+    meets = np.isin(first["op"], _MEETING)
+    for other in rows[1:]:
+        meets &= other["signature"] == first["signature"]
+    rows = [one[meets] for one in rows]
+    if not len(rows[0]):
+        return None
+    blocking = np.all([(one["flags"] & _UNBLOCKING) == 0 for one in rows], axis=0)
+    return Arrivals(
+        group,
+        tuple(track.rank for track in known),
+        np.stack([one["entered_ns"].astype(float) for one in rows]),
+        np.stack([one["returned_ns"].astype(float) for one in rows]),
+        rows[0]["step"].astype(np.int64) + 1,
+        blocking,
+        tuple(rows),
+    )
+
+
+def _numbered(track: Track, numbers: Any) -> Any:
+    rows = track.rows
+    return rows[np.isin(rows["number"], numbers)]
+
+
+def uses_devices(log: RankLog) -> bool:
+    """Whether the rank trains on a device, as far as its backends tell, or without any group the devices that it sees."""
+    backends = {log.text(int(row["backend"])) for row in log.groups}
+    if not backends:
+        return bool(log.environment.get("cuda_devices"))
+    return any(word in backend for backend in backends for word in ("nccl", "xccl", "hccl"))
