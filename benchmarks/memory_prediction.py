@@ -17,11 +17,11 @@ from typing import Any
 
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook
-from distdoctor.workloads import memory_results, real_steps
-from distdoctor.workloads.prediction import predict, traced
+from distdoctor.planning import memory_results, real_steps
+from distdoctor.planning.prediction import predict, traced
 from distdoctor.workloads.request import TrainingRequest, make_request
 
-PLANT = "distdoctor.workloads.measured_memory:plant"
+PLANT = "distdoctor.planning.measured_memory:plant"
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "single": ("single", {}),
     "single sgd": ("single", {"optimizer": "sgd"}),

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
+from distdoctor.planning import memory_remedies, real_steps
+from distdoctor.planning.prediction import predict
 from distdoctor.plugins import Plugins
-from distdoctor.workloads import cures, real_steps
-from distdoctor.workloads.prediction import predict
 from distdoctor.workloads.request import TrainingRequest, make_request
 
-PLANT = "distdoctor.workloads.measured_memory:plant"
+PLANT = "distdoctor.planning.measured_memory:plant"
 STEPS = 5
 MIB = 1 << 20
 TIE_BYTES, TIE_SHARE = MIB, 0.02
@@ -64,11 +64,11 @@ class Measured:
 def savings(request: TrainingRequest, measured: Measured, found: Plugins) -> list[Saving]:
     """Of all remedies that can be tried on this training."""
     rows = []
-    for slug in cures.CURES:
+    for slug in memory_remedies.CURES:
         if slug in NOT_MEMORY:
             continue
         try:
-            without, cured = cures.tried(slug, request, measured.ranks, found.strategies)
+            without, cured = memory_remedies.tried(slug, request, measured.ranks, found.strategies)
             before, after = measured.peaks(without), measured.peaks(cured)
         except (WrongUse, CouldNotLook) as trouble:
             print(f"    {slug:26} not tried: {str(trouble)[:80]}", flush=True)

@@ -59,7 +59,7 @@ def train_rank(rank: int, world_size: int, text: str) -> dict[str, Any]:
 
 def measured_rank(rank: int, world_size: int, text: str, folder: str) -> None:
     """One rank of a training that writes down what it allocates, into this folder."""
-    from distdoctor.workloads import memory_results
+    from distdoctor.planning import memory_results
 
     os.environ[memory_results.FOLDER] = folder
     train_rank(rank, world_size, text)

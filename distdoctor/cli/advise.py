@@ -13,8 +13,8 @@ from distdoctor.cli.training_options import PANEL, PREFIX, training_options, tra
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
+    from distdoctor.planning.machine import Machine
     from distdoctor.plugins import Plugins
-    from distdoctor.workloads.machine import Machine
     from distdoctor.workloads.request import TrainingRequest
 
 KNOWN = (
@@ -99,7 +99,7 @@ def advise(ctx: click.Context, /, **values: Any) -> None:
         ctx.exit(_try(values, plugins))
     if values["gpus"] is None:
         raise WrongUse("--gpus is missing", way_out="Say what the machine has: --gpus 8x80GiB.")
-    from distdoctor.workloads.machine import Machine
+    from distdoctor.planning.machine import Machine
 
     machine = Machine.parse(values["gpus"], values["headroom"])
     ctx.exit(
@@ -109,9 +109,9 @@ def advise(ctx: click.Context, /, **values: Any) -> None:
 
 def _advise(values: dict[str, Any], plugins: Plugins, machine: Machine) -> int:
     from distdoctor.cli import deliver
-    from distdoctor.workloads import advice_json, advice_text
-    from distdoctor.workloads.advice import advise, require_known
-    from distdoctor.workloads.machine import Speeds
+    from distdoctor.planning.advice import advise, require_known
+    from distdoctor.planning.machine import Speeds
+    from distdoctor.report import advice_json, advice_text
 
     given = {"link_gb": values["link_gb"]}
     if values["tflops"]:
@@ -145,8 +145,8 @@ def _request(values: dict[str, Any], plugins: Plugins, ranks: int, strategy: str
 
 def _try(values: dict[str, Any], plugins: Plugins) -> int:
     from distdoctor.cli import deliver
-    from distdoctor.workloads import trial
-    from distdoctor.workloads.cures import cure_named, tried
+    from distdoctor.planning import trial
+    from distdoctor.planning.memory_remedies import cure_named, tried
 
     cure_named(values["remedy"])
     ranks = values["nproc"] or 2
@@ -160,13 +160,15 @@ def _try(values: dict[str, Any], plugins: Plugins) -> int:
 
 def _find_batch_size(values: dict[str, Any], plugins: Plugins, machine: Machine) -> int:
     from distdoctor.cli import deliver
-    from distdoctor.workloads import edge
+    from distdoctor.planning import largest_batch
 
     ranks = values["nproc"] or machine.count
     request = _request(values, plugins, ranks, "single" if ranks == 1 else "ddp")
-    found = edge.find(request, ranks, machine.usable, device=_device(values), tell=deliver.notice)
+    found = largest_batch.find(request, ranks, machine.usable, device=_device(values), tell=deliver.notice)
     form = values["output_format"]
-    deliver.write(edge.to_json(found) if form == "json" else edge.render(found), form, values["output"])
+    deliver.write(
+        largest_batch.to_json(found) if form == "json" else largest_batch.render(found), form, values["output"]
+    )
     return int(found.largest == 0)
 
 

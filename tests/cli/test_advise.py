@@ -102,8 +102,8 @@ def test_a_rank_with_a_budget_trains_within_it_and_is_refused_more() -> None:
     from dataclasses import replace
 
     from distdoctor import plugins
-    from distdoctor.workloads.edge import _runs_short
-    from distdoctor.workloads.prediction import Predictor
+    from distdoctor.planning.largest_batch import _runs_short
+    from distdoctor.planning.prediction import Predictor
     from distdoctor.workloads.request import make_request
 
     found = plugins.load()
@@ -119,10 +119,10 @@ def test_a_rank_with_a_budget_trains_within_it_and_is_refused_more() -> None:
 
 @pytest.mark.parametrize("really", [90, 100, 117])
 def test_the_search_ends_at_the_edge_wherever_it_lies(say: Say, monkeypatch: pytest.MonkeyPatch, really: int) -> None:
-    from distdoctor.workloads import edge
+    from distdoctor.planning import largest_batch
 
-    monkeypatch.setattr(edge, "_runs_short", lambda request, ranks, budget: request.batch_size > really)
-    monkeypatch.setattr(edge.Predictor, "largest", lambda self, budget: 100)
+    monkeypatch.setattr(largest_batch, "_runs_short", lambda request, ranks, budget: request.batch_size > really)
+    monkeypatch.setattr(largest_batch.Predictor, "largest", lambda self, budget: 100)
 
     said = say("advise", "--find-batch-size", "--gpus", "2x1GiB", "--strategy", "ddp", "--output-format", "json")
 

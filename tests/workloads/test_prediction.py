@@ -13,11 +13,11 @@ from reference_training import measured_rank
 
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
-from distdoctor.workloads import measured_memory, side_buffers
+from distdoctor.planning import measured_memory, side_buffers
+from distdoctor.planning.memory_timeline import Scaled, Timeline
+from distdoctor.planning.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.data import synthetic
-from distdoctor.workloads.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.request import TrainingRequest, make_request
-from distdoctor.workloads.timeline import Scaled, Timeline
 
 FOUND = plugins.load()
 

@@ -14,10 +14,10 @@ from reference_training import measured_rank
 
 from distdoctor import plugins
 from distdoctor.errors import WrongUse
-from distdoctor.workloads import memory_results, real_steps, trial
-from distdoctor.workloads.cures import CURES, tried
+from distdoctor.planning import memory_results, real_steps, trial
+from distdoctor.planning.memory_remedies import CURES, tried
+from distdoctor.planning.trial import Trial
 from distdoctor.workloads.request import TrainingRequest, make_request
-from distdoctor.workloads.trial import Trial
 
 FOUND = plugins.load()
 MIB = 1 << 20

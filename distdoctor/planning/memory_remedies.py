@@ -9,7 +9,7 @@ from typing import Any
 
 from distdoctor.errors import WrongUse
 from distdoctor.offers import Strategy
-from distdoctor.workloads import zeroed_gradients
+from distdoctor.planning import zeroed_gradients
 from distdoctor.workloads.request import TrainingRequest, validate
 
 Strategies = Mapping[str, Strategy]

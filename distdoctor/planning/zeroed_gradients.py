@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
-PLANT = "distdoctor.workloads.zeroed_gradients:plant"
+PLANT = "distdoctor.planning.zeroed_gradients:plant"
 
 
 def plant(training: Training) -> None:

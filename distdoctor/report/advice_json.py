@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from distdoctor.workloads.advice import Advice, Plan
-from distdoctor.workloads.advice_text import answer
+from distdoctor.planning.advice import Advice, Plan
+from distdoctor.report.advice_text import answer
 
 SCHEMA_VERSION = 1
 

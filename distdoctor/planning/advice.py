@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from distdoctor.errors import CouldNotLook, WrongUse
-from distdoctor.workloads.cures import Strategies, with_strategy
-from distdoctor.workloads.machine import Machine, Speeds
-from distdoctor.workloads.prediction import Prediction, Predictor
+from distdoctor.planning.machine import Machine, Speeds
+from distdoctor.planning.memory_remedies import Strategies, with_strategy
+from distdoctor.planning.prediction import Prediction, Predictor
 from distdoctor.workloads.request import TrainingRequest, validate
 
 ADAMW_BYTES = 7 * 4

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from distdoctor.workloads import memory_results
+from distdoctor.planning import memory_results
 
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
 BUDGET = "DISTDOCTOR_BUDGET"
-PLANT = "distdoctor.workloads.limited_memory:plant"
+PLANT = "distdoctor.planning.limited_memory:plant"
 
 
 def plant(training: Training) -> None:

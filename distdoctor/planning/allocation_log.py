@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from distdoctor.workloads import side_buffers
-from distdoctor.workloads.timeline import Timeline
+from distdoctor.planning import side_buffers
+from distdoctor.planning.memory_timeline import Timeline
 
 # A later name wins over an earlier one: what is both a bucket and a gradient is a gradient.
 PRECEDENCE = ("activations", "temporary", "communication", "buffers", "optimizer", "gradients", "parameters")

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from distdoctor.diagnosis.memory.memory import mib
 from distdoctor.errors import CouldNotLook, WrongUse
-from distdoctor.workloads import real_steps
-from distdoctor.workloads.prediction import Predictor
+from distdoctor.planning import real_steps
+from distdoctor.planning.prediction import Predictor
 from distdoctor.workloads.request import TrainingRequest, validate
 
 FINE = 0.02
@@ -80,7 +80,7 @@ def _runs_short(request: TrainingRequest, ranks: int, budget: int) -> bool:
         raise CouldNotLook(
             f"a batch of {request.batch_size} samples is more than a trial reads", way_out="Take a smaller budget."
         )
-    plant = "distdoctor.workloads.limited_memory:plant"
+    plant = "distdoctor.planning.limited_memory:plant"
     return real_steps.train(request, ranks, plant, {"DISTDOCTOR_BUDGET": str(budget)}).short
 
 

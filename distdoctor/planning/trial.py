@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from distdoctor.diagnosis.memory.memory import mib
-from distdoctor.workloads import real_steps
-from distdoctor.workloads.prediction import predict
+from distdoctor.planning import real_steps
+from distdoctor.planning.prediction import predict
 from distdoctor.workloads.request import TrainingRequest
 
 CLOSE = 0.10
@@ -130,7 +130,7 @@ def try_remedy(
 
 def _trained(request: TrainingRequest, ranks: int, words: str, tell: Callable[[str], None]) -> real_steps.Steps:
     tell(f"training {STEPS} steps {words} it on {_ranks(ranks)}")
-    return real_steps.train(request, ranks, "distdoctor.workloads.measured_memory:plant", steps=STEPS)
+    return real_steps.train(request, ranks, "distdoctor.planning.measured_memory:plant", steps=STEPS)
 
 
 def render(trial: Trial) -> str:

@@ -21,13 +21,13 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from distdoctor.errors import CouldNotLook
-from distdoctor.workloads import zeroed_gradients
+from distdoctor.planning import zeroed_gradients
+from distdoctor.planning.allocation_log import Ledger
+from distdoctor.planning.fake_ddp import FakeDdp
+from distdoctor.planning.memory_timeline import Timeline
 from distdoctor.workloads.factory import imported
-from distdoctor.workloads.fake_ddp import FakeDdp
-from distdoctor.workloads.ledger import Ledger
 from distdoctor.workloads.progress import Progress
 from distdoctor.workloads.request import TrainingRequest
-from distdoctor.workloads.timeline import Timeline
 from distdoctor.workloads.training import Training
 
 STEPS = 2

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from distdoctor.workloads import memory_results
+from distdoctor.planning import memory_results
 
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
 STEP = "distdoctor: a step begins"
-PLANT = "distdoctor.workloads.measured_memory:plant"
+PLANT = "distdoctor.planning.measured_memory:plant"
 HAS_HOOKS = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
 HOOK = 0x0D0D  # any number that no one else uses on the same group
 IN_ALL_THREADS = "FLAGS_caffe2_report_cpu_memory_usage"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from distdoctor.errors import CouldNotLook, DoctorError
+from distdoctor.planning.memory_timeline import Peak, Scaled, Timeline
 from distdoctor.workloads.request import TrainingRequest
-from distdoctor.workloads.timeline import Peak, Scaled, Timeline
 
 SETUP = ("setup",)
 
@@ -139,7 +139,7 @@ def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", ra
 
     CouldNotLook: it cannot be gone through without data, and why; WrongUse as for a real training.
     """
-    from distdoctor.workloads.fake_training import trace
+    from distdoctor.planning.fake_training import trace
 
     try:
         return trace(request, world_size, rank, on_cpu=device == "cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distdoctor.diagnosis.memory.memory import mib
-from distdoctor.workloads.advice import Advice, Plan
-from distdoctor.workloads.prediction import Prediction
+from distdoctor.planning.advice import Advice, Plan
+from distdoctor.planning.prediction import Prediction
 
 COLUMNS = ("parameters", "gradients", "optimizer", "activations", "communication")
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from distdoctor.errors import CouldNotLook
-from distdoctor.workloads import memory_results
-from distdoctor.workloads.prediction import sent_bytes
+from distdoctor.planning import memory_results
+from distdoctor.planning.prediction import sent_bytes
 from distdoctor.workloads.request import TrainingRequest
 
 SECONDS = 600

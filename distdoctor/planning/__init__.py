@@ -1,0 +1,1 @@
+"""What `advise` predicts: memory, fit and the remedies that help, before anything runs."""
