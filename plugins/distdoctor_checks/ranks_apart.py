@@ -27,7 +27,7 @@ from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
-from distdoctor.testing.looks import in_collective, looked_at
+from distdoctor.testing.stacks import in_collective, looked_at
 
 IN_CALLS = (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.NEW_GROUP)
 Variant = list[Standing]

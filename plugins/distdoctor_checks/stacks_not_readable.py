@@ -20,7 +20,7 @@ from distdoctor.diagnosis.hang.live.stall import Standstill
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import ProcessStacks
-from distdoctor.testing.looks import in_collective, looked_at, rank
+from distdoctor.testing.stacks import in_collective, looked_at, rank
 
 
 @check("DD608", "stacks-not-readable", severity=ERROR)

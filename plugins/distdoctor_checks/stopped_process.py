@@ -20,7 +20,7 @@ from distdoctor.diagnosis.hang.live.rank_activity import Standing, is_held_by_ke
 from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
-from distdoctor.testing.looks import frame, in_collective, looked_at, rank
+from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 
 @check("DD117", "stopped-process", severity=ERROR, family="hang")

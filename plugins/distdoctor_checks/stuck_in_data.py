@@ -22,7 +22,7 @@ from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Doing, Stan
 from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
 from distdoctor.recording.recording import Recording, Site
 from distdoctor.recording.stacks import ProcessStacks
-from distdoctor.testing.looks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
+from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 
 @check("DD115", "stuck-in-data", severity=ERROR, family="hang")

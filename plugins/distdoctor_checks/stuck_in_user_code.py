@@ -26,7 +26,7 @@ from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
-from distdoctor.testing.looks import frame, in_collective, looked_at, rank
+from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.silence
 OWN_CODE = (Doing.USER, Doing.CHECKPOINT)

@@ -12,7 +12,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import Link
 from distdoctor.testing import Script
-from distdoctor.testing.looks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
+from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
 
 PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]

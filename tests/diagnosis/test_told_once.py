@@ -10,7 +10,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.stacks import STOPPED, RankStacks
 from distdoctor.testing import recording
-from distdoctor.testing.looks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
+from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 CHECKS = list(plugins.load().checks.values())
 

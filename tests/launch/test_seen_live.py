@@ -8,7 +8,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.launch.post_mortem import with_what_was_seen_live
 from distdoctor.recording.stacks import Link
-from distdoctor.testing.looks import in_collective, looked_at
+from distdoctor.testing.stacks import in_collective, looked_at
 from distdoctor_checks import stuck_in_backend
 
 PLUGINS = plugins.load()
