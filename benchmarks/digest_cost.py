@@ -25,7 +25,7 @@ import hashlib, json, sys, time
 import torch, torch.distributed as dist, torchvision
 from torch import nn
 from distdoctor.probe import start
-from distdoctor.probe.gradients.stream import stream as gradients
+from distdoctor.probe.gradients import stream as gradients
 
 spent = {"hooks": 0.0}
 def timed(function):

@@ -27,7 +27,7 @@ from torch import nn
 
 spent = [0.0, 0]
 def timing():  # every callback of the stream, timed; before any of them is made
-    from distdoctor.probe.memory.stream import stream as memory
+    from distdoctor.probe.memory import stream as memory
     plain = memory.MemoryStream.guarded
     def guarded(stream, function):
         inner = plain(stream, function)

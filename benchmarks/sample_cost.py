@@ -31,8 +31,8 @@ from distdoctor.diagnosis.data.sample_account import accounts
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.samples.bitmap_writer import DrawnSets
-from distdoctor.probe.samples.stream import stream as samples
 from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdoctor.offers import DataSource, Drill, Model, Strategy
@@ -52,21 +52,32 @@ class Found(list[Offer]):
 
 
 def found_in(package: str, kind: type[Offer]) -> Found[Offer]:
-    """Every module-level value of type `kind` in the package's own modules, in the order of their names.
+    """Every module-level value of type `kind`, alone or in a tuple, in all modules below the package, by their names.
 
     For a package's `__init__`, so that its files are the list: `return found_in(__name__, Check)`. A module that cannot be
     imported is left out and named in `troubles`: one broken check does not take the others along.
     """
-    home = importlib.import_module(package)
     found: Found[Offer] = Found()
-    for module_info in sorted(pkgutil.iter_modules(home.__path__), key=lambda info: info.name):
+    for name in _modules_of(package):
         try:
-            module = importlib.import_module(f"{package}.{module_info.name}")
+            module = importlib.import_module(name)
         except Exception as error:
-            found.troubles.append(f"{module_info.name} left out: {type(error).__name__}: {error}")
+            found.troubles.append(f"{name.removeprefix(package + '.')} left out: {type(error).__name__}: {error}")
             continue
-        found.extend(v for v in vars(module).values() if isinstance(v, kind) and not any(v is f for f in found))
+        for value in vars(module).values():
+            offered = value if isinstance(value, tuple) else (value,)
+            found.extend(v for v in offered if isinstance(v, kind) and not any(v is f for f in found))
     return found
+
+
+def _modules_of(package: str) -> Iterator[str]:
+    home = importlib.import_module(package)
+    for info in sorted(pkgutil.iter_modules(home.__path__), key=lambda info: info.name):
+        name = f"{package}.{info.name}"
+        if info.ispkg:
+            yield from _modules_of(name)
+        else:
+            yield name
 
 
 @contract

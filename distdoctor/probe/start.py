@@ -9,14 +9,14 @@ import time
 from typing import Any
 
 from distdoctor.probe import wrappers
-from distdoctor.probe.collectives.stream import flight
-from distdoctor.probe.collectives.stream import stream as collectives
+from distdoctor.probe.collectives import flight
+from distdoctor.probe.collectives import stream as collectives
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.stream import stream as gradients
-from distdoctor.probe.memory.stream import stream as memory
-from distdoctor.probe.progress.stream import data_parallel, deprecated, environment, unused_search
-from distdoctor.probe.progress.stream import stream as progress
-from distdoctor.probe.samples.stream import stream as samples
+from distdoctor.probe.gradients import stream as gradients
+from distdoctor.probe.memory import stream as memory
+from distdoctor.probe.progress import data_parallel, deprecated, environment, unused_search
+from distdoctor.probe.progress import stream as progress
+from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.writer import Tape, file_name
 from distdoctor.recording.trace.layout import STREAMS, EventKind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.testing.memory import MIB, memory_job
-from distdoctor_checks import activation_bound, optimizer_bound, parameter_bound
+from distdoctor_checks.memory import activation_bound, optimizer_bound, parameter_bound
 
 CHECKS = {"DD402": activation_bound, "DD403": optimizer_bound, "DD404": parameter_bound}
 

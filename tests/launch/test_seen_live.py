@@ -9,7 +9,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.launch.post_mortem import with_what_was_seen_live
 from distdoctor.recording.stacks import Link
 from distdoctor.testing.stacks import in_collective, looked_at
-from distdoctor_checks import stuck_in_backend
+from distdoctor_checks.hang import stuck_in_backend
 
 PLUGINS = plugins.load()
 CHECKS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]

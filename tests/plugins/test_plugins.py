@@ -99,7 +99,7 @@ from distdoctor.hooks import offers
 
 @offers
 def distdoctor_checks():
-    from distdoctor_checks.rank_died import examine
+    from distdoctor_checks.hang.rank_died import examine
     return [examine]
 """
     add_entry_point(monkeypatch, tmp_path, "second_plugin", source)

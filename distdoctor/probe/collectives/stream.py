@@ -466,6 +466,6 @@ def install(rank: Rank, tape: Tape) -> None:
     if HAS_HOOKS:
         atexit.register(rank.guarded(stream.detach_all))
     else:
-        from distdoctor.probe.collectives.stream import dispatcher
+        from distdoctor.probe.collectives import dispatcher
 
         dispatcher.listen(stream)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.host_memory import PeakMemory
 from distdoctor.probe.memory.storages import Storages
-from distdoctor.probe.memory.stream import graphs
 from distdoctor.recording.trace.layout import Phase
 
 if TYPE_CHECKING:

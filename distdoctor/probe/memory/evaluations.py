@@ -19,8 +19,8 @@ from torch import nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.holders import Look
-from distdoctor.probe.memory.stream import graphs
 from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:

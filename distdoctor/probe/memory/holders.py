@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites
+from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.graphs import Graph
 from distdoctor.probe.memory.storages import Storages
-from distdoctor.probe.memory.stream import graphs
 from distdoctor.recording.trace.layout import HolderFlag, site_text
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)

@@ -23,13 +23,13 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients.module_trees import ModuleTrees
+from distdoctor.probe.memory import device_memory, graphs
 from distdoctor.probe.memory.device_memory import NOTHING, DeviceMemory
 from distdoctor.probe.memory.evaluations import Evaluations
 from distdoctor.probe.memory.holders import Look, Unit
 from distdoctor.probe.memory.host_memory import Host, ResidentMemory, children, host
 from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory.storages import Categories, Storages, categories
-from distdoctor.probe.memory.stream import device_memory, graphs
 from distdoctor.probe.stream import Stream
 from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase

@@ -24,14 +24,14 @@ import torch
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.stream import replicas
+from distdoctor.probe.gradients import replicas
+from distdoctor.probe.samples import eval_mode as modes
+from distdoctor.probe.samples import worker_rng as worker_noise
 from distdoctor.probe.samples.bitmap_writer import DrawnSet, DrawnSets
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
 from distdoctor.probe.samples.sample_pass import Pass
 from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
-from distdoctor.probe.samples.stream import eval_mode as modes
-from distdoctor.probe.samples.stream import worker_rng as worker_noise
 from distdoctor.probe.weak_identity import ByIdentity
 from distdoctor.probe.writer import Tape
 from distdoctor.recording.trace import sampled_indices

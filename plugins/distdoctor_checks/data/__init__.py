@@ -1,0 +1,1 @@
+"""Data and samplers, DD3xx and DD704."""

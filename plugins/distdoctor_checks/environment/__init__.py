@@ -1,0 +1,1 @@
+"""Launch and environment, DD6xx."""

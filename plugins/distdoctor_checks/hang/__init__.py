@@ -1,0 +1,1 @@
+"""Hangs and collectives, DD1xx."""

@@ -1,0 +1,1 @@
+"""Numerics and AMP, DD8xx."""

@@ -1,0 +1,1 @@
+"""Memory, DD4xx."""

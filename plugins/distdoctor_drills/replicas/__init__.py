@@ -1,0 +1,1 @@
+"""Gradients and parameters, DD2xx."""

@@ -1,0 +1,1 @@
+"""Speed and cost, DD5xx."""

@@ -1,0 +1,234 @@
+"""Remedies for hangs and collectives."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.remedy import Remedy
+
+REMEDIES = (
+    Remedy(
+        slug="balance-ranks",
+        what="Move the work that only one rank does off the path of the others, or give it to all.",
+        how=(
+            "if rank == 0:\n"
+            "    threading.Thread(target=save, args=(copy.deepcopy(state),)).start()  # the others need not wait"
+        ),
+        effect="saves the seconds per step that the finding names",
+        safety="what is saved later must be a copy",
+        source="torch.distributed.checkpoint.async_save does this for checkpoints",
+    ),
+    Remedy(
+        slug="batch-isend-irecv",
+        what="Post sends and receives together instead of one after the other.",
+        how=(
+            "ops = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]\n"
+            "for work in dist.batch_isend_irecv(ops):\n"
+            "    work.wait()"
+        ),
+        effect="nobody has to be first",
+        safety="changes no result; the tensors must stay untouched until wait() is back",
+        source="torch.distributed.batch_isend_irecv",
+    ),
+    Remedy(
+        slug="bound-the-wait",
+        what="Give the wait a timeout, or take it out of the path between two collectives.",
+        how="if not lock.acquire(timeout=60):\n    raise TimeoutError('who holds the lock?')",
+        effect="the rank fails with the line that waited, instead of holding up every other rank until the collective's timeout",
+        safety="changes no result",
+        source="https://docs.python.org/3/library/threading.html#threading.Lock.acquire",
+    ),
+    Remedy(
+        slug="call-on-every-rank",
+        what="Issue the collective on every rank of its group, or on none.",
+        how="if rank == 0:\n    save(model)\ndist.barrier()  # outside: every rank comes here",
+        effect="the ranks meet again at the same sequence number",
+        safety="changes no result; ranks that have nothing to contribute pass neutral values (zeros for a sum)",
+        source="torch.distributed: collectives have to be called by all members of the group, in the same order",
+    ),
+    Remedy(
+        slug="continue-the-process",
+        what="Let the stopped process go on.",
+        how="kill -CONT PID",
+        effect="the rank goes on where it was, and the others with it",
+        safety="changes no result",
+        source="https://man7.org/linux/man-pages/man7/signal.7.html",
+    ),
+    Remedy(
+        slug="decide-once",
+        what="Decide once for all ranks: reduce or broadcast the value before the condition tests it.",
+        how=(
+            "better = torch.tensor([float(loss < best)], device=device)\n"
+            "dist.broadcast(better, src=0)  # or all_reduce(better, op=ReduceOp.MAX)\n"
+            "if better.item():\n    dist.barrier()"
+        ),
+        effect="one small collective per decision; every rank takes the same branch",
+        safety="all ranks now follow rank 0's decision (or the joint one)",
+        source="torch.distributed.broadcast",
+    ),
+    Remedy(
+        slug="find-unused-parameters",
+        what="Use every parameter in the loss on every rank, or tell DDP that some are left out.",
+        how="DistributedDataParallel(model, find_unused_parameters=True)",
+        effect="the reducer no longer waits for gradients that never come; costs one walk over the graph per step",
+        safety="changes no result; slower by the walk",
+        source="torch.nn.parallel.DistributedDataParallel, find_unused_parameters",
+    ),
+    Remedy(
+        slug="gather-backend-evidence",
+        what="Look at the network and the devices: every rank has done its part.",
+        how=(
+            "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET\n"
+            "nvidia-smi --query-gpu=ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active --format=csv"
+        ),
+        effect="names the host, link or device that does not answer",
+        safety="writes logs only",
+        source="PyTorch flight recorder; NCCL environment variables",
+    ),
+    Remedy(
+        slug="join-uneven-inputs",
+        what="Give every rank the same number of batches, or wrap the loop in `with model.join():`.",
+        how="with model.join():\n    for batch in loader:\n        ...",
+        effect="ranks that have run out shadow the collectives of the others",
+        safety="join() divides by the ranks that joined at the start unless told otherwise; drop_last=True loses the last samples",
+        source="torch.nn.parallel.DistributedDataParallel.join; torch.utils.data.distributed.DistributedSampler(drop_last=True)",
+    ),
+    Remedy(
+        slug="mend-the-first-failure",
+        what="Mend the failure of the rank that failed first; the errors of the other ranks follow from it.",
+        how="",
+        effect="the others stop failing with it",
+        safety="changes no result",
+        source="",
+    ),
+    Remedy(
+        slug="new-group-on-every-rank",
+        what="Call new_group (init_device_mesh) on every rank, for all groups, in one order.",
+        how="groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]  # also by ranks that are in none of them",
+        effect="no rank waits in new_group",
+        safety="changes no result",
+        source="torch.distributed.new_group: all processes of the main group enter it, also those that will not be members",
+    ),
+    Remedy(
+        slug="pair-send-with-recv",
+        what="Give every send its recv: the same group, tag, size and dtype, and each other as peers.",
+        how=("if rank == 0:\n    dist.send(x, dst=1, tag=7)\nelif rank == 1:\n    dist.recv(x, src=0, tag=7)"),
+        effect="both ends meet",
+        safety="changes no result",
+        source="torch.distributed.send, recv",
+    ),
+    Remedy(
+        slug="record-the-job",
+        what="Start the job under distdoctor, so that every call is on record.",
+        how="distdoctor run --nproc 2 train.py",
+        effect="the next hang is explained call by call: which rank skipped what, in which line",
+        safety="changes no result",
+        source="distdoctor run --help",
+    ),
+    Remedy(
+        slug="same-dtype",
+        what="Convert to one dtype on every rank before the collective.",
+        how=("x = x.to(torch.float32)\ndist.all_reduce(x)"),
+        effect="the members agree on what the bytes mean",
+        safety="a narrower dtype rounds",
+        source="torch.distributed",
+    ),
+    Remedy(
+        slug="same-operation",
+        what="Issue the same operation on every rank of the group.",
+        how="dist.broadcast(x, src=0)  # on every rank, also on those that only receive",
+        effect="the ranks meet again at the same sequence number",
+        safety="check which of the operations was meant: they give different results",
+        source="torch.distributed: collectives have to be called by all members of the group, in the same order",
+    ),
+    Remedy(
+        slug="same-order",
+        what="Issue the collectives of all groups in one order on every rank.",
+        how=("dist.all_reduce(a, group=tp)   # first tp, then dp, on every rank\ndist.all_reduce(b, group=dp)"),
+        effect="no rank waits in one group for a rank that waits in another",
+        safety="changes no result",
+        source="torch.distributed, multiple process groups: calls on several groups have to follow one global order",
+    ),
+    Remedy(
+        slug="same-reduce-op",
+        what="Use one reduction on every rank.",
+        how=("dist.all_reduce(x, op=dist.ReduceOp.SUM)\nx /= dist.get_world_size()"),
+        effect="all ranks hold the same, right result",
+        safety="changes the results that were wrong; AVG exists on NCCL only",
+        source="torch.distributed.ReduceOp",
+    ),
+    Remedy(
+        slug="same-root",
+        what="Pass the same src or dst on every rank of the group.",
+        how="dist.broadcast(x, src=0)  # a global rank, the same everywhere",
+        effect="the root sends what the others wait for",
+        safety="changes no result",
+        source="torch.distributed.broadcast: src is a global rank, group_src one inside the group",
+    ),
+    Remedy(
+        slug="same-shape",
+        what="Give the collective tensors of one size on every rank.",
+        how=(
+            "size = torch.tensor([x.numel()])\n"
+            "dist.all_reduce(size, op=dist.ReduceOp.MAX)\n"
+            "x = torch.nn.functional.pad(x.flatten(), (0, int(size) - x.numel()))"
+        ),
+        effect="one small all_reduce more per call with sizes that vary",
+        safety="padding must be neutral for what is computed (zeros for a sum) and cut off afterwards",
+        source="torch.distributed.all_reduce, all_gather; all_to_all_single takes sizes per rank",
+    ),
+    Remedy(
+        slug="start-every-rank",
+        what="Start every rank, and let nothing stand between its start and init_process_group.",
+        how="torchrun --nnodes 2 --node-rank 1 ... on the second node",
+        effect="the rendezvous completes when the last rank arrives",
+        safety="changes no result",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Remedy(
+        slug="state-dict-on-every-rank",
+        what="Call the sharded state_dict (or save) on every rank, and write the file on one.",
+        how=(
+            "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # every rank\n"
+            "if rank == 0:\n"
+            "    torch.save(state, path)"
+        ),
+        effect="gathering the shards needs all of them",
+        safety="changes no result",
+        source="torch.distributed.checkpoint.state_dict.get_model_state_dict; FullyShardedDataParallel.state_dict",
+    ),
+    Remedy(
+        slug="stay-until-the-end",
+        what="Let every rank do the same number of steps, and leave together.",
+        how=(
+            "steps = torch.tensor([len(loader)])\n"
+            "dist.all_reduce(steps, op=dist.ReduceOp.MIN)\n"
+            "for _, batch in zip(range(int(steps)), loader):\n    ..."
+        ),
+        effect="no rank waits for one that has left",
+        safety="the longest rank drops its surplus steps",
+        source="torch.distributed.destroy_process_group; torch.distributed.algorithms.join.Join",
+    ),
+    Remedy(
+        slug="time-out-the-loader",
+        what="Give the DataLoader a timeout, and bound what its workers wait for.",
+        how="DataLoader(dataset, num_workers=4, timeout=120)",
+        effect="the rank fails after that time with an error that names the loader, instead of holding up every other rank",
+        safety="changes no result",
+        source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+    ),
+    Remedy(
+        slug="use-the-subgroup",
+        what="Pass the group that was meant to the collective.",
+        how="dist.all_reduce(x, group=tp_group)",
+        effect="the default group is no longer waited for",
+        safety="changes results where the wrong group went unnoticed",
+        source="torch.distributed: group=None is the default group of all ranks",
+    ),
+    Remedy(
+        slug="wait-for-the-handle",
+        what="Wait for the handle before the tensor is used.",
+        how="handle = dist.all_reduce(x, async_op=True)\n...  # what does not touch x\nhandle.wait()",
+        effect="x holds the result; what runs between the two lines still overlaps with the communication",
+        safety="changes results that depended on timing; leaving async_op out is the same without the overlap",
+        source="torch.distributed, Synchronous and asynchronous collective operations",
+    ),
+)

@@ -1,0 +1,156 @@
+"""Remedies for memory."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.remedy import Remedy
+
+REMEDIES = (
+    Remedy(
+        slug="bound-what-is-kept",
+        what="Give the container a bound, or write out and forget what it holds once per epoch.",
+        how="""from collections import deque
+recent = deque(maxlen=1000)
+cache.clear()                    # at the end of an epoch""",
+        effect="Memory stays at the bound.",
+        safety="what is forgotten has to be computed or read again",
+        source="collections.deque, functools.lru_cache(maxsize=...)",
+    ),
+    Remedy(
+        slug="checkpoint-activations",
+        what="Keep only the input of each block, and compute the rest again in backward.",
+        how="""from torch.utils.checkpoint import checkpoint
+stream = checkpoint(block, stream, use_reentrant=False)""",
+        effect="Activations shrink to one tensor per block and one block's own; a step computes about a third more.",
+        safety="the same gradients; random layers draw the same numbers again",
+        source="torch.utils.checkpoint",
+    ),
+    Remedy(
+        slug="detach-what-is-kept",
+        what="Keep numbers or detached tensors, so that the graph behind them is freed with its step.",
+        how="""total += loss.item()             # or loss.detach(), which does not wait for the device
+outputs.append(output.detach().cpu())
+hidden = hidden.detach()         # between two batches: truncated backpropagation through time""",
+        effect="Memory stays what it is after the first steps.",
+        safety="changes no result, unless gradients through earlier steps were meant",
+        source="PyTorch notes, FAQ: My model reports out of memory",
+    ),
+    Remedy(
+        slug="divide-the-memory",
+        what="Divide what one rank holds: shard optimizer state, cut stages by bytes, load onto the rank's own device.",
+        how="""optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
+state = torch.load(path, map_location="cpu")""",
+        effect="Each of R ranks holds an R-th of what was on one.",
+        safety="changes no result; sharded state is gathered when a checkpoint is written",
+        source="torch.distributed.optim.ZeroRedundancyOptimizer; torch.distributed.fsdp.fully_shard; torch.load",
+    ),
+    Remedy(
+        slug="evaluate-without-gradients",
+        what="Evaluate under torch.inference_mode() (or no_grad, where the outputs take part in a graph later).",
+        how="""@torch.inference_mode()
+def validate(model, loader):
+    model.eval()
+    ...""",
+        effect="Nothing is kept for backward during the evaluation.",
+        safety="changes no result; outputs of inference_mode cannot be used in a graph afterwards",
+        source="torch.inference_mode, torch.no_grad",
+    ),
+    Remedy(
+        slug="expand-segments",
+        what="Start the job with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        how="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...",
+        effect="Blocks are mapped into one growing segment, so that free ones next to each other can be used together.",
+        safety="changes no result; CUDA only, and not with every driver",
+        source="PyTorch notes, CUDA semantics: Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF",
+    ),
+    Remedy(
+        slug="fully-shard",
+        what="Shard parameters, gradients and optimizer state over the ranks.",
+        how="""for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)""",
+        effect="Each of R ranks keeps an R-th of all three; half as much again is sent per step as with DDP.",
+        safety="changes no result but for rounding; checkpoints are sharded",
+        source="torch.distributed.fsdp.fully_shard",
+    ),
+    Remedy(
+        slug="gradient-as-bucket-view",
+        what="Wrap the model with gradient_as_bucket_view=True, so that gradients lie in the buckets that are sent.",
+        how="model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        effect="Up to one copy of all gradients less where backward or the optimizer's step are the peak, and nothing where the "
+        "forward is: measured 334 KiB of 2.07 MiB (mlp) and 0 of 33.9 MiB (gpt) by `distdoctor advise --try`.",
+        safety="changes no result; gradients must not be detached in place (torch says so when they are)",
+        source="torch.nn.parallel.DistributedDataParallel",
+    ),
+    Remedy(
+        slug="halve-the-micro-batch",
+        what="Halve the micro-batch and accumulate two of them per step; then recompute activations; then shard (fully_shard).",
+        how="""for half, (inputs, targets) in enumerate(halves):
+    with model.no_sync() if half == 0 else nullcontext():
+        (criterion(model(inputs), targets) / 2).backward()
+optimizer.step()""",
+        effect="Activations halve; parameters, gradients and optimizer state stay what they are.",
+        safety="the same gradients, but for batch normalisation and rounding; a step takes somewhat longer",
+        source="DistributedDataParallel.no_sync; torch.utils.checkpoint; torch.distributed.fsdp.fully_shard",
+    ),
+    Remedy(
+        slug="let-the-graph-go",
+        what="Leave out retain_graph=True where nobody asks a second time, and compute under no_grad what is not trained.",
+        how="""loss.backward()
+with torch.no_grad():
+    target = teacher(inputs)""",
+        effect="The activations of one step are gone before those of the next are made.",
+        safety="changes no result; a second backward through a freed graph raises an error, silently wrong it never is",
+        source="torch.autograd.backward",
+    ),
+    Remedy(
+        slug="lower-host-memory",
+        what="Use less host memory per rank (fewer DataLoader workers, less prefetch, no pinned copies), or raise the limit.",
+        how="DataLoader(dataset, num_workers=2, prefetch_factor=2, pin_memory=False)",
+        effect="each worker holds prefetch_factor batches and its own copy of what Python touches in the data set",
+        safety="may slow loading down",
+        source="Linux: dmesg shows `Out of memory: Killed process`; containers: memory.events (oom_kill)",
+    ),
+    Remedy(
+        slug="make-buckets-lazily",
+        what="Wrap the model with lazy_bucket_allocation=True (torch 2.15), so that buckets exist during backward only.",
+        how="model = DistributedDataParallel(model, lazy_bucket_allocation=True)",
+        effect="The bytes of all buckets are free during the forward: measured 128 of 128 MiB there, 30 at the peak of the step.",
+        safety="changes no result; the buckets are allocated anew in each backward",
+        source="torch.nn.parallel.DistributedDataParallel",
+    ),
+    Remedy(
+        slug="offload-to-host",
+        what="Keep the shards of parameters, gradients and optimizer state in host memory.",
+        how="""fully_shard(block, offload_policy=CPUOffloadPolicy())""",
+        effect="The device keeps activations and one gathered block; each step moves the shards over the host's link.",
+        safety="changes no result; the optimizer steps on the CPU, which is slower",
+        source="torch.distributed.fsdp.CPUOffloadPolicy",
+    ),
+    Remedy(
+        slug="set-gradients-to-none",
+        what="Give gradients back with zero_grad(), whose default is set_to_none=True, instead of filling them with zeros.",
+        how="optimizer.zero_grad()  # not zero_grad(set_to_none=False)",
+        effect="The gradients' bytes are free during the forward: measured 1.29 MiB of 35.1 MiB (gpt, 2 ranks) by "
+        "`distdoctor advise --try`.",
+        safety="changes no result; code that reads .grad of an unused parameter finds None instead of zeros, and some optimizers "
+        "skip such a parameter instead of decaying it",
+        source="torch.optim.Optimizer.zero_grad",
+    ),
+    Remedy(
+        slug="shard-the-optimizer",
+        what="Keep the optimizer's state of each parameter on one rank only.",
+        how="""optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)""",
+        effect="Each of R ranks keeps an R-th of the state; the new parameters are sent once more per step.",
+        safety="changes no result; consolidate_state_dict() before a checkpoint is written",
+        source="torch.distributed.optim.ZeroRedundancyOptimizer",
+    ),
+    Remedy(
+        slug="stay-on-the-own-device",
+        what="Name the rank's own device before anything else touches CUDA, and load checkpoints onto it or onto the CPU.",
+        how="""torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # first of all
+state = torch.load(path, map_location="cpu")""",
+        effect="some hundred MiB for each context that is not made, on the device that everybody else uses as well",
+        safety="changes no result",
+        source="torch.cuda.set_device; torch.load, map_location",
+    ),
+)

@@ -1,0 +1,55 @@
+"""Remedies for numerics and AMP."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.remedy import Remedy
+
+REMEDIES = (
+    Remedy(
+        slug="average-before-unscale",
+        what="Average the gradients over all ranks first, then let GradScaler unscale them and look for overflows.",
+        how="""scaler.scale(loss).backward()      # DistributedDataParallel averages here
+# by hand: all_reduce every gradient now
+scaler.unscale_(optimizer)
+scaler.step(optimizer)
+scaler.update()""",
+        effect="An infinity of one rank is seen by all, and all of them skip the step.",
+        safety="changes which steps are skipped",
+        source="torch.amp.GradScaler; torch.distributed.fsdp.sharded_grad_scaler for sharded gradients",
+    ),
+    Remedy(
+        slug="find-the-first-nan",
+        what="Look at that rank's batch of that step, then at the named layer; `distdoctor check-grads` names the layer.",
+        how="""distdoctor check-grads --nproc 2 train.py
+# then, for the one operation in that layer:
+with torch.autograd.detect_anomaly():
+    loss = criterion(model(inputs), targets)
+    loss.backward()""",
+        effect="Rank, step, layer and direction of the first value that is not finite.",
+        safety="detect_anomaly costs 20-160 % of a step",
+        source="torch.autograd.detect_anomaly",
+    ),
+    Remedy(
+        slug="unscale-first",
+        what="Call scaler.unscale_(optimizer) before clipping.",
+        how="""scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+scaler.step(optimizer)             # does not unscale again
+scaler.update()""",
+        effect="The limit meets the real gradients.",
+        safety="steps become as large as the limit was meant to allow",
+        source="PyTorch, Automatic Mixed Precision examples",
+    ),
+    Remedy(
+        slug="use-the-successor",
+        what="Use the successor that torch names.",
+        how="""torch.amp.GradScaler("cuda")            # was torch.cuda.amp.GradScaler()
+torch.amp.autocast("cuda")              # was torch.cuda.amp.autocast()
+torchrun --nproc-per-node 8 train.py    # was python -m torch.distributed.launch
+fully_shard(model)                      # was FullyShardedDataParallel(model)""",
+        effect="The job starts under the next version of torch.",
+        safety="the first three change no result; fully_shard saves its checkpoints in another layout",
+        source="PyTorch, FSDP1 to FSDP2 migration guide; torchrun, transitioning from torch.distributed.launch",
+    ),
+)
