@@ -88,7 +88,7 @@ REMEDIES = (
         what="Give every rank the same number of batches, or wrap the loop in `with model.join():`.",
         how="with model.join():\n    for batch in loader:\n        ...",
         effect="ranks that have run out shadow the collectives of the others",
-        safety="join() divides by the ranks that joined at the start unless told otherwise; drop_last=True loses the last samples",
+        safety="join() divides by the ranks that joined at the start unless told otherwise; drop_last=True loses the last ones",
         source="torch.nn.parallel.DistributedDataParallel.join; torch.utils.data.distributed.DistributedSampler(drop_last=True)",
     ),
     Remedy(

@@ -23,7 +23,7 @@ from distdoctor.diagnosis.data.undrawn import hole_of
 from distdoctor.probe.samples.bitmap_writer import DrawnSets
 from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
 from distdoctor.probe.samples.sample_pass import Pass as Writer
-from distdoctor.probe.samples.stream import bitmap_writer as drawn_sets
+from distdoctor.probe.samples import bitmap_writer
 from distdoctor.probe.writer import Tape
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.bitmap_file import file_name
@@ -198,7 +198,7 @@ def test_on_a_full_disk_the_pass_goes_on_and_is_told_as_an_estimate(
 
 
 def test_the_oldest_sets_make_room_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn_sets, "MOST_BYTES", 3 * 2504)
+    monkeypatch.setattr(bitmap_writer, "MOST_BYTES", 3 * 2504)
     job = Job(tmp_path, 1, 20_000)
     for _ in range(5):
         job.epoch([list(range(2000))])

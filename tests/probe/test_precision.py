@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from distdoctor.probe.memory.precision import note_full_precision
-from distdoctor.probe.memory.stream import precision
+from distdoctor.probe.memory import precision
 from distdoctor.recording.trace.layout import EventKind
 
 

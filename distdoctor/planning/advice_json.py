@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from distdoctor.planning.advice import Advice, Plan
-from distdoctor.report.advice_text import answer
+from distdoctor.planning.advice_text import answer
 
 SCHEMA_VERSION = 1
 
