@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 def real_jobs(flips: int, ranks: int, jobs: int, seed: int) -> int:
     """Print what was found by kind; how many were not right in everything."""
-    import bit_flip_jobs
+    from jobs import bit_flips as bit_flip_jobs
 
     began, found = time.perf_counter(), []
     share = -(-flips // jobs)

@@ -2,7 +2,7 @@
 
     python benchmarks/gradient_verdicts.py [--worlds 2,3,4] [--only WORD] [--no-clean] [--no-planted]
 
-The jobs are those of the tests (`tests/gradient_jobs.py`, `tests/misuse_jobs.py`). A planted case is right in its code, first
+The jobs are those of the tests (`tests/replicas.py`, `tests/misuse.py`). A planted case is right in its code, first
 step (within one), ranks (of two ranks against each other, both), first parameter and line; `-` where a case has none of it. A
 clean one is right when there is no error and no warning. Ranks start from a fork server, one job after the other.
 """
@@ -56,10 +56,10 @@ ALONE = ("DD203", "DD205", "DD801")
 
 def planted() -> Iterator[Case]:
     """All planted cases: those of the tests, and more ranks and steps of the same."""
-    import gradient_jobs as jobs
     import misuse_jobs as misuse
     import test_gradients_jobs
     import test_misuse_jobs
+    from jobs import replicas as jobs
 
     majority = {jobs.learning_rate_by_rank: (1,)}
     for job, about, code, ranks, step, parameter, words in test_gradients_jobs.ILL:
@@ -106,9 +106,9 @@ def _worlds(job: Callable[..., Any]) -> tuple[int, ...]:
 
 def clean() -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
     """All clean trainings of the tests, and a few more settings of them."""
-    import gradient_jobs as jobs
     import test_gradients_jobs
     import test_misuse_jobs
+    from jobs import replicas as jobs
 
     yield from test_gradients_jobs.HEALTHY
     yield from test_misuse_jobs.HEALTHY
@@ -125,7 +125,7 @@ class Verdict:
 
 def judge(case: Case, world_size: int) -> Verdict:
     """Run the job and hold the first finding against what was planted."""
-    import gradient_jobs
+    from jobs import replicas as gradient_jobs
     from test_gradients_jobs import found
 
     recording, _ = gradient_jobs.watched(case.job, ranks=world_size, streams=STREAMS, timeout=180, **case.about)
@@ -188,7 +188,7 @@ def run_planted(worlds: Sequence[int], only: str) -> int:
 
 
 def run_clean(worlds: Sequence[int], only: str) -> int:
-    import gradient_jobs
+    from jobs import replicas as gradient_jobs
     from test_gradients_jobs import found
 
     from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING

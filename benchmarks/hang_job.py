@@ -1,4 +1,4 @@
-"""One of the hangs of tests/hang_jobs.py as a script of its own: `torchrun --nproc-per-node 2 hang_job.py NAME`."""
+"""One of the hangs of tests/hang.py as a script of its own: `torchrun --nproc-per-node 2 hang_job.py NAME`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TESTS = Path(__file__).parent.parent / "tests"
 
 def main() -> None:
     sys.path.insert(0, str(TESTS))
-    import hang_jobs
+    from jobs import hang as hang_jobs
 
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     torch.manual_seed(0)

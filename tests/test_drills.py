@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drill_jobs import planted, recorded, watched
+from jobs.drills import planted, recorded, watched
 from reference_training import request
 
 from distdoctor import plugins

@@ -109,9 +109,9 @@ def advise(ctx: click.Context, /, **values: Any) -> None:
 
 def _advise(values: dict[str, Any], plugins: Plugins, machine: Machine) -> int:
     from distdoctor.cli import deliver
+    from distdoctor.planning import advice_json, advice_text
     from distdoctor.planning.advice import advise, require_known
     from distdoctor.planning.machine import Speeds
-    from distdoctor.planning import advice_json, advice_text
 
     given = {"link_gb": values["link_gb"]}
     if values["tflops"]:

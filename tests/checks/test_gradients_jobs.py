@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import bit_flip_jobs
-import gradient_jobs as jobs
 import pytest
+from jobs import bit_flips as bit_flip_jobs
+from jobs import replicas as jobs
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Finding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import hang_jobs
 import pytest
-from hang_jobs import line, watched
+from jobs import hang as hang_jobs
+from jobs.hang import line, watched
 
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -86,7 +86,7 @@ def test_the_condition_by_which_a_rank_skipped_a_turn_or_left_the_loop_is_shown(
     (finding,) = diagnosed(watched(job, until=something_is_said)).findings
 
     assert (finding.code, finding.ranks) == ("DD101", (1,))
-    assert f"`{condition}` (hang_jobs.py:{line(condition)}) lets a rank" in finding.why
+    assert f"`{condition}` (hang.py:{line(condition)}) lets a rank" in finding.why
     assert condition in finding.cures[0].change
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gradient_jobs
-import misuse_jobs as jobs
 import pytest
+from jobs import misuse as jobs
+from jobs import replicas as gradient_jobs
 from test_gradients_jobs import found
 
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Severity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import gradient_jobs as jobs
 import pytest
+from jobs import replicas as jobs
 from test_gradients_jobs import found, only
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import timing_jobs as jobs
+from jobs import speed as jobs
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, Finding

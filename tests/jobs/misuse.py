@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
-from gradient_jobs import STEPS, Batches, Net, adam, digest_of_training, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.nn.parallel import DistributedDataParallel
+
+from jobs.replicas import STEPS, Batches, Net, adam, digest_of_training, train
 
 # --- optimizers ------------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jobs import run_ranks, values
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.run_folder import read_run
+from jobs import run_ranks, values
 
 STEPS = 6
 

@@ -9,9 +9,9 @@ import weakref
 from collections import deque
 from typing import Any, ClassVar
 
-import memory_jobs as jobs
 import pytest
 import torch
+from jobs import memory as jobs
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

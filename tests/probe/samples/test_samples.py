@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sample_jobs as jobs
+from jobs import data as jobs
 
 from distdoctor.diagnosis.data.sample_account import accounts
 from distdoctor.diagnosis.data.samples import SampleOrders

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jobs import run_ranks, values
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.functional import cross_entropy
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.run_folder import read_run
+from jobs import run_ranks, values
 
 STEPS = 26
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory import precision
+from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.recording.trace.layout import EventKind
 
 

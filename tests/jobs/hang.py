@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jobs import RankResult, run_ranks
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -30,6 +29,7 @@ from distdoctor.errors import DoctorError
 from distdoctor.launch.sources import with_sources
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.run_folder import read_run
+from jobs import RankResult, run_ranks
 
 LOOK_AFTER = 5.0  # seconds: the ranks hang by then
 PATIENCE = 40.0  # seconds: nothing will be said any more

@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hang_jobs
 import torch.distributed as dist
-from jobs import RankResult, run_ranks
 from reference_training import request, train_rank
 
 from distdoctor.launch.sources import with_sources
@@ -21,6 +19,8 @@ from distdoctor.offers import Drill
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.workloads.request import TrainingRequest
+from jobs import RankResult, run_ranks
+from jobs import hang as hang_jobs
 
 EPOCHS = 2  # of trainings whose length the drill does not say
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from gradient_jobs import watched
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.plugins import load
+from jobs.replicas import watched
 
 DTYPES = {"float32": (torch.float32, 32), "float64": (torch.float64, 64), "bfloat16": (torch.bfloat16, 16)}
 NAMES = ("body.weight", "body.bias", "head.weight", "head.bias")

@@ -16,7 +16,6 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from jobs import run_ranks
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +25,7 @@ from distdoctor.probe.memory.device_memory import Context, DeviceMemory, OnDevic
 from distdoctor.probe.memory.stream import device_memory
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.run_folder import read_run
+from jobs import run_ranks
 
 STREAMS = "memory,progress,collectives,environment"
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from jobs import run_ranks, values
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -36,6 +35,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.run_folder import read_run
+from jobs import run_ranks, values
 
 Handed = list[list[int]]
 """The samples of each training pass, as they came out of the loader."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gradient_jobs as jobs
 import pytest
 import torch
 import torch.distributed as dist
+from jobs import replicas as jobs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -20,10 +20,10 @@ from distdoctor.diagnosis.data.resumption import compare
 from distdoctor.diagnosis.data.sample_account import EpochAccount, accounts
 from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together, overlap, repeats_within
 from distdoctor.diagnosis.data.undrawn import hole_of
+from distdoctor.probe.samples import bitmap_writer
 from distdoctor.probe.samples.bitmap_writer import DrawnSets
 from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
 from distdoctor.probe.samples.sample_pass import Pass as Writer
-from distdoctor.probe.samples import bitmap_writer
 from distdoctor.probe.writer import Tape
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.bitmap_file import file_name
