@@ -116,7 +116,7 @@ MEMBERS = {
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 _TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
-_THROUGH = ("c10d_logger.py", f"distdoctor{os.sep}probe{os.sep}handles.py")  # what only hands on between the two
+_THROUGH = ("c10d_logger.py", f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py")  # what only hands on between the two
 _FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
 
 
