@@ -58,7 +58,7 @@ dist.init_process_group("gloo")
 stepping = sys.modules["torch.optim.optimizer"]
 stepping._global_optimizer_pre_hooks.clear()  # the stream that came by itself
 stepping._global_optimizer_post_hooks.clear()
-stream = gradients.GradientsStream(start._rank, start._rank.tape, deep, 1)
+stream = gradients.GradientsStream(start._rank, start._rank.trace, deep, 1)
 stream.before, stream.after = timed(stream.before), timed(stream.after)
 stream.backward_begins = timed(stream.backward_begins)
 stream.install()

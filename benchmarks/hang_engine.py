@@ -2,7 +2,7 @@
 
     python benchmarks/hang_engine.py [--ranks 64 256 1024 4096 10240] [--calls 2000] [--kept 2000] [--repeat 3]
 
-Every rank has rows, texts and groups of its own, as the tape reader would hand them over; nothing is shared between ranks.
+Every rank has rows, texts and groups of its own, as the trace reader would hand them over; nothing is shared between ranks.
 Reported are the seconds, on the clock and of the CPU, and the additional peak memory of one verdict, the recording itself apart,
 and the exponent of growth.
 """
@@ -18,11 +18,11 @@ import tracemalloc
 import numpy as np
 
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.recording.recording import Job, RankLog, Recording, no_rows
+from distdoctor.recording.recording import Job, RankTrace, Recording, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, digest_of, extend, ranks_text, signature_of
 from distdoctor.recording.trace.layout import Op as OpKind
 from distdoctor.recording.trace.reader import dtype_of
-from distdoctor.testing.rank_log import MILLISECOND, START_NS, WALL_NS, site_of
+from distdoctor.testing.rank_trace import MILLISECOND, START_NS, WALL_NS, site_of
 
 LINES = [("all_reduce", "[25600]", "train.py:41 step"), ("all_reduce", "[1024]", "train.py:41 step"),
          ("all_gather_into_tensor", "[512]", "train.py:44 step"), ("barrier", "", "train.py:57 save")]  # fmt: skip
@@ -66,7 +66,7 @@ def recording(ranks: int, calls: int, culprit: int, kept: int) -> Recording:
         groups["count"], groups["prefix"], groups["key"] = calls, rows["prefix"][-1], 1
         groups["members"] = len(texts)
         others = {name: no_rows(name) for name in ("steps", "events", "passes", "blocks")}
-        logs[rank] = RankLog(
+        logs[rank] = RankTrace(
             rank=rank,
             calls=rows,
             groups=groups,

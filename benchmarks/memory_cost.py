@@ -43,7 +43,7 @@ def timing():  # every callback of the stream, timed; before any of them is made
         return call
     memory.MemoryStream.guarded = guarded
     from distdoctor.probe import start
-    stream = memory.MemoryStream(start._rank, start._rank.tape, "memory" in os.environ.get("DISTDOCTOR_DEEP", ""))
+    stream = memory.MemoryStream(start._rank, start._rank.trace, "memory" in os.environ.get("DISTDOCTOR_DEEP", ""))
     stream.install()
 
 class GPT(nn.Module):

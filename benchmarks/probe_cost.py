@@ -145,8 +145,8 @@ def main() -> None:
             if name == "resnet18" and options.no_resnet:
                 continue
             compare(name, script + MEASURE, ["plain", "probe", "DETAIL"], options.rounds, folder)
-        tapes = [path.stat().st_blocks * 512 for path in folder.rglob("*.tape")]
-        print(f"disk              {max(tapes) / 2**20:.2f} MiB per rank")
+        traces = [path.stat().st_blocks * 512 for path in folder.rglob("*.trace")]
+        print(f"disk              {max(traces) / 2**20:.2f} MiB per rank")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.samples import stream as samples
-from distdoctor.probe.samples.bitmap_writer import DrawnSets
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.samples.bitmap_writer import BitmapWriters
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.trace.run_folder import read_run
@@ -166,7 +166,7 @@ def _draw(folder: str, rank: int, drawn: Any) -> dict[str, float]:
     before, grown = _own_memory(), 0.0
     for exact in (False, True):
         into = folder if exact else tempfile.mkdtemp(dir=folder)
-        one = _pass(into, Tape(into, rank, RANKS, rank, 0), rank, len(drawn), exact=exact)
+        one = _pass(into, TraceWriter(into, rank, RANKS, rank, 0), rank, len(drawn), exact=exact)
         seconds = 0.0
         for first in range(0, len(drawn), 1024):
             batch = drawn[first : first + 1024].tolist()
@@ -180,15 +180,15 @@ def _draw(folder: str, rank: int, drawn: Any) -> dict[str, float]:
     return {"sampled_ns": spent[0], "ns": spent[1], "grown": grown, "file": size / 1e6}
 
 
-def _pass(folder: str, tape: Tape, rank: int, draws: int, *, exact: bool) -> samples.Pass:
+def _pass(folder: str, trace: TraceWriter, rank: int, draws: int, *, exact: bool) -> samples.Pass:
     about = {
-        "dataset_length": HUNDRED_MILLION, "dataset": tape.texts.id(f"Images\0{HUNDRED_MILLION}\0a\x001\0a"), "loader": 1,
+        "dataset_length": HUNDRED_MILLION, "dataset": trace.texts.id(f"Images\0{HUNDRED_MILLION}\0a\x001\0a"), "loader": 1,
         "keep_one_in": sampled_indices.one_in(draws, samples.TRAINING_BLOCKS * BLOCK_INDICES), "num_replicas": RANKS,
         "sampler_rank": rank, "pass_number": 1 + exact, "started_ns": 1 + exact, "first_step": int(exact),
     }  # fmt: skip
-    seq = tape.passes.write(*(about.get(name, 0) for name in list(tape.passes.fields)[1:-1]))
-    sets = DrawnSets(folder, rank, 0)
-    stream: Any = SimpleNamespace(tape=tape, steps=0, optimizer=0)
+    seq = trace.passes.write(*(about.get(name, 0) for name in list(trace.passes.fields)[1:-1]))
+    sets = BitmapWriters(folder, rank, 0)
+    stream: Any = SimpleNamespace(trace=trace, steps=0, optimizer=0)
     new_set = (lambda seq: sets.begin(seq, HUNDRED_MILLION)) if exact else None
     return samples.Pass(stream, None, 0, seq, PassFlag(0), about["keep_one_in"], new_set)
 
@@ -219,7 +219,7 @@ def main() -> None:
 def loaders(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rank = Rank(folder, frozenset({"samples"}))
-        rank.tape = Tape(folder, 0, 1, 0, 0)
+        rank.trace = TraceWriter(folder, 0, 1, 0, 0)
         own = {size: alone(rank, data, size) * 1e6 for size, data in ((32, Images()), (256, Images()))}
         timings = throughput(rank, rounds, seconds)
         assert not rank.silent, "the stream fell silent"

@@ -3,7 +3,7 @@
     python benchmarks/step_time_cost.py [--rounds 7]
 
 Each of the three wrappers is laid around a function that does nothing, and compared with that function; the record is written
-into a tape on disk as in a rank. The sum is what one step with one batch and one backward pass pays.
+into a trace on disk as in a rank. The sum is what one step with one batch and one backward pass pays.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def main() -> None:
     from distdoctor.probe import wrappers
     from distdoctor.probe.context import Rank
     from distdoctor.probe.progress.step_times import StepTimes
-    from distdoctor.probe.writer import Tape
+    from distdoctor.probe.writer import TraceWriter
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
     with tempfile.TemporaryDirectory() as folder:
         rank = Rank(folder, frozenset({"progress"}))
-        rank.tape = Tape(folder, 0, 1, 0, 0)
-        times = StepTimes(rank, rank.tape.rings["times"])
+        rank.trace = TraceWriter(folder, 0, 1, 0, 0)
+        times = StepTimes(rank, rank.trace.rings["times"])
         asks, has, begins, ends = times.listeners()
         torch_itself: Any = ModuleType("torch_itself")
         torch_itself.following = torch_itself.backward = nothing

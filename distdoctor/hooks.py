@@ -110,7 +110,7 @@ def distdoctor_checks() -> Iterable[Check]:  # type: ignore[empty-body]
 
 @contract
 def distdoctor_remedies() -> Iterable[Remedy]:  # type: ignore[empty-body]
-    """The cures that findings may name by slug."""
+    """The prescriptions that findings may name by slug."""
 
 
 @contract

@@ -34,7 +34,7 @@ def test_a_rank_with_the_probe_gets_the_standard_library_and_torch_and_nothing_e
 
     loaded = loaded_after("import torch", env=env)
 
-    assert list(tmp_path.glob("*.tape"))
+    assert list(tmp_path.glob("*.trace"))
     assert "distdoctor" in loaded
     assert not loaded & {"click", "rich_click", "pluggy", "rich", "psutil", "msgspec"}
 

@@ -80,8 +80,8 @@ def test_a_finding_says_who_where_why_and_what_to_do(check: Check) -> None:
         assert finding.severity is not None
         assert finding.title
         assert finding.why or finding.evidence
-        assert finding.cures, "a finding without a cure"
-        assert all(cure.slug in REMEDIES for cure in finding.cures), [c.slug for c in finding.cures]
+        assert finding.prescriptions, "a finding without a cure"
+        assert all(cure.slug in REMEDIES for cure in finding.prescriptions), [c.slug for c in finding.prescriptions]
         assert finding.place or finding.ranks or finding.confidence != CERTAIN
 
 
@@ -127,4 +127,4 @@ def test_every_remedy_is_prescribed_by_some_check() -> None:
 
 
 def test_a_finding_is_a_value() -> None:
-    assert {f.name for f in fields(Finding)} >= {"code", "ranks", "place", "places", "evidence", "cures"}
+    assert {f.name for f in fields(Finding)} >= {"code", "ranks", "place", "places", "evidence", "prescriptions"}

@@ -24,13 +24,13 @@ from distdoctor.recording.recording import Recording
 pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
 # Whoever dies, fills the memory, or hangs so that only its stack says why needs a launcher that watches; the others need real
-# ranks only, which start ten times as fast in the fork server: those that hang are told by their tapes, while they hang.
+# ranks only, which start ten times as fast in the fork server: those that hang are told by their traces, while they hang.
 FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD412", "DD5", "DD8")
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
-BY_THEIR_TAPES = (
+BY_THEIR_TRACES = (
     *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125)),
 )
-IN_RANKS_THAT_HANG = [drill for drill in PLUGINS.drills.values() if drill.code in BY_THEIR_TAPES]
+IN_RANKS_THAT_HANG = [drill for drill in PLUGINS.drills.values() if drill.code in BY_THEIR_TRACES]
 # What only shows after a resumption has a test of its own.
 BY_COMMAND = [
     drill

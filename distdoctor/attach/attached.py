@@ -8,24 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.attach import flight_recorders
-from distdoctor.attach.look import Manner, look_at
-from distdoctor.attach.processes import FoundJob, Host
+from distdoctor.attach.processes import FoundJob, HostProcesses
+from distdoctor.attach.snapshot import Manner, look_at
 from distdoctor.errors import DoctorError
 from distdoctor.recording.flight.backend_state import state_of
-from distdoctor.recording.recording import Job, RankEnd, Recording, Site
+from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.run_folder import read_run
 
 LARGEST_SOURCE = 1 << 20  # bytes; beyond that a file is generated
 
 
-def recordings_of(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Recording]:
+def recordings_of(jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner) -> list[Recording]:
     """One recording of each job, all looked at together."""
     looks = look_at(jobs, host, manner)
     return [recording_of(job, stacks, host) for job, stacks in zip(jobs, looks, strict=True)]
 
 
-def recording_of(job: FoundJob, stacks: Stacks, host: Host) -> Recording:
+def recording_of(job: FoundJob, stacks: Stacks, host: HostProcesses) -> Recording:
     """What is known about one job."""
     stacks = _whole_paths(stacks, job)
     recording = _recorded(job)
@@ -94,14 +94,14 @@ def _absolute(path: str, folder: Path) -> str:
     return path if path.startswith(("/", "<")) else str(folder / path)
 
 
-def _sites(stacks: Stacks, recording: Recording) -> Iterable[Site]:
+def _sites(stacks: Stacks, recording: Recording) -> Iterable[SourceLine]:
     """Every user line that a stack or a record mentions."""
     for seen in stacks.ranks.values():
         for process in (seen.process, *seen.workers):
             for thread in process.threads if process is not None else ():
                 yield from (frame.site for frame in thread.frames if frame.is_users)
     for log in recording.ranks.values():
-        yield from (Site.parse(text) for text in log.texts)
+        yield from (SourceLine.parse(text) for text in log.texts)
 
 
 def _texts(paths: Iterable[str]) -> Mapping[str, str]:

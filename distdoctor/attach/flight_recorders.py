@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.recording.flight.dumps import dump_of
-from distdoctor.recording.flight.entries import Dump
+from distdoctor.recording.flight.entries import FlightDump
 from distdoctor.recording.trace.run_folder import socket_paths
 
 # 2,000 entries take 0.06 s (torch 2.15, measured); a stopped process never answers.
@@ -29,7 +29,7 @@ _QUESTIONS = (
 )
 
 
-def dumps_of(folder: Path) -> dict[int, list[Dump]]:
+def dumps_of(folder: Path) -> dict[int, list[FlightDump]]:
     """rank -> its dumps, one per backend, of the ranks that record into `folder` and answer. Never raises."""
     paths = socket_paths(folder)
     if not paths:
@@ -39,12 +39,12 @@ def dumps_of(folder: Path) -> dict[int, list[Dump]]:
         return {dumps[0].rank: dumps for dumps in found if dumps}
 
 
-def _ask(rank: int, path: Path) -> list[Dump]:
+def _ask(rank: int, path: Path) -> list[FlightDump]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return []
-    dumps: list[Dump] = []
+    dumps: list[FlightDump] = []
     try:
         for question in _QUESTIONS:
             if question == _QUESTIONS[-1] and any("nccl" in one.source for one in dumps):

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.attach import spawned_ranks
-from distdoctor.attach.processes import FoundJob, Host, Place, Process, jobs_of, ranks_by_environment
+from distdoctor.attach.processes import FoundJob, HostProcesses, Process, RankPlacement, jobs_of, ranks_by_environment
 from distdoctor.attach.py_spy import dump, dump_all
 from distdoctor.errors import CouldNotLook, NothingToInspect
-from distdoctor.recording.trace.reader import read_tape
-from distdoctor.recording.trace.run_folder import tape_paths
+from distdoctor.recording.trace.reader import read_trace
+from distdoctor.recording.trace.run_folder import trace_paths
 
 
-def all_jobs(host: Host) -> list[FoundJob]:
+def all_jobs(host: HostProcesses) -> list[FoundJob]:
     """Every distributed job of this host of which a rank or a waiting launcher is there.
 
     NothingToInspect: there is none.
@@ -28,7 +28,7 @@ def all_jobs(host: Host) -> list[FoundJob]:
     return jobs
 
 
-def _all_jobs(host: Host) -> list[FoundJob]:
+def _all_jobs(host: HostProcesses) -> list[FoundJob]:
     by_environment = ranks_by_environment(host)
     jobs = jobs_of(host, by_environment)
     jobs += _spawned(host, by_environment)
@@ -37,7 +37,7 @@ def _all_jobs(host: Host) -> list[FoundJob]:
     return jobs + _waiting_launchers(host, jobs)
 
 
-def job_of(pid: int, host: Host) -> FoundJob:
+def job_of(pid: int, host: HostProcesses) -> FoundJob:
     """The job that a process belongs to as rank, worker or launcher; any other Python process alone, as rank 0.
 
     NothingToInspect: there is no such process, or no Python runs in it.
@@ -55,7 +55,7 @@ def job_of(pid: int, host: Host) -> FoundJob:
     return FoundJob({0: process}, world_size=1)
 
 
-def _one_with(pid: int, jobs: Sequence[FoundJob], host: Host) -> FoundJob | None:
+def _one_with(pid: int, jobs: Sequence[FoundJob], host: HostProcesses) -> FoundJob | None:
     family = {pid, *(ancestor.pid for ancestor in host.ancestors(pid))}
     for job in jobs:
         if family & {one.pid for one in job.ranks.values()}:
@@ -79,16 +79,16 @@ def _require_python(process: Process) -> None:
         )
 
 
-def job_of_run(folder: Path, host: Host) -> FoundJob:
+def job_of_run(folder: Path, host: HostProcesses) -> FoundJob:
     """The processes that record into a run folder.
 
     NothingToInspect: none of them is alive on this host.
     """
-    places: dict[int, Place] = {}
-    for rank, path in tape_paths(folder).items():
-        head = read_tape(path, only=frozenset()).head
+    places: dict[int, RankPlacement] = {}
+    for rank, path in trace_paths(folder).items():
+        head = read_trace(path, only=frozenset()).head
         if head.pid in host.processes:
-            places[head.pid] = Place(rank, head.world_size, head.local_rank)
+            places[head.pid] = RankPlacement(rank, head.world_size, head.local_rank)
     found = jobs_of(host, places)
     if not found:
         raise NothingToInspect(
@@ -98,16 +98,16 @@ def job_of_run(folder: Path, host: Host) -> FoundJob:
     return replace(found[0], run_folder=folder)
 
 
-def _spawned(host: Host, known: Iterable[int]) -> list[FoundJob]:
+def _spawned(host: HostProcesses, known: Iterable[int]) -> list[FoundJob]:
     families = spawned_ranks.families(host, known)
     dumps = dump_all({pid for parent, children in families.items() for pid in (parent, *(c.pid for c in children))})
-    places: dict[int, Place] = {}
+    places: dict[int, RankPlacement] = {}
     for parent, children in families.items():
         places |= spawned_ranks.places(parent, children, dumps)
     return jobs_of(host, places, assumed=True) if places else []
 
 
-def _hidden(host: Host, taken: set[int]) -> list[FoundJob]:
+def _hidden(host: HostProcesses, taken: set[int]) -> list[FoundJob]:
     """Python children of launchers that keep their environment from us: ranks in the order of their start, presumably."""
     found = []
     for launcher in host.processes.values():
@@ -121,7 +121,7 @@ def _hidden(host: Host, taken: set[int]) -> list[FoundJob]:
     return found
 
 
-def _waiting_launchers(host: Host, jobs: Iterable[FoundJob]) -> list[FoundJob]:
+def _waiting_launchers(host: HostProcesses, jobs: Iterable[FoundJob]) -> list[FoundJob]:
     """torchrun's agents that have started no rank yet: they wait for agents on other hosts."""
     busy = {job.launcher.pid for job in jobs if job.launcher is not None}
     found = []

@@ -81,7 +81,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlacement:
     """Which rank a process is. Sizes are 0 where unknown."""
 
     rank: int
@@ -114,13 +114,13 @@ class FoundJob:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostProcesses:
     """All processes of this host that we can see, at one moment."""
 
     processes: Mapping[int, Process]
 
     @classmethod
-    def now(cls) -> Host:
+    def now(cls) -> HostProcesses:
         found = (_read(entry) for entry in psutil.process_iter())
         return cls({one.pid: one for one in found if one is not None})
 
@@ -184,7 +184,7 @@ def _quiet(ask: object) -> str:
         return ""
 
 
-def place_of(process: Process) -> Place | None:
+def place_of(process: Process) -> RankPlacement | None:
     """The rank that its environment gives a process, None without one."""
     environment = process.environment or {}
     for rank, world, local, local_size in _LAUNCHERS:
@@ -195,11 +195,11 @@ def place_of(process: Process) -> Place | None:
                 int(environment[name]) if environment.get(name, "").isdigit() else -1
                 for name in (world, local, local_size)
             ]
-            return Place(int(environment[rank]), max(numbers[0], 0), numbers[1], max(numbers[2], 0))
+            return RankPlacement(int(environment[rank]), max(numbers[0], 0), numbers[1], max(numbers[2], 0))
     return None
 
 
-def _task_of_step(environment: Mapping[str, str]) -> Place | None:
+def _task_of_step(environment: Mapping[str, str]) -> RankPlacement | None:
     """The rank of a task that srun started; None for the batch script itself, which is task 0 of nothing."""
     step = environment.get("SLURM_STEP_ID", "")
     if not step.isdigit() or int(step) >= _NO_SRUN:
@@ -209,7 +209,7 @@ def _task_of_step(environment: Mapping[str, str]) -> Place | None:
     here = per_node[node] if 0 <= node < len(per_node) else _number(environment, "SLURM_NTASKS_PER_NODE", 0)
     # A step may be smaller than its job: SLURM_NTASKS is the job's.
     size = _number(environment, "SLURM_STEP_NUM_TASKS", sum(per_node)) or _number(environment, "SLURM_NTASKS", 0)
-    return Place(int(environment["SLURM_PROCID"]), size, _number(environment, "SLURM_LOCALID", -1), here)
+    return RankPlacement(int(environment["SLURM_PROCID"]), size, _number(environment, "SLURM_LOCALID", -1), here)
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
@@ -227,7 +227,7 @@ def _tasks_per_node(words: str) -> list[int]:
     return found
 
 
-def ranks_by_environment(host: Host) -> dict[int, Place]:
+def ranks_by_environment(host: HostProcesses) -> dict[int, RankPlacement]:
     """pid -> rank, of every Python process that is one: not of its children, which inherit the variables, nor of launchers."""
     candidates = {
         p.pid: place for p in host.processes.values() if _may_be_rank(p) and (place := place_of(p)) is not None
@@ -246,15 +246,15 @@ def _may_be_rank(process: Process) -> bool:
     )
 
 
-def jobs_of(host: Host, places: Mapping[int, Place], *, assumed: bool = False) -> list[FoundJob]:
+def jobs_of(host: HostProcesses, places: Mapping[int, RankPlacement], *, assumed: bool = False) -> list[FoundJob]:
     """The jobs that these ranks form, each with the ranks that are missing."""
-    groups: dict[tuple[object, ...], dict[int, Place]] = {}
+    groups: dict[tuple[object, ...], dict[int, RankPlacement]] = {}
     for pid, place in places.items():
         groups.setdefault(_job_key(host, pid, place), {})[pid] = place
     return [job for _, group in sorted(groups.items(), key=lambda g: min(g[1])) for job in _split(host, group, assumed)]
 
 
-def _job_key(host: Host, pid: int, place: Place) -> tuple[object, ...]:
+def _job_key(host: HostProcesses, pid: int, place: RankPlacement) -> tuple[object, ...]:
     """What the ranks of one job have in common. Two agents of one job on one host share the address of the store."""
     process = host.processes[pid]
     environment = process.environment or {}
@@ -264,7 +264,7 @@ def _job_key(host: Host, pid: int, place: Place) -> tuple[object, ...]:
     return (named, place.world_size, started_by)
 
 
-def launcher_pid(host: Host, pid: int) -> int:
+def launcher_pid(host: HostProcesses, pid: int) -> int:
     """The process that started a rank, past shells and containers' shims that stand between."""
     for ancestor in host.ancestors(pid):
         if ancestor.is_launcher or ancestor.is_python:
@@ -272,18 +272,18 @@ def launcher_pid(host: Host, pid: int) -> int:
     return host.processes[pid].parent
 
 
-def _split(host: Host, group: Mapping[int, Place], assumed: bool) -> list[FoundJob]:
+def _split(host: HostProcesses, group: Mapping[int, RankPlacement], assumed: bool) -> list[FoundJob]:
     """One job, or several where two processes claim the same rank: then whoever started them tells them apart."""
     ranks = [place.rank for place in group.values()]
     if len(set(ranks)) == len(ranks):
         return [_job(host, group, assumed)]
-    by_launcher: dict[int, dict[int, Place]] = {}
+    by_launcher: dict[int, dict[int, RankPlacement]] = {}
     for pid, place in group.items():
         by_launcher.setdefault(launcher_pid(host, pid), {})[pid] = place
     return [_job(host, part, assumed) for _, part in sorted(by_launcher.items())]
 
 
-def _job(host: Host, group: Mapping[int, Place], assumed: bool) -> FoundJob:
+def _job(host: HostProcesses, group: Mapping[int, RankPlacement], assumed: bool) -> FoundJob:
     ranks = {place.rank: host.processes[pid] for pid, place in sorted(group.items(), key=lambda item: item[1].rank)}
     places = list(group.values())
     world = max((place.world_size for place in places), default=0) or max(ranks, default=-1) + 1
@@ -303,7 +303,7 @@ def _job(host: Host, group: Mapping[int, Place], assumed: bool) -> FoundJob:
     )
 
 
-def _absent(places: Iterable[Place], ranks: Mapping[int, Process], world: int) -> tuple[int, ...]:
+def _absent(places: Iterable[RankPlacement], ranks: Mapping[int, Process], world: int) -> tuple[int, ...]:
     """Ranks that belong on this host and have no process: known where launchers number the ranks of a host in a row."""
     expected: set[int] = set()
     for place in places:

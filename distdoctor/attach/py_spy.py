@@ -31,7 +31,7 @@ _FRAMES = 200  # kept per thread; deeper is a recursion that shows at its ends
 
 
 @dataclass(frozen=True)
-class Dump:
+class PySpyDump:
     """What py-spy saw of one process, or why it saw nothing.
 
     `refused`: the kernel does not let us look. `is_python` False: there is no Python in that process. `ranks_named` are whole
@@ -59,7 +59,7 @@ def program() -> str:
     return found
 
 
-def dump_all(pids: Iterable[int], *, native: bool = False, user_locals: bool = False) -> dict[int, Dump]:
+def dump_all(pids: Iterable[int], *, native: bool = False, user_locals: bool = False) -> dict[int, PySpyDump]:
     """One dump of each process, at the same time. Processes that cannot be read are in it with the reason."""
     pids = list(pids)
     if not pids:
@@ -70,9 +70,9 @@ def dump_all(pids: Iterable[int], *, native: bool = False, user_locals: bool = F
         return {one.pid: one for one in dumps}
 
 
-def dump(pid: int, *, native: bool = False, user_locals: bool = False) -> Dump:
+def dump(pid: int, *, native: bool = False, user_locals: bool = False) -> PySpyDump:
     """The stacks of one process. Never raises; never pauses the process unless `native`, which freezes it for about 0.5 s."""
-    found = Dump(pid, trouble="not read")
+    found = PySpyDump(pid, trouble="not read")
     for _ in range(1 if native else TRIES):
         found = _dump_once(pid, native, user_locals)
         if not found.trouble or found.refused or not found.is_python or found.trouble == _NO_ANSWER:
@@ -85,27 +85,27 @@ def dump(pid: int, *, native: bool = False, user_locals: bool = False) -> Dump:
 _NO_ANSWER = f"py-spy got no answer within {LIMIT_SECONDS:.0f} s"
 
 
-def _dump_once(pid: int, native: bool, user_locals: bool) -> Dump:
+def _dump_once(pid: int, native: bool, user_locals: bool) -> PySpyDump:
     mode = "--native" if native else "--nonblocking"
     words = [program(), "dump", "--pid", str(pid), mode, "--json", "--locals"]
     limit = NATIVE_LIMIT_SECONDS if native else LIMIT_SECONDS
     try:
         done = subprocess.run(words, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:  # run() has killed py-spy
-        return Dump(pid, trouble=_NO_ANSWER)
+        return PySpyDump(pid, trouble=_NO_ANSWER)
     except OSError as trouble:
-        return Dump(pid, trouble=f"py-spy does not start: {trouble}")
+        return PySpyDump(pid, trouble=f"py-spy does not start: {trouble}")
     if done.returncode:
         return _refusal(pid, done.stderr.decode("utf-8", "replace"))
     try:
         threads = json.loads(done.stdout)
         stacks = tuple(_thread(one, user_locals) for one in threads)
     except (ValueError, KeyError, TypeError) as trouble:
-        return Dump(pid, trouble=f"py-spy's answer is no JSON: {trouble}")
-    return Dump(pid, stacks, ranks_named=_ranks_named(threads))
+        return PySpyDump(pid, trouble=f"py-spy's answer is no JSON: {trouble}")
+    return PySpyDump(pid, stacks, ranks_named=_ranks_named(threads))
 
 
-def _refusal(pid: int, words: str) -> Dump:
+def _refusal(pid: int, words: str) -> PySpyDump:
     """Why py-spy 0.4.3 failed, from what it wrote."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     reason = next(
@@ -113,9 +113,11 @@ def _refusal(pid: int, words: str) -> Dump:
     )
     lower = words.lower()
     if "permission denied" in lower or "operation not permitted" in lower:
-        return Dump(pid, trouble="the kernel refuses ptrace", refused=True)
+        return PySpyDump(pid, trouble="the kernel refuses ptrace", refused=True)
     missing = "failed to find python version" in lower
-    return Dump(pid, trouble="no Python runs in it" if missing else reason or "py-spy failed", is_python=not missing)
+    return PySpyDump(
+        pid, trouble="no Python runs in it" if missing else reason or "py-spy failed", is_python=not missing
+    )
 
 
 def _thread(thread: Mapping[str, Any], user_locals: bool) -> ThreadStack:

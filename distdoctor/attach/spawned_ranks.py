@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from distdoctor.attach.processes import Host, Place, Process
-from distdoctor.attach.py_spy import Dump
+from distdoctor.attach.processes import HostProcesses, Process, RankPlacement
+from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.recording.stacks import ThreadStack
 
 
-def families(host: Host, known: Iterable[int]) -> dict[int, list[Process]]:
+def families(host: HostProcesses, known: Iterable[int]) -> dict[int, list[Process]]:
     """Parent -> children that may be ranks: at least two Python children of one Python process, started by multiprocessing.
 
     Families of processes that are ranks by their environment (`known`) are their DataLoader workers and no ranks.
@@ -28,7 +28,7 @@ def families(host: Host, known: Iterable[int]) -> dict[int, list[Process]]:
     return found
 
 
-def _children(host: Host, parent: Process) -> list[Process]:
+def _children(host: HostProcesses, parent: Process) -> list[Process]:
     """The children, and those that a forkserver started in the parent's name."""
     children = host.children(parent.pid)
     servers = [
@@ -37,7 +37,7 @@ def _children(host: Host, parent: Process) -> list[Process]:
     return children + [child for server in servers for child in host.children(server.pid)]
 
 
-def places(parent: int, children: Iterable[Process], dumps: Mapping[int, Dump]) -> dict[int, Place]:
+def places(parent: int, children: Iterable[Process], dumps: Mapping[int, PySpyDump]) -> dict[int, RankPlacement]:
     """pid -> rank. Empty where nothing in the stacks speaks of a distributed job.
 
     mp.spawn's own frame knows its index; else a variable called `rank` in the user's frames; else the order of starting. How many
@@ -53,9 +53,11 @@ def places(parent: int, children: Iterable[Process], dumps: Mapping[int, Dump]) 
     for choice in (indices, named):
         if len(choice) == len(children) and len(set(choice.values())) == len(choice):
             world = max(started, max(choice.values()) + 1)
-            return {pid: Place(rank, world, rank, world) for pid, rank in choice.items()}
+            return {pid: RankPlacement(rank, world, rank, world) for pid, rank in choice.items()}
     ordered = sorted(children, key=lambda child: (child.started, child.pid))
-    return {child.pid: Place(number, len(ordered), number, len(ordered)) for number, child in enumerate(ordered)}
+    return {
+        child.pid: RankPlacement(number, len(ordered), number, len(ordered)) for number, child in enumerate(ordered)
+    }
 
 
 def spawn_index(threads: Iterable[ThreadStack]) -> int | None:

@@ -83,7 +83,7 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
 
     os.environ["DISTDOCTOR_DEEP"] = "gradients"
     os.environ["DISTDOCTOR_EVERY"] = str(every)
-    seen = Seen()
+    seen = BaselineSeen()
     compare = partial(_compare, seen=seen, blocked=values["no_plugin"]) if against else seen.over
     code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare)
     stream = sys.stdout if values["output_format"] in (None, "text") or values["output"] is not None else sys.stderr
@@ -95,7 +95,7 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
 
 
 @dataclass
-class Seen:
+class BaselineSeen:
     """What is known once the job is over: where its recording is, and why there is no comparison."""
 
     folder: Path | None = None
@@ -106,7 +106,7 @@ class Seen:
         self.folder = folder
 
 
-def _compare(folder: Path, seen: Seen, blocked: tuple[str, ...]) -> None:
+def _compare(folder: Path, seen: BaselineSeen, blocked: tuple[str, ...]) -> None:
     """Train one step both ways and leave the comparison in the run folder, for the check and the table."""
     from distdoctor import plugins
     from distdoctor.cli import deliver

@@ -15,7 +15,7 @@ from distdoctor.cli.training_options import PANEL, PREFIX, training_options, tra
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
-    from distdoctor.diagnosis.speed.strategy_comparison import Row, Table
+    from distdoctor.diagnosis.speed.strategy_comparison import StrategyRow, Table
     from distdoctor.plugins import Plugins
     from distdoctor.workloads.request import TrainingRequest
 
@@ -102,7 +102,7 @@ def _request(name: str, nproc: int, values: dict[str, Any], plugins: Plugins) ->
 def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) -> Table:
     from distdoctor.diagnosis.speed.strategy_comparison import Table, losses_of
 
-    rows: list[Row] = []
+    rows: list[StrategyRow] = []
     baseline: list[float] | None = None
     for request, ranks, impossible in requests:
         row, results = _row(request, ranks, impossible, seconds, baseline)
@@ -119,13 +119,13 @@ def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) 
 
 def _row(
     request: TrainingRequest, ranks: int, impossible: str, seconds: float, baseline: list[float] | None
-) -> tuple[Row, Any]:
+) -> tuple[StrategyRow, Any]:
     from distdoctor.cli.deliver import notice
-    from distdoctor.diagnosis.speed.strategy_comparison import Row, row_of
+    from distdoctor.diagnosis.speed.strategy_comparison import StrategyRow, row_of
     from distdoctor.launch import side_by_side
 
     if impossible:
-        return Row(request.strategy, ranks, failed=impossible), {}
+        return StrategyRow(request.strategy, ranks, failed=impossible), {}
     notice(f"{request.strategy} on {ranks} rank{'s' if ranks > 1 else ''}, {request.steps} steps")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -133,7 +133,7 @@ def _row(
         replace(request, result=name).write(path)
         trained = side_by_side.train(path, ranks, folder, seconds)
         if trained.failed:
-            return Row(request.strategy, ranks, failed=trained.failed), {}
+            return StrategyRow(request.strategy, ranks, failed=trained.failed), {}
         precision = request.precision or ("fp16" if request.strategy == "amp" else "fp32")
         row = row_of(
             request.strategy, ranks, request.batch_size, precision, trained.recording, trained.measured,

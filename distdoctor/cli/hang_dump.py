@@ -12,8 +12,8 @@ import click
 from distdoctor.cli.options import reporting
 
 if TYPE_CHECKING:
-    from distdoctor.attach.look import Manner
-    from distdoctor.attach.processes import FoundJob, Host
+    from distdoctor.attach.processes import FoundJob, HostProcesses
+    from distdoctor.attach.snapshot import Manner
     from distdoctor.cli.settings import Settings
     from distdoctor.diagnosis.diagnosis import Diagnosis
     from distdoctor.plugins import Plugins
@@ -60,8 +60,8 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     with their DataLoader workers. Nothing is stopped, paused or changed. Exit codes: 0 nothing stuck, 3 a hang was diagnosed,
     4 no such job or process, 5 the processes could not be read.
     """
-    from distdoctor.attach.look import Manner
-    from distdoctor.attach.processes import Host
+    from distdoctor.attach.processes import HostProcesses
+    from distdoctor.attach.snapshot import Manner
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
 
@@ -74,7 +74,7 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     deliver.require_format(settings.output_format, plugins)
     if manner.native:
         deliver.notice(_pause())
-    host = Host.now()
+    host = HostProcesses.now()
     jobs = _jobs(pid, run, host)
     seen = _examined(jobs, host, manner, settings, plugins)
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
@@ -97,7 +97,7 @@ def _pause() -> str:
 _URGENCY = (0, 1, 5, 3)
 
 
-def _jobs(pid: int | None, run: Path | None, host: Host) -> list[FoundJob]:
+def _jobs(pid: int | None, run: Path | None, host: HostProcesses) -> list[FoundJob]:
     from distdoctor.attach.jobs import all_jobs, job_of, job_of_run
 
     if pid is not None:
@@ -108,7 +108,7 @@ def _jobs(pid: int | None, run: Path | None, host: Host) -> list[FoundJob]:
 
 
 def _examined(
-    jobs: Sequence[FoundJob], host: Host, manner: Manner, settings: Settings, plugins: Plugins
+    jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner, settings: Settings, plugins: Plugins
 ) -> list[tuple[Diagnosis, Recording]]:
     from distdoctor.attach.attached import recordings_of
     from distdoctor.launch.post_mortem import diagnose

@@ -16,11 +16,11 @@ from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
-from distdoctor.launch.job import Launch, Orders, Outcome, RunningJob
+from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
 from distdoctor.launch.new_run_folder import make_run_folder, write_whole
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.recording.recording import Job, Recording, SourceLine
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -48,7 +48,7 @@ def execute(
     folder = make_run_folder(wants.name, values["run_dir"], shared=wants.nodes > 1)
     launch = wants.launch(folder)
     stdout = _stdout_for_the_report(settings, values["output"])
-    orders = Orders(
+    orders = RunOptions(
         folder,
         on_hang=settings.on_hang or _usual_on_hang(),
         streams=_streams(values["streams"]),
@@ -264,17 +264,17 @@ def _with_stacks(folder: Path, samples: int = 2) -> Recording | None:
     """What the processes of this job do at this moment; None when they cannot be read (`distdoctor hang-dump` says why)."""
     from distdoctor.attach.attached import recordings_of
     from distdoctor.attach.jobs import job_of_run
-    from distdoctor.attach.look import Manner
-    from distdoctor.attach.processes import Host
+    from distdoctor.attach.processes import HostProcesses
+    from distdoctor.attach.snapshot import Manner
 
     try:
-        host = Host.now()
+        host = HostProcesses.now()
         return recordings_of([job_of_run(folder, host)], host, Manner(samples=samples))[0]
     except DoctorError:
         return None
 
 
-def _lines(folder: Path) -> dict[int, Site]:
+def _lines(folder: Path) -> dict[int, SourceLine]:
     """The user's line at which each rank of this job is at this moment, as far as it can be seen."""
     seen = _with_stacks(folder, samples=1)
     stacks = seen.stacks if seen is not None else None

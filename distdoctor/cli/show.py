@@ -11,7 +11,7 @@ from distdoctor.cli.options import no_plugin
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
-    from distdoctor.recording.recording import RankLog, Recording
+    from distdoctor.recording.recording import RankTrace, Recording
 
 MOST_RANKS = 64
 
@@ -50,7 +50,7 @@ def _ranks(recording: Recording) -> list[str]:
     return ["ranks", *lines, *([f"  and {left} more"] if left else []), *missing]
 
 
-def _rank(log: RankLog, recording: Recording) -> str:
+def _rank(log: RankTrace, recording: Recording) -> str:
     from distdoctor.report.root_cause import RootCause
 
     steps = int(log.steps["step"][-1]) if len(log.steps) else 0

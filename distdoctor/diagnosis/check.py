@@ -22,7 +22,7 @@ class NotSeen(Exception):
 
 
 class NotApplicable(NotSeen):
-    """The question does not arise for this kind of recording: stacks of a job that is over, a log where tapes are at hand."""
+    """The question does not arise for this kind of recording: stacks of a job that is over, a log where traces are at hand."""
 
 
 class Fact(Protocol):

@@ -52,7 +52,7 @@ def examine(
     findings = sorted(
         families.pop("", []) + [one for family in families.values() for one in _told_once(family)], key=_order
     )
-    slugs = {cure.slug for finding in findings for cure in finding.cures}
+    slugs = {cure.slug for finding in findings for cure in finding.prescriptions}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
     return Diagnosis(
         job=recording.job,

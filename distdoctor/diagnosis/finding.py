@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 
 class Severity(IntEnum):
@@ -37,13 +37,13 @@ CERTAIN, LIKELY, POSSIBLE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.PO
 class Place:
     """A line that matters, which ranks are there and what they do there (`waits in all_reduce #128`)."""
 
-    site: Site
+    site: SourceLine
     ranks: tuple[int, ...] = ()
     role: str = ""
 
 
 @dataclass(frozen=True)
-class Cure:
+class Prescription:
     """A remedy as one finding prescribes it: the slug of the remedy, and the edit with this job's own names and lines.
 
     `change` is a diff or one line; `effect` is in numbers, with how they were computed.
@@ -68,11 +68,11 @@ class Finding:
     title: str
     ranks: tuple[int, ...] = ()
     confidence: Confidence = CERTAIN
-    place: Site = Site()  # noqa: RUF009 - a frozen value
+    place: SourceLine = SourceLine()  # noqa: RUF009 - a frozen value
     places: tuple[Place, ...] = ()
     evidence: dict[str, object] = field(default_factory=dict)
     why: str = ""
-    cures: tuple[Cure, ...] = ()
+    prescriptions: tuple[Prescription, ...] = ()
     at_ns: int = 0
     severity: Severity | None = None
     code: str = ""

@@ -26,10 +26,10 @@ from distdoctor.launch.processes import is_alive
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.recording import Job, RankEnd, Recording, Site
+from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, site_text
-from distdoctor.recording.trace.reader import read_tape
-from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, tape_paths
+from distdoctor.recording.trace.reader import read_trace
+from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, trace_paths
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
 
@@ -46,7 +46,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Orders:
+class RunOptions:
     """How to go about it. `on_hang` is report, abort or wait; `streams` None records everything."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Orders:
     notice: Callable[[str], None] = lambda words: None
     closer: Callable[[], Recording | None] | None = None  # a recording with the stacks of all ranks, while they run
     stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
-    lines: Callable[[], Mapping[int, Site]] = dict  # the user's line at which each rank is, while they run
+    lines: Callable[[], Mapping[int, SourceLine]] = dict  # the user's line at which each rank is, while they run
     afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 
 
@@ -84,7 +84,7 @@ class _State:
 class RunningJob:
     """The launch, its watcher and its ranks' ends, put together; `run` is called once, in the main thread."""
 
-    def __init__(self, launch: Launch, orders: Orders, plugins: Plugins) -> None:
+    def __init__(self, launch: Launch, orders: RunOptions, plugins: Plugins) -> None:
         self.launch, self.orders, self.plugins = launch, orders, plugins
         self.state = _State()
         self.launcher_pid = 0
@@ -98,7 +98,7 @@ class RunningJob:
             plugins.remedies,
             tell=self._tell,
             hung=self._hung,
-            new_tape=self._new_tape if launch.command else None,
+            new_trace=self._new_trace if launch.command else None,
             closer=orders.closer,
             ignored=orders.ignored,
         )
@@ -163,10 +163,10 @@ class RunningJob:
     def _launcher_started(self, pid: int) -> None:
         self.launcher_pid = pid
 
-    def _new_tape(self, rank: int, path: Path) -> None:
+    def _new_trace(self, rank: int, path: Path) -> None:
         """A rank of another launcher has shown itself: watch its process, if it lives on this host."""
         try:
-            head = read_tape(path, only=frozenset()).head
+            head = read_trace(path, only=frozenset()).head
         except DoctorError:
             return
         self.state.world_size = max(self.state.world_size, head.world_size)
@@ -217,10 +217,10 @@ class RunningJob:
 
     def _remove_sockets(self) -> None:
         """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""
-        tapes, here = tape_paths(self.orders.folder), socket.gethostname()[:63]
+        traces, here = trace_paths(self.orders.folder), socket.gethostname()[:63]
         for rank, path in socket_paths(self.orders.folder).items():
             with contextlib.suppress(OSError, DoctorError):
-                if rank in tapes and read_tape(tapes[rank], only=frozenset()).head.host == here:
+                if rank in traces and read_trace(traces[rank], only=frozenset()).head.host == here:
                     path.unlink()
 
     def _ends_for_good(self, end: AgentEnd) -> dict[int, RankEnd]:
@@ -262,7 +262,7 @@ def _merged(known: Mapping[int, RankEnd], news: Mapping[int, RankEnd]) -> dict[i
     return {**known, **{rank: end for rank, end in news.items() if rank not in unseen}}
 
 
-def _with_line(end: RankEnd, seen: tuple[Site, int] | None) -> RankEnd:
+def _with_line(end: RankEnd, seen: tuple[SourceLine, int] | None) -> RankEnd:
     """The end of a rank that was killed for lack of memory, with its line when memory ran low."""
     if seen is None or not end.killed_for_memory:
         return end

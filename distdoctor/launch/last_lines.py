@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 INTERVAL_SECONDS = 0.25  # a few small files are read each time, 0.1 ms: 0.05 % of a core
 LOW = 0.15  # of the limit: from there on it is looked at
 RELAXED = 0.25  # of the limit: with so much left it begins anew
 SHRUNK = 0.7  # of what was left at the look before
 
-Lines = Callable[[], Mapping[int, Site]]
+Lines = Callable[[], Mapping[int, SourceLine]]
 
 
 class LastLines:
@@ -27,14 +27,14 @@ class LastLines:
     def __init__(self, left: Callable[[], float], lines: Lines, interval: float = INTERVAL_SECONDS) -> None:
         self._left, self._lines, self._interval = left, lines, interval
         self._next = LOW
-        self._seen: dict[int, tuple[Site, int]] = {}
+        self._seen: dict[int, tuple[SourceLine, int]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distdoctor-memory", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> dict[int, tuple[Site, int]]:
+    def stop(self) -> dict[int, tuple[SourceLine, int]]:
         """End it; rank -> its line when it was looked at last, and when that was (monotonic nanoseconds)."""
         self._over.set()
         if self._thread.ident is not None:

@@ -17,7 +17,7 @@ from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, tape_paths
+from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, trace_paths
 
 IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
 
@@ -29,9 +29,9 @@ def find_run(path: Path | None) -> Path:
     """
     start = Path.cwd() / RUNS / "latest" if path is None else path
     for folder in (start, start / "latest", start / RUNS / "latest"):
-        if folder.is_dir() and (tape_paths(folder) or (folder / JOB_FILE).exists()):
+        if folder.is_dir() and (trace_paths(folder) or (folder / JOB_FILE).exists()):
             return folder.resolve()
-    if start.is_file() and start.suffix == ".tape":
+    if start.is_file() and start.suffix == ".trace":
         return start.parent.resolve()
     raise NothingToInspect(
         f"there is no recording at {start}",

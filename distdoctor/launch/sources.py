@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 LARGEST_BYTES = 1 << 20  # a source file beyond that is generated; nobody writes a suppression there
 
@@ -23,7 +23,7 @@ def with_sources(recording: Recording) -> Recording:
 
 
 def _mentioned(recording: Recording) -> set[str]:
-    return {site.path for log in recording.ranks.values() for text in log.texts if (site := Site.parse(text))}
+    return {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
 
 
 def _read(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Watch a running job from outside: read the tapes, ask the live checks, tell what is new, notice a hang."""
+"""Watch a running job from outside: read the traces, ask the live checks, tell what is new, notice a hang."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import DoctorError
+from distdoctor.launch.heartbeat import Heartbeat
 from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
-from distdoctor.launch.pulse import Pulse
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.recording.trace.run_folder import read_run, tape_paths
+from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
 INTERVAL_SECONDS = 0.5
 # A look may cost this share of one core: after a look of 20 ms the next one at a job that moves comes 2 s later.
 SHARE_OF_A_CORE = 0.01
 # A launcher that sees a rank fail ends the others itself: torch's gives them 30 s to go. Only after that it is a hang.
 LAUNCHERS_PATIENCE_SECONDS = 35.0
-# When nothing moved for so long and no check knows why from the tapes, the stacks are looked at: then, and ever more rarely.
+# When nothing moved for so long and no check knows why from the traces, the stacks are looked at: then, and ever more rarely.
 CLOSER_AFTER_SECONDS = 10.0
 CLOSER_AGAIN_SECONDS = 5.0
 CLOSER_AT_LEAST_EVERY_SECONDS = 60.0
@@ -52,7 +52,7 @@ class Watcher:
         *,
         tell: Callable[[Finding, Diagnosis], None],
         hung: Callable[[Diagnosis], None],
-        new_tape: Callable[[int, Path], None] | None = None,
+        new_trace: Callable[[int, Path], None] | None = None,
         closer: Callable[[], Recording | None] | None = None,
         ignored: Iterable[str] = (),
         interval: float = INTERVAL_SECONDS,
@@ -60,12 +60,12 @@ class Watcher:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
         self._remedies, self._ignored = remedies, frozenset(ignored)
-        self._tell, self._hung, self._new_tape, self._closer = tell, hung, new_tape, closer
-        self._pulses: dict[Path, Pulse] = {}
+        self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
+        self._pulses: dict[Path, Heartbeat] = {}
         self._told: set[_Key] = set()
         self._heard: set[_Key] = set()
         self._hangs = hang_codes(self._checks)
-        # What stood at the last look from the tapes, and at the last one with stacks; since when.
+        # What stood at the last look from the traces, and at the last one with stacks; since when.
         self._standing: dict[bool, frozenset[_Key]] = {}
         self._stands_since: dict[bool, float] = {}
         self._at_rest_since = math.inf
@@ -99,9 +99,9 @@ class Watcher:
         return self.hang is not None
 
     def look(self, *, tell: bool = True, seen: Recording | None = None) -> Diagnosis | None:
-        """Read the tapes and ask the live checks now. None while there is nothing to read. `seen` brings the stacks."""
+        """Read the traces and ask the live checks now. None while there is nothing to read. `seen` brings the stacks."""
         with self._lock:
-            job = self._job()  # first: whoever has ended by now has written all it ever will when its tape is read
+            job = self._job()  # first: whoever has ended by now has written all it ever will when its trace is read
             try:
                 recording = read_run(self._folder)
             except DoctorError:
@@ -170,7 +170,7 @@ class Watcher:
         return diagnosis
 
     def _look_closer(self) -> Recording | None:
-        """The stacks of all ranks, when the job has stood still for long and the tapes alone do not say why."""
+        """The stacks of all ranks, when the job has stood still for long and the traces alone do not say why."""
         now = time.monotonic()
         too_early = now - self._at_rest_since < CLOSER_AFTER_SECONDS or now < self._closer_not_before
         if self._closer is None or too_early or self.is_hung or self.closing or not self._recorded:
@@ -182,14 +182,14 @@ class Watcher:
 
     def _any_rank_moved(self) -> bool:
         moved = False
-        for rank, path in tape_paths(self._folder).items():
+        for rank, path in trace_paths(self._folder).items():
             if path not in self._pulses:
                 try:
-                    self._pulses[path] = Pulse(path)
+                    self._pulses[path] = Heartbeat(path)
                 except OSError:
                     continue
-                if self._new_tape is not None:
-                    self._new_tape(rank, path)
+                if self._new_trace is not None:
+                    self._new_trace(rank, path)
             moved |= self._pulses[path].beats()
         return moved
 

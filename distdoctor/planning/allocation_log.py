@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from distdoctor.planning import side_buffers
-from distdoctor.planning.memory_timeline import Timeline
+from distdoctor.planning.memory_timeline import MemoryTimeline
 
 # A later name wins over an earlier one: what is both a bucket and a gradient is a gradient.
 PRECEDENCE = ("activations", "temporary", "communication", "buffers", "optimizer", "gradients", "parameters")
@@ -33,7 +33,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *, on_cpu: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_cpu = on_cpu
-        self.timeline = Timeline()
+        self.timeline = MemoryTimeline()
         self.phase = "setup"
         self._looks_away = False
         self._known: dict[int, tuple[int, Any]] = {}  # address of a storage -> (its number, weak reference)

@@ -24,7 +24,7 @@ from distdoctor.errors import CouldNotLook
 from distdoctor.planning import zeroed_gradients
 from distdoctor.planning.allocation_log import Ledger
 from distdoctor.planning.fake_ddp import FakeDdp
-from distdoctor.planning.memory_timeline import Timeline
+from distdoctor.planning.memory_timeline import MemoryTimeline
 from distdoctor.workloads.factory import imported
 from distdoctor.workloads.progress import Progress
 from distdoctor.workloads.request import TrainingRequest
@@ -36,7 +36,7 @@ SHAPES_OF_DTENSORS = "_propagate_tensor_meta_non_cached"
 """Where DTensor tries an operation on whole tensors to see which shape comes out. A rank holds none of these."""
 
 
-def trace(request: TrainingRequest, world_size: int, rank: int = 0, *, on_cpu: bool = True) -> Timeline:
+def trace(request: TrainingRequest, world_size: int, rank: int = 0, *, on_cpu: bool = True) -> MemoryTimeline:
     """What `rank` of `world_size` allocates in training as requested.
 
     `on_cpu` counts what CPU kernels and gloo allocate on the side. Otherwise the optimizer updates all parameters in one kernel,

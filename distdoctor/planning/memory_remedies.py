@@ -22,7 +22,7 @@ ZEROED = zeroed_gradients.PLANT
 
 
 @dataclass(frozen=True)
-class Cure:
+class MemoryRemedy:
     """One change. `slug` is the remedy's; `flags` is how to ask for it on the command line."""
 
     slug: str
@@ -83,25 +83,27 @@ def _expand(request: TrainingRequest, _: Strategies) -> TrainingRequest:
 CURES = {
     cure.slug: cure
     for cure in (
-        Cure(
+        MemoryRemedy(
             "checkpoint-activations",
             "--checkpoint-activations",
             lambda request, _: replace(request, checkpoint_activations=True),
         ),
-        Cure("mixed-precision", "--precision bf16", _half),
-        Cure("fully-shard", "--strategy fsdp", _fully_shard),
-        Cure("offload-to-host", "--strategy fsdp --offload", _offload),
-        Cure(
+        MemoryRemedy("mixed-precision", "--precision bf16", _half),
+        MemoryRemedy("fully-shard", "--strategy fsdp", _fully_shard),
+        MemoryRemedy("offload-to-host", "--strategy fsdp --offload", _offload),
+        MemoryRemedy(
             "halve-the-micro-batch",
             "--accumulate N",
             lambda request, _: replace(request, accumulate=2 * request.accumulate),
         ),
-        Cure("shard-the-optimizer", "--shard-optimizer", _option("shard_optimizer", True, "ddp")),
-        Cure("gradient-as-bucket-view", "--gradient-as-bucket-view", _option("gradient_as_bucket_view", True, "ddp")),
-        Cure("make-buckets-lazily", "--lazy-bucket-allocation", _option("lazy_bucket_allocation", True, "ddp")),
-        Cure("no-sync", "", lambda request, _: replace(request, sync_every_micro_step=False)),
-        Cure("expand-segments", "", _expand),
-        Cure(
+        MemoryRemedy("shard-the-optimizer", "--shard-optimizer", _option("shard_optimizer", True, "ddp")),
+        MemoryRemedy(
+            "gradient-as-bucket-view", "--gradient-as-bucket-view", _option("gradient_as_bucket_view", True, "ddp")
+        ),
+        MemoryRemedy("make-buckets-lazily", "--lazy-bucket-allocation", _option("lazy_bucket_allocation", True, "ddp")),
+        MemoryRemedy("no-sync", "", lambda request, _: replace(request, sync_every_micro_step=False)),
+        MemoryRemedy("expand-segments", "", _expand),
+        MemoryRemedy(
             "set-gradients-to-none",
             "",
             lambda request, _: replace(request, drills=tuple(d for d in request.drills if d != ZEROED)),
@@ -111,7 +113,7 @@ CURES = {
 """By slug."""
 
 
-def cure_named(slug: str) -> Cure:
+def cure_named(slug: str) -> MemoryRemedy:
     """The cure; WrongUse lists those there are."""
     if slug not in CURES:
         close = difflib.get_close_matches(slug, CURES, n=1)

@@ -31,7 +31,7 @@ class Peak:
 
 
 @dataclass
-class Timeline:
+class MemoryTimeline:
     """What one rank allocates in two training steps. All sizes in bytes.
 
     Event `i` changes the size of storage `owners[i]` by `deltas[i]` in phase `phases[i]`.
@@ -87,12 +87,12 @@ class Timeline:
 class Scaled:
     """Two timelines of one training that differ in the batch only: every size is a constant plus a multiple of the batch."""
 
-    timeline: Timeline
+    timeline: MemoryTimeline
     constant: NDArray[np.float64]
     per_sample: NDArray[np.float64]
 
     @classmethod
-    def between(cls, small: Timeline, large: Timeline, batches: tuple[int, int]) -> Scaled | None:
+    def between(cls, small: MemoryTimeline, large: MemoryTimeline, batches: tuple[int, int]) -> Scaled | None:
         """None where the two did not allocate in the same order: then every batch has to be traced by itself."""
         if small.owners != large.owners or small.phases != large.phases or small.categories != large.categories:
             return None
@@ -110,7 +110,7 @@ class Scaled:
 
 
 def peak_of(
-    timeline: Timeline, deltas: NDArray[np.int64], offloaded: bool, rounded: bool, without: Collection[str]
+    timeline: MemoryTimeline, deltas: NDArray[np.int64], offloaded: bool, rounded: bool, without: Collection[str]
 ) -> Peak:
     """The peak of these changes of size, in the timeline's order."""
     if rounded:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from distdoctor.errors import CouldNotLook, DoctorError
-from distdoctor.planning.memory_timeline import Peak, Scaled, Timeline
+from distdoctor.planning.memory_timeline import MemoryTimeline, Peak, Scaled
 from distdoctor.workloads.request import TrainingRequest
 
 SETUP = ("setup",)
@@ -55,7 +55,7 @@ class Predictor:
         self.device = device
         self.unit = (world_size if shares is None else shares) * request.accumulate
         """The smallest batch: one sample per micro-step and rank that reads its own."""
-        self._traces: dict[int, Timeline] = like._traces if like is not None else {}
+        self._traces: dict[int, MemoryTimeline] = like._traces if like is not None else {}
         self._scaled: Scaled | None = None
         self._tried = False
         self._first = 0  # the batch of the timeline that is scaled
@@ -108,14 +108,14 @@ class Predictor:
                     break
         return self._scaled
 
-    def _trace(self, batch_size: int) -> Timeline:
+    def _trace(self, batch_size: int) -> MemoryTimeline:
         if batch_size not in self._traces:
             self._traces[batch_size] = traced(
                 replace(self.request, batch_size=batch_size), self.world_size, device=self.device
             )
         return self._traces[batch_size]
 
-    def _said(self, timeline: Timeline, peak: Peak, total: int, factor: float) -> Prediction:
+    def _said(self, timeline: MemoryTimeline, peak: Peak, total: int, factor: float) -> Prediction:
         forward, backward = timeline.flops.get("forward", 0), timeline.flops.get("backward", 0)
         again = max(0, backward - 2 * forward) if self.request.checkpoint_activations else 0
         return Prediction(
@@ -134,7 +134,7 @@ def predict(request: TrainingRequest, world_size: int, *, device: str = "cpu") -
     return Predictor(request, world_size, device=device).exactly(request.batch_size)
 
 
-def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", rank: int = 0) -> Timeline:
+def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", rank: int = 0) -> MemoryTimeline:
     """What `rank` allocates in two steps.
 
     CouldNotLook: it cannot be gone through without data, and why; WrongUse as for a real training.
@@ -164,7 +164,7 @@ def sent_bytes(traffic: Mapping[str, int], world_size: int) -> int:
     )
 
 
-def _running(timeline: Timeline, phase: str) -> list[int]:
+def _running(timeline: MemoryTimeline, phase: str) -> list[int]:
     held, found = 0, []
     for delta, name in zip(timeline.deltas, timeline.phases, strict=True):
         held += delta

@@ -32,7 +32,7 @@ SHORT_OF_MEMORY = (
 
 
 @dataclass(frozen=True)
-class Steps:
+class RealSteps:
     """What the ranks wrote, by rank; `short` when memory was asked for in vain."""
 
     by_rank: dict[int, dict[str, Any]]
@@ -65,7 +65,7 @@ class Steps:
 
 def train(
     request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None, *, steps: int = STEPS
-) -> Steps:
+) -> RealSteps:
     """Train this many steps on this many ranks.
 
     CouldNotLook: it fails for another reason than memory.
@@ -93,9 +93,9 @@ def train(
             timeout=SECONDS,
         )
         if done.returncode == 0:
-            return Steps(memory_results.read(Path(folder)))
+            return RealSteps(memory_results.read(Path(folder)))
     if any(words in done.stderr for words in SHORT_OF_MEMORY):
-        return Steps({}, short=True)
+        return RealSteps({}, short=True)
     raise CouldNotLook(
         f"{request.strategy} on {ranks} ranks failed: {_last_error(done.stderr)}",
         way_out=f"Try `distdoctor run --strategy {request.strategy} --nproc {ranks}` by itself.",

@@ -128,7 +128,7 @@ def try_remedy(
     )
 
 
-def _trained(request: TrainingRequest, ranks: int, words: str, tell: Callable[[str], None]) -> real_steps.Steps:
+def _trained(request: TrainingRequest, ranks: int, words: str, tell: Callable[[str], None]) -> real_steps.RealSteps:
     tell(f"training {STEPS} steps {words} it on {_ranks(ranks)}")
     return real_steps.train(request, ranks, "distdoctor.planning.measured_memory:plant", steps=STEPS)
 

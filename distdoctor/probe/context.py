@@ -1,4 +1,4 @@
-"""What the streams of one rank share: the tape, the step counter, and the guard that keeps trouble away from the host."""
+"""What the streams of one rank share: the trace, the step counter, and the guard that keeps trouble away from the host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """What belongs to one thread of the rank. `open` is the number of the synchronous call that it sits in, `handed` that of the
     asynchronous one whose handle the user's own line is about to get.
 
@@ -30,12 +30,12 @@ class Here(threading.local):
 
 
 class Rank:
-    """This process as the probe sees it. `tape` is None until the rank is known (mp.spawn: at init_process_group)."""
+    """This process as the probe sees it. `trace` is None until the rank is known (mp.spawn: at init_process_group)."""
 
     def __init__(self, folder: str, streams: frozenset[str]) -> None:
         self.folder = folder
         self.streams = streams
-        self.tape: Tape | None = None
+        self.trace: TraceWriter | None = None
         self.pid = os.getpid()
         self.step = 0
         self.epoch = -1
@@ -44,14 +44,14 @@ class Rank:
         self.waited_ns = 0  # in `wait` of handles so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
-        self.here = Here(itertools.count(1))
+        self.here = ThreadState(itertools.count(1))
 
     def trouble(self, where: str, error: BaseException) -> None:
         """Note what went wrong and fall silent for good. Never raises."""
         self.silent = True
         try:
-            if self.tape is not None:
-                self.tape.event(EventKind.TROUBLE, f"{where}: {type(error).__name__}: {error}"[:500])
+            if self.trace is not None:
+                self.trace.event(EventKind.TROUBLE, f"{where}: {type(error).__name__}: {error}"[:500])
         except Exception:
             return
 

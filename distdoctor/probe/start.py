@@ -17,14 +17,14 @@ from distdoctor.probe.memory import stream as memory
 from distdoctor.probe.progress import data_parallel, deprecated, environment, unused_search
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
-from distdoctor.probe.writer import Tape, file_name
+from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace.layout import STREAMS, EventKind
 
 _rank: Rank | None = None
 
 
 def start() -> None:
-    """Lay the wrappers; open the tape at once where RANK tells who we are, else when init_process_group does.
+    """Lay the wrappers; open the trace at once where RANK tells who we are, else when init_process_group does.
 
     DataLoader workers and helpers of multiprocessing are not ranks, although they inherit RANK: a spawned child becomes a rank
     only by joining a process group itself.
@@ -60,17 +60,17 @@ def _fall_silent(rank: Rank) -> None:
 
 
 def _open(rank: Rank, number: int, world_size: int) -> None:
-    """Create this rank's tape and start its streams. Silent when another live process records as this rank."""
+    """Create this rank's trace and start its streams. Silent when another live process records as this rank."""
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     local_rank = os.environ.get("LOCAL_RANK", "")
     try:
         local = int(local_rank) if local_rank.isdigit() else number
-        tape = Tape(rank.folder, number, world_size, local, attempt, rank.streams)
+        trace = TraceWriter(rank.folder, number, world_size, local, attempt, rank.streams)
     except FileExistsError:
         rank.silent = True  # a subprocess of the rank that inherited its environment
         return
-    rank.tape = tape
-    if tape.in_memory:
+    rank.trace = trace
+    if trace.in_memory:
         print(
             f"distdoctor: no room for the recording of rank {number} in {rank.folder}; it is kept in memory "
             "and lost when the rank ends. Free 4 MiB per rank, or point --run-dir elsewhere.",
@@ -80,7 +80,7 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
         rank.guarded(environment.write)(os.path.join(rank.folder, file_name(number, attempt)[:-5] + ".json"))
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
-        rank.guarded(collectives.install)(rank, tape)
+        rank.guarded(collectives.install)(rank, trace)
     times = None
     if "progress" in rank.streams:
         times = rank.guarded(progress.install)(rank)
@@ -99,7 +99,7 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
 
 
 def _await_group(rank: Rank) -> None:
-    """Note init_process_group; for ranks that only it makes known (mp.spawn), open the tape there."""
+    """Note init_process_group; for ranks that only it makes known (mp.spawn), open the trace there."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -107,7 +107,7 @@ def _await_group(rank: Rank) -> None:
         if rank.silent or os.getpid() != rank.pid:
             return
         try:
-            if rank.tape is None:
+            if rank.trace is None:
                 number = kwargs.get("rank", args[4] if len(args) > 4 else -1)
                 size = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
                 number = int(os.environ.get("RANK", "-1")) if number is None or number < 0 else number
@@ -115,19 +115,19 @@ def _await_group(rank: Rank) -> None:
                 if number < 0:
                     return
                 _open(rank, number, size)
-            if rank.tape is not None:
+            if rank.trace is not None:
                 backend = kwargs.get("backend", args[0] if args else None)
-                rank.tape.event(EventKind.INIT_BEGUN, str(backend or ""), site=_site(rank))
+                rank.trace.event(EventKind.INIT_BEGUN, str(backend or ""), site=_site(rank))
         except Exception as error:
             rank.trouble("init_process_group", error)
 
     def made(seconds: float) -> None:
-        if rank.tape is not None and not rank.silent:
+        if rank.trace is not None and not rank.silent:
             try:
-                rank.tape.set_world(dist.get_world_size())
-                rank.tape.event(EventKind.INIT_DONE, a=dist.get_world_size(), b=int(seconds * 1e9))
+                rank.trace.set_world(dist.get_world_size())
+                rank.trace.event(EventKind.INIT_DONE, a=dist.get_world_size(), b=int(seconds * 1e9))
                 if "collectives" in rank.streams:
-                    flight.serve(rank, rank.tape.rank, rank.tape.attempt)
+                    flight.serve(rank, rank.trace.rank, rank.trace.attempt)
             except Exception as error:
                 rank.trouble("init_process_group", error)
 
@@ -147,4 +147,4 @@ def _await_group(rank: Rank) -> None:
 def _site(rank: Rank) -> int:
     from distdoctor.probe import sites
 
-    return rank.tape.texts.id(sites.user_site()) if rank.tape is not None else 0
+    return rank.trace.texts.id(sites.user_site()) if rank.trace is not None else 0

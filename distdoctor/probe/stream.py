@@ -7,19 +7,19 @@ from typing import Any, ClassVar, TypeVar
 
 from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EventKind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Stream:
+class ProbeStream:
     """One stream of one rank. `off` after trouble."""
 
     name: ClassVar[str]
 
-    def __init__(self, rank: Rank, tape: Tape, deep: bool) -> None:
-        self.rank, self.tape, self.deep = rank, tape, deep
+    def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
+        self.rank, self.trace, self.deep = rank, trace, deep
         self.off = False
 
     def guarded(self, function: Function) -> Function:
@@ -40,6 +40,6 @@ class Stream:
 
     def _note_trouble(self, error: Exception) -> None:
         try:
-            self.tape.event(EventKind.TROUBLE, f"{self.name}: {type(error).__name__}: {error}"[:500])
+            self.trace.event(EventKind.TROUBLE, f"{self.name}: {type(error).__name__}: {error}"[:500])
         except Exception:
             return

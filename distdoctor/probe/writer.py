@@ -37,8 +37,8 @@ _U16 = struct.Struct("<H")
 
 
 def file_name(rank: int, attempt: int) -> str:
-    """`rank-00003.a0.tape`: one file per rank and restart."""
-    return f"rank-{rank:05d}.a{attempt}.tape"
+    """`rank-00003.a0.trace`: one file per rank and restart."""
+    return f"rank-{rank:05d}.a{attempt}.trace"
 
 
 def pid_started(pid: int) -> int:
@@ -144,8 +144,8 @@ class Texts:
         return number
 
 
-class Tape:
-    """The recording of this process. Rings by the names of their records: `tape.calls`, `tape.steps`, ..."""
+class TraceWriter:
+    """The recording of this process. Rings by the names of their records: `trace.calls`, `trace.steps`, ..."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Tape:
         attempt: int,
         streams: Iterable[str] = (),
     ) -> None:
-        """Create `folder/rank-R.aA.tape`, with sections of their own for those `streams` that have some.
+        """Create `folder/rank-R.aA.trace`, with sections of their own for those `streams` that have some.
 
         FileExistsError: another process records as this rank already.
         """

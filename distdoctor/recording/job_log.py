@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
-from distdoctor.recording.recording import Job, RankEnd, Recording, Site
+from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.stacks import is_users_path
 
 LAUNCHER = "job log"
@@ -38,7 +38,7 @@ class Clue:
     words: str
     rank: int = -1
     numbers: tuple[int, ...] = ()
-    site: Site = Site()  # noqa: RUF009  (frozen)
+    site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
     line_number: int = 0
 
 
@@ -96,20 +96,20 @@ def parse_log(text: str) -> Recording:
 
 
 def _clues(lines: Iterable[str]) -> Iterator[Clue]:
-    sites: dict[int, Site] = {}  # rank -> the innermost user line of the traceback that is being printed
+    sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
     for number, line in enumerate(lines, start=1):
         rank = _rank_of(line)
         words = _STRIPPED.sub("", line)
         frame = _FRAME.search(words)
         if frame is not None:
             if is_users_path(frame[1]):
-                sites[rank] = Site(frame[1], int(frame[2]), frame[3])
+                sites[rank] = SourceLine(frame[1], int(frame[2]), frame[3])
             continue
         kind, numbers = _kind(words)
         raised = _RAISED.match(words.strip())
         if kind is None and raised is None:
             continue
-        site = sites.pop(rank, Site()) if raised else sites.get(rank, Site())
+        site = sites.pop(rank, SourceLine()) if raised else sites.get(rank, SourceLine())
         yield Clue(kind or ClueKind.EXCEPTION, words.strip()[:500], rank, numbers, site, number)
 
 

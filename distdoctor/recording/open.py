@@ -1,4 +1,4 @@
-"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one tape, a job log."""
+"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dum
 from distdoctor.recording.job_log import read_log
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import MAGIC
-from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, tape_paths
+from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, trace_paths
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
@@ -28,7 +28,7 @@ def read_any(path: Path) -> Recording:
         raise NothingToInspect(
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
-    if _is_tape(path):
+    if _is_trace(path):
         return read_run(path.parent)
     if looks_like_dump(path):
         return read_dumps([path])
@@ -37,7 +37,7 @@ def read_any(path: Path) -> Recording:
 
 def is_run_folder(folder: Path) -> bool:
     """Whether distdoctor recorded into this folder."""
-    return bool(tape_paths(folder)) or (folder / JOB_FILE).exists()
+    return bool(trace_paths(folder)) or (folder / JOB_FILE).exists()
 
 
 def _folder(folder: Path) -> Recording:
@@ -68,7 +68,7 @@ def _files(folder: Path, deepest: int) -> Iterator[Path]:
             yield from _files(entry, deepest - 1)
 
 
-def _is_tape(path: Path) -> bool:
+def _is_trace(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC

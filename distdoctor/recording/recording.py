@@ -1,6 +1,6 @@
 """A recording: what each rank of a job did, as values in memory, wherever it came from.
 
-The probe's tapes, a flight recorder dump and a test's builder all end up here; checks see nothing else.
+The probe's traces, a flight recorder dump and a test's builder all end up here; checks see nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Site:
+class SourceLine:
     """A line of the user's source. `path` is absolute as the rank saw it; the empty path means unknown."""
 
     path: str = ""
@@ -38,8 +38,8 @@ class Site:
         return bool(self.path)
 
     @classmethod
-    def parse(cls, text: str) -> Site:
-        """From the text of a tape; anything else is an unknown line."""
+    def parse(cls, text: str) -> SourceLine:
+        """From the text of a trace; anything else is an unknown line."""
         parts = text.split(SITE_SEPARATOR)
         return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdigit() else cls()
 
@@ -51,7 +51,7 @@ class Group:
     name: str
     ranks: tuple[int, ...]
     backend: str = ""
-    made_at: Site = Site()
+    made_at: SourceLine = SourceLine()
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Call:
     tag: int
     nbytes: int
     flags: CallFlag
-    site: Site
+    site: SourceLine
     step: int
     entered_ns: int
     returned_ns: int
@@ -94,7 +94,7 @@ class RankEnd:
     `ended_by_launcher`: the launcher or distdoctor sent that signal because of another rank. `kernel_kills`: how many processes
     the kernel had just killed for lack of memory, by the file `kernel_counter`: of the rank's cgroup, or /proc/vmstat of its
     host; None: not known. `memory_limit`: bytes, of the cgroup that was short of memory; 0: none was, or it is not known.
-    `last_line`: where a look from outside saw it when memory ran low, as `Site.parse` reads it, `last_line_ns` before its end.
+    `last_line`: where it was seen from outside when memory ran low, for `SourceLine.parse`, `last_line_ns` before its end.
     """
 
     exit_code: int | None
@@ -114,7 +114,7 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
-class RankLog:
+class RankTrace:
     """One rank's rows. Arrays have the fields of `layout.CALL`, `GROUP`, `STEP`, `EVENT`, `PASS`, `BLOCK`; ids refer to `texts`.
 
     `monotonic_to_wall_ns` added to any time of this rank gives the wall clock of its host.
@@ -144,8 +144,8 @@ class RankLog:
     def text(self, number: int) -> str:
         return self.texts[number] if 0 <= number < len(self.texts) else ""
 
-    def site(self, number: int) -> Site:
-        return Site.parse(self.text(int(number)))
+    def site(self, number: int) -> SourceLine:
+        return SourceLine.parse(self.text(int(number)))
 
     def call(self, row: Any) -> Call:
         """One row of `calls` in words."""
@@ -236,7 +236,7 @@ class Recording:
     `resumption` what a resumed job draws, where `check-data --resume` has compared it."""
 
     job: Job
-    ranks: Mapping[int, RankLog]
+    ranks: Mapping[int, RankTrace]
     streams: frozenset[str] = STREAMS
     troubles: tuple[Trouble, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

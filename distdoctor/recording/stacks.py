@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 STOPPED, TRACED, UNINTERRUPTIBLE, ZOMBIE = "T", "t", "D", "Z"  # letters of /proc/PID/stat
 
@@ -24,8 +24,8 @@ class Frame:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def site(self) -> Site:
-        return Site(self.path, self.line, self.function)
+    def site(self) -> SourceLine:
+        return SourceLine(self.path, self.line, self.function)
 
     @property
     def is_users(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.hang.live.rank_activity import Doing
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.live.rank_activity import Activity
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.report.text import shown
@@ -24,11 +24,11 @@ def answer(diagnosis: Diagnosis, recording: Recording, base: str = "") -> str:
 
 
 def _at_work(recording: Recording, base: str) -> str:
-    standstill = Standstill.of(recording)
+    standstill = Stall.of(recording)
     ranks = len(standstill.standings)
     count = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
     waited = standstill.waited_seconds or 0.0
-    slow = [s for s in standstill.others if s.doing is not Doing.GONE]
+    slow = [s for s in standstill.others if s.doing is not Activity.GONE]
     if slow and standstill.waiting and waited >= 1:
         who = slow[0]
         moving = "at work" if standstill.is_moving(who) else "not moving"

@@ -44,7 +44,7 @@ td, th { text-align: left; padding: .15rem 1.2rem .15rem 0; vertical-align: top;
 <tr><th>ranks</th><th>line</th><th>what they do there</th></tr>
 {% for place in finding.places %}<tr><td>{{ place.ranks }}</td><td>{{ place.where }}</td><td>{{ place.role }}</td></tr>
 {% endfor %}</table>{% endif %}
-{% for cure in finding.cures %}<p><strong>Fix:</strong> {{ cure.what }}
+{% for cure in finding.prescriptions %}<p><strong>Fix:</strong> {{ cure.what }}
 {%- if cure.effect %} <span class="quiet">{{ cure.effect }}</span>{% endif %}</p>
 {% if cure.change %}<pre>{{ cure.change }}</pre>{% endif %}{% endfor %}
 {% if finding.evidence %}<details><summary>evidence</summary><table>
@@ -84,10 +84,10 @@ def render(diagnosis: Diagnosis) -> str:
 
 def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:
     finding = diagnosis.findings[number]
-    cures = []
-    for cure in finding.cures:
+    prescriptions = []
+    for cure in finding.prescriptions:
         remedy = diagnosis.remedies.get(cure.slug)
-        cures.append(
+        prescriptions.append(
             {
                 "what": remedy.what if remedy else cure.slug,
                 "change": cure.change or (remedy.how if remedy else ""),
@@ -103,6 +103,6 @@ def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:
         "confidence": str(finding.confidence),
         "why": finding.why,
         "places": [{"ranks": named(p.ranks), "where": shown(p.site), "role": p.role} for p in finding.places],
-        "cures": cures,
+        "prescriptions": prescriptions,
         "evidence": [(name, str(value)[:2000]) for name, value in finding.evidence.items()],
     }

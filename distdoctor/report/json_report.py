@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import Cure, Finding
+from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.finding import Place as RolePlace
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.report.root_cause import root_cause
 
 SCHEMA_VERSION = 1
@@ -147,11 +147,11 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> FindingJson:
         place=PlaceJson(*_line(finding.place)),
         places=[_role_place(place) for place in finding.places],
         evidence=dict(finding.evidence),
-        remedies=[_remedy(cure, diagnosis) for cure in finding.cures],
+        remedies=[_remedy(cure, diagnosis) for cure in finding.prescriptions],
     )
 
 
-def _line(site: Site) -> tuple[str | None, int | None, str | None]:
+def _line(site: SourceLine) -> tuple[str | None, int | None, str | None]:
     return (site.path, site.line, site.function) if site else (None, None, None)
 
 
@@ -160,7 +160,7 @@ def _role_place(place: RolePlace) -> RolePlaceJson:
     return RolePlaceJson(path, line, function, list(place.ranks), place.role)
 
 
-def _remedy(cure: Cure, diagnosis: Diagnosis) -> RemedyJson:
+def _remedy(cure: Prescription, diagnosis: Diagnosis) -> RemedyJson:
     remedy = diagnosis.remedies.get(cure.slug)
     return RemedyJson(
         slug=cure.slug,

@@ -9,7 +9,7 @@ from distdoctor.diagnosis.memory.budget import savings
 from distdoctor.diagnosis.memory.memory import Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 ROWS = 10
 CATEGORIES = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
@@ -135,7 +135,7 @@ def _name(path: str, owner: str) -> str:
     return f"{path} ({owner})" if owner and owner != path else path
 
 
-def _place(site: Site) -> str:
+def _place(site: SourceLine) -> str:
     if not site:
         return ""
     name = site.path.rpartition("/")[2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.replicas.divergence import variants_of
-from distdoctor.diagnosis.replicas.gradients import Gradients, Peers
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
@@ -56,7 +56,7 @@ def _alone(gradients: Gradients) -> str:
     return "no two ranks are known to be replicas of one another: there is nothing to compare"
 
 
-def _block(gradients: Gradients, peers: Peers) -> str:
+def _block(gradients: Gradients, peers: ReplicaGroup) -> str:
     steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested and u.step})
     head = f"optimizer {peers.optimizer}, replicas {named(peers.ranks)} ({peers.by}), {len(steps)} steps looked at"
     layers = _layers(gradients, peers)
@@ -72,7 +72,7 @@ def _block(gradients: Gradients, peers: Peers) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _layers(gradients: Gradients, peers: Peers) -> dict[str, list[str]]:
+def _layers(gradients: Gradients, peers: ReplicaGroup) -> dict[str, list[str]]:
     """The parameters' names by the module that holds them; by the module above where there are too many."""
     names = list(
         dict.fromkeys(
@@ -95,7 +95,7 @@ def _layers(gradients: Gradients, peers: Peers) -> dict[str, list[str]]:
     return layers
 
 
-def _cell(gradients: Gradients, peers: Peers, names: Sequence[str], steps: Iterable[int], column: str) -> Cell:
+def _cell(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], steps: Iterable[int], column: str) -> Cell:
     compared = 0
     for step in steps:
         rows = {
@@ -117,7 +117,7 @@ def _cell(gradients: Gradients, peers: Peers, names: Sequence[str], steps: Itera
     return Cell(compared)
 
 
-def _norm(gradients: Gradients, peers: Peers, names: Sequence[str], step: int) -> float:
+def _norm(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], step: int) -> float:
     """Of the last step, on the first rank that has it."""
     for rank in peers.ranks:
         found = gradients.ranks[rank].digests(step, peers.optimizer) if rank in gradients.ranks else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.report.text import block_of
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -45,7 +45,7 @@ def _result(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _location(site: Site, words: str = "") -> dict[str, Any]:
+def _location(site: SourceLine, words: str = "") -> dict[str, Any]:
     uri = PurePosixPath(site.path).as_uri() if site.path.startswith("/") else site.path
     physical = {"artifactLocation": {"uri": uri}, "region": {"startLine": max(site.line, 1)}}
     return {"physicalLocation": physical, **({"message": {"text": words}} if words else {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distdoctor.diagnosis.speed.strategy_comparison import BASELINE, Row, Table
+from distdoctor.diagnosis.speed.strategy_comparison import BASELINE, StrategyRow, Table
 
 SCHEMA_VERSION = 1
 RESTLESS = 0.3  # median deviation of a step, as a share of its median
@@ -61,7 +61,7 @@ def to_json(table: Table) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: StrategyRow) -> dict[str, Any]:
     if row.failed:
         return {"strategy": row.strategy, "ranks": row.ranks, "failed": row.failed}
     return {
@@ -86,7 +86,7 @@ def _fields(row: Row) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row, table: Table) -> tuple[str, ...]:
+def _cells(row: StrategyRow, table: Table) -> tuple[str, ...]:
     mib = 2**20
     grown = f" (+{max(row.grown) / mib:,.0f})" if row.device == "cpu" and row.grown else ""
     return (
@@ -102,7 +102,7 @@ def _cells(row: Row, table: Table) -> tuple[str, ...]:
     )
 
 
-def _loss(row: Row, table: Table) -> str:
+def _loss(row: StrategyRow, table: Table) -> str:
     if row is table.baseline:
         return "the baseline"
     if row.apart is None:

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import Cure, Finding, Place
+from distdoctor.diagnosis.finding import Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.report.root_cause import brought_down, failed, root_cause
 
 LINES = 40
@@ -51,13 +51,13 @@ def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "") -> list[str
     lines[0] = lines[0].replace("  ", " ", 1)
     lines += _places(finding.places, base)
     lines += _wrapped("why", finding.why or _numbers(finding.evidence), most=5)
-    for cure in finding.cures[:2]:
+    for cure in finding.prescriptions[:2]:
         lines += _cure(cure, diagnosis)
     lines.append(f"  more  distdoctor explain {finding.code}")
     return lines
 
 
-def shown(site: Site, base: str = "") -> str:
+def shown(site: SourceLine, base: str = "") -> str:
     """`train.py:57 maybe_save`, relative to `base` where the file lies below it."""
     path = site.path
     if base and path.startswith(base.rstrip("/") + "/"):
@@ -74,7 +74,7 @@ def _places(places: tuple[Place, ...], base: str) -> list[str]:
     return [*lines, f"  and {len(rows) - MOST_PLACES} more places"] if len(rows) > MOST_PLACES else lines
 
 
-def _cure(cure: Cure, diagnosis: Diagnosis) -> list[str]:
+def _cure(cure: Prescription, diagnosis: Diagnosis) -> list[str]:
     remedy = diagnosis.remedies.get(cure.slug)
     words = cure.change or (remedy.what if remedy else cure.slug)
     lines = words.rstrip().split("\n")

@@ -1,4 +1,4 @@
-"""Recordings made by hand: what the tape reader would have read of a job that never ran. For tests of checks, ours and yours.
+"""Recordings made by hand: what the trace reader would have read of a job that never ran. For tests of checks, ours and yours.
 
 script = recording(ranks=4)
 for step in range(5):
@@ -9,8 +9,8 @@ hung = script.live(silent_for=12)        # a Recording, read while the job hangs
 
 from __future__ import annotations
 
-from distdoctor.testing.rank_log import LogBuilder, build_log, site_of
+from distdoctor.testing.rank_trace import TraceBuilder, build_log, site_of
 from distdoctor.testing.script import Script, recording
-from distdoctor.testing.simulation import Film
+from distdoctor.testing.simulation import SimulatedJob
 
-__all__ = ["Film", "LogBuilder", "Script", "build_log", "recording", "site_of"]
+__all__ = ["Script", "SimulatedJob", "TraceBuilder", "build_log", "recording", "site_of"]

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from distdoctor.recording.recording import Job, RankLog, Recording
+from distdoctor.recording.recording import Job, RankTrace, Recording
 from distdoctor.recording.trace.layout import (
     DIGEST,
     RECORDS,
@@ -28,7 +28,7 @@ from distdoctor.recording.trace.layout import (
     extend,
 )
 from distdoctor.recording.trace.reader import dtype_of
-from distdoctor.testing.rank_log import LogBuilder, site_of
+from distdoctor.testing.rank_trace import TraceBuilder, site_of
 
 STEP_LINE, LOSS_LINE, WRAP_LINE = "train.py:33 train", "train.py:31 train", "train.py:14 main"
 PARAMETERS = {"body.weight": "[64, 20]", "body.bias": "[64]", "head.weight": "[10, 64]"}
@@ -63,7 +63,7 @@ class TrainedJob:
         `flags` of tensors by name; `buffers` are names with their flags.
         """
         self.world_size = ranks
-        self.logs = [LogBuilder(rank, world_size=ranks) for rank in range(ranks)]
+        self.logs = [TraceBuilder(rank, world_size=ranks) for rank in range(ranks)]
         self.rows: list[dict[str, list[dict[str, Any]]]] = [
             {record.name: [] for record in (TENSOR, UPDATE, DIGEST, SPOT)} for _ in range(ranks)
         ]
@@ -228,7 +228,7 @@ class TrainedJob:
             Job(argv=("train.py",), world_size=self.world_size, running=running), logs, sources=sources or {}
         )
 
-    def _log(self, log: LogBuilder) -> RankLog:
+    def _log(self, log: TraceBuilder) -> RankTrace:
         built = log.build()
         more = dict(built.more)
         for name, rows in self.rows[log.rank].items():

@@ -16,7 +16,7 @@ import numpy as np
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
 from distdoctor.recording.trace.reader import dtype_of
-from distdoctor.testing.rank_log import LogBuilder, site_of
+from distdoctor.testing.rank_trace import TraceBuilder, site_of
 
 MIB = 1 << 20
 STEP_LINE = "train.py:33 train"
@@ -28,7 +28,7 @@ class MemoryJob:
 
     def __init__(self, ranks: int) -> None:
         self.world_size = ranks
-        self.logs = [LogBuilder(rank, world_size=ranks) for rank in range(ranks)]
+        self.logs = [TraceBuilder(rank, world_size=ranks) for rank in range(ranks)]
         self.rows: list[dict[str, list[dict[str, Any]]]] = [
             {record.name: [] for record in (MEMORY, HOLDER, SAVED, PEAK, DOING)} for _ in range(ranks)
         ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import EventKind, PassFlag
-from distdoctor.testing.rank_log import MILLISECOND, LogBuilder
+from distdoctor.testing.rank_trace import MILLISECOND, TraceBuilder
 
 SHARDED = PassFlag.DISTRIBUTED_SAMPLER | PassFlag.SHUFFLE_KNOWN
 TRAIN_LOOP, TRAIN_LOADER = "train.py:31 train", "train.py:12 main"
@@ -50,7 +50,7 @@ class SampledJob:
         self, ranks: int, length: int, *, averaged_by: str = "DistributedDataParallel", pieces: int = 8
     ) -> None:
         self.length, self.world_size, self.pieces = length, ranks, pieces
-        self.logs = [LogBuilder(rank, world_size=ranks) for rank in range(ranks)]
+        self.logs = [TraceBuilder(rank, world_size=ranks) for rank in range(ranks)]
         self.steps = 0
         if averaged_by:
             self.averages(range(ranks), by=averaged_by)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import ROOTED
 from distdoctor.recording.trace.layout import Op as OpKind
-from distdoctor.testing.rank_log import SECOND, shape_text
+from distdoctor.testing.rank_trace import SECOND, shape_text
 
 Ranks = int | Iterable[int]
 Survivors = Literal["killed", "fail", "time out", "left"]
@@ -91,12 +91,12 @@ class Script:
         shape: Sequence[int] | str = (1,),
         *,
         group: str = "0",
-        site: str | Site = "",
+        site: str | SourceLine = "",
         only: Ranks | None = None,
         root: int | None = None,
         **more: Any,
     ) -> Self:
-        """A collective on the members of the group. `more` goes to `LogBuilder.call` (dtype, reduce_op, asynchronous, ...).
+        """A collective on the members of the group. `more` goes to `TraceBuilder.call` (dtype, reduce_op, asynchronous, ...).
 
         Without a site every kind of call gets a line of its own in `/job/train.py`.
         """
@@ -127,7 +127,7 @@ class Script:
         """Wait for every handle that is still open. Leaves no trace in the recording."""
         return self.add("wait", only)
 
-    def step(self, only: Ranks | None = None, *, site: str | Site = "train.py:90 main", epoch: int = -1) -> Self:
+    def step(self, only: Ranks | None = None, *, site: str | SourceLine = "train.py:90 main", epoch: int = -1) -> Self:
         """An optimizer step; what C++ has issued for the gradients has completed before."""
         return self.add("step", only, site=site, epoch=epoch)
 
@@ -136,11 +136,11 @@ class Script:
         return self.add("compute", only, nanoseconds=int(seconds * SECOND))
 
     def event(self, only: Ranks | None = None, **fields: Any) -> Self:
-        """One of the rare things; fields as in `LogBuilder.event`."""
+        """One of the rare things; fields as in `TraceBuilder.event`."""
         return self.add("event", only, **fields)
 
     def draw(self, only: Ranks | None = None, *, loader: int = 1, **fields: Any) -> Self:
-        """A batch from a loader; the first one begins a pass. Fields as in `LogBuilder.loader_pass`."""
+        """A batch from a loader; the first one begins a pass. Fields as in `TraceBuilder.loader_pass`."""
         return self.add("draw", only, loader=loader, **fields)
 
     def exhausted(self, only: Ranks | None = None, *, loader: int = 1) -> Self:
@@ -148,7 +148,7 @@ class Script:
         return self.add("exhausted", only, loader=loader)
 
     def raises(
-        self, ranks: Ranks, words: str = "ValueError: bad value", *, site: str | Site = "train.py:77 load"
+        self, ranks: Ranks, words: str = "ValueError: bad value", *, site: str | SourceLine = "train.py:77 load"
     ) -> Self:
         """An exception that nobody catches ends these ranks."""
         return self.add("raise", ranks, text=words, site=site)

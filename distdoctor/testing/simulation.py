@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording
+from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
-from distdoctor.testing.rank_log import MILLISECOND, SECOND, START_NS, WALL_NS, LogBuilder
+from distdoctor.testing.rank_trace import MILLISECOND, SECOND, START_NS, WALL_NS, TraceBuilder
 from distdoctor.testing.script import Action, Script, Survivors
 
 _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
@@ -26,7 +26,7 @@ TIMED_OUT = (
 class _Runner:
     """One rank at work."""
 
-    log: LogBuilder
+    log: TraceBuilder
     program: list[Action]
     at: int = 0
     ready_ns: int = 0
@@ -37,14 +37,14 @@ class _Runner:
 
 
 @dataclass
-class Film:
+class SimulatedJob:
     """Everything that happened, readable at any moment."""
 
     script: Script
     runners: dict[int, _Runner]
     moments: list[int]  # when something happened, in order
     draws: dict[int, list[tuple[int, int]]]  # rank -> (seq of the pass, when) of every batch
-    _logs: dict[int, RankLog] = field(default_factory=dict)
+    _logs: dict[int, RankTrace] = field(default_factory=dict)
 
     @property
     def last_ns(self) -> int:
@@ -89,7 +89,7 @@ class Film:
         ranks = {r: self._cut(r, moment) for r, moment in moments.items() if r not in self.script.silent}
         return Recording(job=job, ranks=ranks, sources=dict(self.script.texts))
 
-    def _cut(self, rank: int, at_ns: int) -> RankLog:
+    def _cut(self, rank: int, at_ns: int) -> RankTrace:
         if rank not in self._logs:
             self._logs[rank] = self.runners[rank].log.build()
         log = cut(self._logs[rank], at_ns)
@@ -99,7 +99,7 @@ class Film:
         return log
 
 
-def cut(log: RankLog, at_ns: int) -> RankLog:
+def cut(log: RankTrace, at_ns: int) -> RankTrace:
     """The log as a reader would have found it at that moment. What rows were rewritten with later is undone."""
     calls = log.calls[log.calls["entered_ns"] <= at_ns].copy()
     unreturned = calls["returned_ns"] > at_ns
@@ -123,7 +123,9 @@ def cut(log: RankLog, at_ns: int) -> RankLog:
     return replace(log, calls=calls, groups=groups, events=events, passes=passes, steps=steps)
 
 
-def play(script: Script, rng: random.Random | None = None, *, rendezvous: bool = False, exits: bool = False) -> Film:
+def play(
+    script: Script, rng: random.Random | None = None, *, rendezvous: bool = False, exits: bool = False
+) -> SimulatedJob:
     """Run every program until nobody can go on.
 
     Each thing that happens takes a moment of its own, a millisecond later than the one before. `rendezvous`: a send returns only
@@ -145,7 +147,7 @@ class _Stage:
         self.runners = {rank: self._runner(rank) for rank in range(script.world_size)}
 
     def _runner(self, rank: int) -> _Runner:
-        log = LogBuilder(rank, world_size=self.script.world_size, host=self.script.hosts.get(rank, "node0"))
+        log = TraceBuilder(rank, world_size=self.script.world_size, host=self.script.hosts.get(rank, "node0"))
         hosts = sorted(set(self.script.hosts.values()))
         if log.host in hosts:  # clocks of another machine: it was booted at another time
             log.monotonic_to_wall_ns += (hosts.index(log.host) + 1) * 12_345_678_901
@@ -156,7 +158,7 @@ class _Stage:
         log.event(EventKind.INIT_DONE, a=self.script.world_size, at_ns=START_NS)
         return _Runner(log, list(self.script.programs[rank]))
 
-    def play(self) -> Film:
+    def play(self) -> SimulatedJob:
         while True:
             able = [rank for rank, runner in self.runners.items() if self._able(runner)]
             if not able:
@@ -169,7 +171,7 @@ class _Stage:
             self.now += MILLISECOND
             self.moments.append(self.now)
             self._act(rank, self.runners[rank])
-        return Film(self.script, self.runners, self.moments, self.draws)
+        return SimulatedJob(self.script, self.runners, self.moments, self.draws)
 
     def _able(self, runner: _Runner) -> bool:
         if runner.end is not None or runner.ready_ns > self.now:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 from distdoctor.testing.gradients import LOSS_LINE, trained_job
-from distdoctor.testing.rank_log import MILLISECOND
+from distdoctor.testing.rank_trace import MILLISECOND
 
 LOOP_LINE = "train.py:28 train"
 Milliseconds = float | Mapping[int, float]

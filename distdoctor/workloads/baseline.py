@@ -24,7 +24,7 @@ SCALE = 1024.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class BaselineStep:
     """Gradients whole and by name, in float64. `rows`: targets of a batch; `noisy`: layers that look at whole batches."""
 
     gradients: Mapping[str, Tensor]
@@ -68,7 +68,7 @@ def _gradients(training: Training) -> list[tuple[str, Tensor]]:
     return found
 
 
-def read(folder: Path) -> Seen:
+def read(folder: Path) -> BaselineStep:
     """The gradients of all ranks together; of what several ranks hold, the first rank's."""
     gradients: dict[str, Tensor] = {}
     rows, noisy = 1, dict[str, None]()
@@ -78,4 +78,4 @@ def read(folder: Path) -> Seen:
         noisy.update(dict.fromkeys(found["noisy"]))
         for name, gradient in found["gradients"].items():
             gradients.setdefault(name, gradient)
-    return Seen(gradients, rows, tuple(noisy))
+    return BaselineStep(gradients, rows, tuple(noisy))

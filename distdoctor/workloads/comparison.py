@@ -19,7 +19,7 @@ from distdoctor.recording.comparison import Comparison, Layer
 from distdoctor.workloads.request import TrainingRequest
 
 if TYPE_CHECKING:
-    from distdoctor.workloads.baseline import Seen
+    from distdoctor.workloads.baseline import BaselineStep
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-11}
 SAFETY = 8.0
@@ -58,7 +58,7 @@ def precision_of(request: TrainingRequest) -> str:
     return request.precision or ("fp16" if request.strategy == "amp" else "fp32")
 
 
-def compared(found: Seen, baseline: Seen, request: TrainingRequest, ranks: int) -> Comparison:
+def compared(found: BaselineStep, baseline: BaselineStep, request: TrainingRequest, ranks: int) -> Comparison:
     """The comparison of two sets of gradients by name."""
     precision, other = precision_of(request), baseline_of(request, "").strategy
     matrices = [gradient for gradient in baseline.gradients.values() if gradient.dim() > 1]
@@ -99,7 +99,7 @@ def compared(found: Seen, baseline: Seen, request: TrainingRequest, ranks: int) 
     )
 
 
-def _train(request: TrainingRequest, ranks: int) -> Seen:
+def _train(request: TrainingRequest, ranks: int) -> BaselineStep:
     from distdoctor.workloads import baseline
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""One table of cures per family. The package offers what its modules hold, so that nothing is listed twice."""
+"""One table of prescriptions per family. The package offers what its modules hold, so that nothing is listed twice."""
 
 from __future__ import annotations
 

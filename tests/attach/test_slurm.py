@@ -7,7 +7,7 @@ import sys
 import pytest
 from looking import VICTIM, Job, free_port, hang_dump, stand_still, start
 
-from distdoctor.attach.processes import Host, Process, jobs_of, place_of, ranks_by_environment
+from distdoctor.attach.processes import HostProcesses, Process, jobs_of, place_of, ranks_by_environment
 
 
 def task(pid: int, rank: int, *, parent: int = 1, step: str = "0", **more: str) -> Process:
@@ -21,8 +21,8 @@ def task(pid: int, rank: int, *, parent: int = 1, step: str = "0", **more: str) 
     )
 
 
-def host(*processes: Process) -> Host:
-    return Host({process.pid: process for process in processes})
+def host(*processes: Process) -> HostProcesses:
+    return HostProcesses({process.pid: process for process in processes})
 
 
 def test_a_step_is_counted_by_its_own_size_and_knows_who_is_missing_here() -> None:

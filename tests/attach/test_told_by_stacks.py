@@ -51,7 +51,7 @@ def test_a_receive_of_one_rank_has_no_send() -> None:
     finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "recv", "train.py:5 step"))
 
     assert (finding.code, finding.ranks, finding.place.line) == ("DD113", (1,), 5)
-    assert finding.cures[0].slug == "pair-send-with-recv"
+    assert finding.prescriptions[0].slug == "pair-send-with-recv"
 
 
 def test_a_send_and_a_receive_that_do_not_meet_are_shown_with_their_tags() -> None:
@@ -59,7 +59,7 @@ def test_a_send_and_a_receive_that_do_not_meet_are_shown_with_their_tags() -> No
     finding = seen(send, in_collective(1, "recv", "train.py:5 step", arguments={"src": "0", "tag": "8"}))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), POSSIBLE)
-    assert finding.cures[0].change == (
+    assert finding.prescriptions[0].change == (
         "give the send of train.py:7 (tag 7) and the recv of train.py:5 (tag 8) the same tag, group and size"
     )
 
@@ -71,7 +71,7 @@ def test_a_group_that_one_rank_makes_is_named_by_the_function_that_the_user_call
     finding = seen(makes, in_collective(1, site="train.py:12 step"))
 
     assert (finding.code, finding.ranks) == ("DD119", (0,))
-    assert finding.cures[0].change.startswith("call the new_group of train.py:7 on every rank")
+    assert finding.prescriptions[0].change.startswith("call the new_group of train.py:7 on every rank")
 
 
 def test_two_branches_of_one_condition_are_two_sides_of_a_tie() -> None:
@@ -89,7 +89,7 @@ def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -
     finding = seen(rank(0, waits, shards, inside, frame("train.py:11 step")), in_collective(1, site="train.py:12 step"))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD125", (0,), LIKELY)
-    assert "`if rank == 0:` (line 10)" in finding.cures[0].change
+    assert "`if rank == 0:` (line 10)" in finding.prescriptions[0].change
 
 
 def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:

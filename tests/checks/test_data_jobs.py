@@ -47,7 +47,7 @@ def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None
     assert (finding.code, finding.ranks) == ("DD302", (0, 1))
     assert (finding.evidence["value"], finding.evidence["argument"]) == (2, "epochs")
     assert finding.place.function == "told_the_total"
-    assert finding.cures[0].change.splitlines()[1:] == [
+    assert finding.prescriptions[0].change.splitlines()[1:] == [
         "-        sampler.set_epoch(epochs)",
         "+        sampler.set_epoch(_epoch)",
     ]
@@ -178,7 +178,7 @@ def test_a_sampler_and_shuffle_together_are_named_as_the_end_of_the_job() -> Non
     finding = only(jobs.failed(jobs.contradicting))
     assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD312", (0, 1), ERROR, CERTAIN)
     assert finding.place.function == "contradicting"
-    assert finding.cures[0].change.splitlines()[1:] == [
+    assert finding.prescriptions[0].change.splitlines()[1:] == [
         "-    loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=True)",
         "+    loader = DataLoader(data, batch_size=4, sampler=sampler)",
     ]

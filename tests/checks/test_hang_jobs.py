@@ -62,14 +62,14 @@ def test_a_real_hang_is_explained_while_it_hangs(
     assert finding.confidence == ("likely" if code == "DD113" else "certain")
     if words and code != "DD112":
         assert finding.place.line == line(words)
-    assert finding.cures[0].change
+    assert finding.prescriptions[0].change
 
 
 def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
     (finding,) = diagnosed(watched(hang_jobs.saves_alone, until=something_is_said)).findings
 
     assert finding.place.line == line("dist.barrier()  # of rank 0 alone") - 1
-    assert finding.cures[0].change.splitlines() == [
+    assert finding.prescriptions[0].change.splitlines() == [
         "-if rank == 0:",
         "-    dist.barrier()  # of rank 0 alone",
         "+dist.barrier()  # of rank 0 alone",
@@ -87,7 +87,7 @@ def test_the_condition_by_which_a_rank_skipped_a_turn_or_left_the_loop_is_shown(
 
     assert (finding.code, finding.ranks) == ("DD101", (1,))
     assert f"`{condition}` (hang.py:{line(condition)}) lets a rank" in finding.why
-    assert condition in finding.cures[0].change
+    assert condition in finding.prescriptions[0].change
 
 
 def test_sizes_that_differ_are_told_although_nobody_waits_for_the_handles() -> None:

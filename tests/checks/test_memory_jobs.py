@@ -125,7 +125,7 @@ def test_a_rank_that_runs_out_of_memory_is_named_with_step_phase_line_and_size()
     assert finding.evidence["phase"] == "forward"
     assert finding.place.line == jobs.line("# a hidden layer of 2 GiB")
     assert finding.evidence["held"]["state"] > 0  # type: ignore[index]
-    assert finding.cures[0].slug == "halve-the-micro-batch"  # the next thing to try, of a forward
+    assert finding.prescriptions[0].slug == "halve-the-micro-batch"  # the next thing to try, of a forward
 
 
 # What fills the device, and the code that says so. The allocator's numbers are a stand-in's: what the CPU holds, counted.

@@ -19,7 +19,7 @@ Say = Callable[..., object]
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """A run that ended well, as its job.json says; its ranks left no tapes."""
+    """A run that ended well, as its job.json says; its ranks left no traces."""
     folder = tmp_path / "run"
     folder.mkdir()
     write_whole(folder / JOB_FILE, job_to_json(Job(argv=("train.py",), world_size=2, exit_code=0)))

@@ -1,4 +1,4 @@
-"""Recordings made by hand are what the tape reader would have read."""
+"""Recordings made by hand are what the trace reader would have read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
     LONGEST_TEXT,
     CallFlag,
@@ -18,15 +18,15 @@ from distdoctor.recording.trace.layout import (
     ranks_of,
     ranks_text,
 )
-from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import log_of
-from distdoctor.testing import LogBuilder, build_log, recording
+from distdoctor.testing import TraceBuilder, build_log, recording
 
 
-def test_a_built_log_has_the_sections_and_types_of_a_tape(tmp_path: Path) -> None:
-    tape = Tape(str(tmp_path), 0, 2, 0, 0)
-    tape.event(EventKind.INIT_BEGUN, "gloo")
-    read = log_of(read_tape(next(tmp_path.iterdir())))
+def test_a_built_log_has_the_sections_and_types_of_a_trace(tmp_path: Path) -> None:
+    trace = TraceWriter(str(tmp_path), 0, 2, 0, 0)
+    trace.event(EventKind.INIT_BEGUN, "gloo")
+    read = log_of(read_trace(next(tmp_path.iterdir())))
     built = build_log(0, world_size=2, calls=[{"op": "barrier"}], steps=1)
 
     for name in ("calls", "groups", "steps", "events", "passes", "blocks"):
@@ -34,7 +34,7 @@ def test_a_built_log_has_the_sections_and_types_of_a_tape(tmp_path: Path) -> Non
 
 
 def test_numbers_and_digests_run_per_group_as_in_the_probe() -> None:
-    log = LogBuilder(0, world_size=2)
+    log = TraceBuilder(0, world_size=2)
     log.call("all_reduce", [4], site="a.py:1 f")
     log.call("barrier", group="other", site="a.py:2 f")
     log.call("all_reduce", [8], site="a.py:3 f")
@@ -62,7 +62,7 @@ def test_a_decoded_call_says_what_was_built() -> None:
 
 
 def test_a_ring_that_forgot_keeps_the_newest_calls_and_their_digests() -> None:
-    log = LogBuilder(0, world_size=2)
+    log = TraceBuilder(0, world_size=2)
     for _ in range(10):
         log.call("barrier")
     whole, short = log.build(), log.build(keep={"calls": 3})

@@ -83,7 +83,7 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "    late = [rank for rank in counts if counts[rank] < max(counts.values())]\n"
         "    if late and stuck:\n"
         "        site = recording.ranks[late[0]].call(recording.ranks[late[0]].calls[-1]).site\n"
-        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, cures=(Cure('toy-cure'),))\n"
+        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, prescriptions=(Cure('toy-cure'),))\n"
         "\n"
         "@check('DD198', 'toy-line', severity=WARNING)\n"
         "def line(recording: Recording):\n"

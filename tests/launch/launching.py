@@ -36,9 +36,9 @@ class Finished:
         return json.loads((self.folder / "job.json").read_text())
 
     @property
-    def tapes(self) -> list[str]:
+    def traces(self) -> list[str]:
         assert self.folder is not None
-        return sorted(path.name for path in self.folder.glob("*.tape"))
+        return sorted(path.name for path in self.folder.glob("*.trace"))
 
 
 class Command:

@@ -117,7 +117,7 @@ def test_a_finding_below_the_bar_exits_with_0(distdoctor: Run, script: Script, t
 
 
 def test_a_rank_that_sleeps_is_named_with_its_line(distdoctor: Run, script: Script) -> None:
-    """Nothing on the tapes proves that a sleeping rank never comes: its stack does."""
+    """Nothing on the traces proves that a sleeping rank never comes: its stack does."""
     script(HANG)
 
     done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")

@@ -13,7 +13,7 @@ from launching import Finished
 
 from distdoctor.launch.kernel_kills import KernelKills, levels_of
 from distdoctor.launch.last_lines import LastLines
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 LIMIT = 2 << 30
 GIB = 1 << 30
@@ -99,16 +99,16 @@ def test_stacks_are_looked_at_while_memory_shrinks_and_not_while_it_stands_still
     shares = [0.5, 0.14, 0.14, 0.13, 0.09, 0.09, 0.3, 0.12, 0.12]
     now, looks = [1.0], list[float]()
 
-    def lines() -> dict[int, Site]:
+    def lines() -> dict[int, SourceLine]:
         looks.append(now[0])
-        return {1: Site("train.py", len(looks), "forward")}
+        return {1: SourceLine("train.py", len(looks), "forward")}
 
     watch = LastLines(lambda: now[0], lines)
     for now[0] in shares:
         watch.look()
 
     assert looks == [0.14, 0.09, 0.12]
-    assert watch.stop()[1][0] == Site("train.py", 3, "forward")
+    assert watch.stop()[1][0] == SourceLine("train.py", 3, "forward")
 
 
 # --- files like the kernel's ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_a_healthy_script_ends_with_one_quiet_line_and_leaves_a_recording(distdo
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == ["hello from 0", "hello from 1"]
     assert "2 ranks" in done.err
-    assert done.tapes == ["rank-00000.a0.tape", "rank-00001.a0.tape"]
+    assert done.traces == ["rank-00000.a0.trace", "rank-00001.a0.trace"]
     assert done.job["world_size"] == 2
     assert done.job["exit_code"] == 0
     assert not done.job["running"]
@@ -159,7 +159,7 @@ def test_an_interrupted_job_ends_its_ranks_and_keeps_its_recording(
     assert done.code == 1
     assert "interrupted" in done.err
     assert "Traceback" not in done.err.replace("KeyboardInterrupt", "") or "distdoctor/launch" not in done.err
-    assert done.tapes == ["rank-00000.a0.tape", "rank-00001.a0.tape"]
+    assert done.traces == ["rank-00000.a0.trace", "rank-00001.a0.trace"]
     assert all(end["ended_by_launcher"] for end in done.job["ends"].values())
     for rank in (0, 1):
         with pytest.raises(ProcessLookupError):
@@ -172,7 +172,7 @@ def test_a_restarted_job_is_judged_by_its_last_start(distdoctor: Run, script: Sc
     done = distdoctor("run", "--max-restarts", 1, "--output-format", "json", "train.py")
 
     assert done.document["job"]["root_cause"] == {"rank": 0, "exit_code": 4, "signal": None}
-    assert done.tapes == ["rank-00000.a0.tape", "rank-00000.a1.tape"]
+    assert done.traces == ["rank-00000.a0.trace", "rank-00000.a1.trace"]
 
 
 def test_off_is_the_plain_launcher(distdoctor: Run, script: Script) -> None:
@@ -194,7 +194,7 @@ def test_a_run_folder_of_ones_own_is_never_shared_with_another_run(
     second = distdoctor("run", "--run-dir", "mine", "train.py")
 
     assert first.code == 0, first.err
-    assert (tmp_path / "mine" / "rank-00000.a0.tape").exists()
+    assert (tmp_path / "mine" / "rank-00000.a0.trace").exists()
     assert second.code == 2
     assert "holds the recording of another run" in second.err
 
@@ -204,7 +204,7 @@ def test_ranks_are_recorded_where_torchs_autoload_is_off(distdoctor: Run, script
 
     done = distdoctor("run", "train.py", env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
 
-    assert done.tapes == ["rank-00000.a0.tape"]
+    assert done.traces == ["rank-00000.a0.trace"]
 
 
 def test_a_stream_that_is_turned_off_is_not_recorded_and_its_checks_say_so(distdoctor: Run, script: Script) -> None:
@@ -217,4 +217,4 @@ def test_a_stream_that_is_turned_off_is_not_recorded_and_its_checks_say_so(distd
     assert reasons["DD301"].startswith("not recorded: ")
     assert "samples" in reasons["DD301"]
     assert later.document["not_examined"] == done.document["not_examined"]
-    assert done.tapes == ["rank-00000.a0.tape"]
+    assert done.traces == ["rank-00000.a0.trace"]

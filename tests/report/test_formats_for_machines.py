@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import ERROR, NOTE, Cure, Finding, Place
-from distdoctor.recording.recording import Job, RankEnd, Site
+from distdoctor.diagnosis.finding import ERROR, NOTE, Finding, Place, Prescription
+from distdoctor.recording.recording import Job, RankEnd, SourceLine
 from distdoctor.report import github, html, junit, sarif
 
 EVIL = "<script>alert(1)</script>&\"'\n::error::x\x07%0A"
 FINDING = Finding(
     title="left the others",
     ranks=(1,),
-    place=Site("/home/me/my train.py", 57, "save"),
-    places=(Place(Site("/home/me/my train.py", 41, "step"), (0,), "waits"),),
-    cures=(Cure("decide-once", change="-a\n+b"),),
+    place=SourceLine("/home/me/my train.py", 57, "save"),
+    places=(Place(SourceLine("/home/me/my train.py", 41, "step"), (0,), "waits"),),
+    prescriptions=(Prescription("decide-once", change="-a\n+b"),),
     evidence={"seconds": 3},
     severity=ERROR,
     code="DD101",
@@ -28,7 +28,7 @@ FINDING = Finding(
 )
 DIAGNOSIS = Diagnosis(
     Job(("train.py",), world_size=2, exit_code=1, ends={0: RankEnd(None, 15, True), 1: RankEnd(1)}),
-    (FINDING, replace(FINDING, code="DD900", severity=NOTE, place=Site(), places=(), ranks=())),
+    (FINDING, replace(FINDING, code="DD900", severity=NOTE, place=SourceLine(), places=(), ranks=())),
     (NotExamined("DD301", "missing-set-epoch", "no loader was seen"),),
     ("DD101", "DD102"),
     suppressed=(replace(FINDING, code="DD302"),),
@@ -39,7 +39,12 @@ HOSTILE = replace(
     job=replace(DIAGNOSIS.job, argv=(EVIL,), launcher=EVIL),
     findings=(
         replace(
-            FINDING, title=EVIL, why=EVIL, place=Site(EVIL, 1, EVIL), evidence={EVIL: EVIL}, cures=(Cure(EVIL, EVIL),)
+            FINDING,
+            title=EVIL,
+            why=EVIL,
+            place=SourceLine(EVIL, 1, EVIL),
+            evidence={EVIL: EVIL},
+            prescriptions=(Prescription(EVIL, EVIL),),
         ),
     ),
     not_examined=(NotExamined(EVIL, EVIL, EVIL),),

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.recording import Job, RankEnd, Site
+from distdoctor.recording.recording import Job, RankEnd, SourceLine
 from distdoctor.report import json_report, text
 from distdoctor.report.root_cause import brought_down, root_cause
 
-HERE = Site("/home/me/train.py", 57, "maybe_save")
-THERE = Site("/home/me/train.py", 41, "train_step")
+HERE = SourceLine("/home/me/train.py", 57, "maybe_save")
+THERE = SourceLine("/home/me/train.py", 41, "train_step")
 SKIPPED = Finding(
     title="left the others: issued barrier, they are in all_reduce #128",
     ranks=(3,),
@@ -26,7 +26,7 @@ SKIPPED = Finding(
     places=(Place(THERE, (0, 1, 2), "all_reduce #128 [25600] float32, waits 12 s"), Place(HERE, (3,), "barrier #1")),
     why="inside `if loss < best:`, which depends on the loss of this rank alone",
     evidence={"waiting_seconds": 12.0},
-    cures=(Cure("decide-once", change="broadcast the decision before line 56"),),
+    prescriptions=(Prescription("decide-once", change="broadcast the decision before line 56"),),
     severity=ERROR,
     code="DD101",
     slug="skipped-collective",
@@ -58,7 +58,7 @@ def test_numbers_stand_in_where_nobody_wrote_a_why() -> None:
 def test_a_diff_is_shown_line_by_line_under_what_it_does() -> None:
     diff = "-  if rank == 0:\n-      dist.barrier()\n+  dist.barrier()"
 
-    report = text.render(diagnosis_of(replace(SKIPPED, cures=(Cure("decide-once", change=diff),))))
+    report = text.render(diagnosis_of(replace(SKIPPED, prescriptions=(Prescription("decide-once", change=diff),))))
 
     assert "  fix   Decide once for all ranks.\n        -  if rank == 0:\n        -      dist.barrier()\n" in report
 
@@ -70,7 +70,7 @@ def test_a_report_has_at_most_forty_lines(world_size: int, findings: int) -> Non
         SKIPPED,
         why="because " * 200,
         places=tuple(Place(HERE, (rank,), "waits") for rank in range(world_size)),
-        cures=(Cure("decide-once", change="\n".join(["+ line"] * 60)),) * 5,
+        prescriptions=(Prescription("decide-once", change="\n".join(["+ line"] * 60)),) * 5,
     )
     ends = {rank: RankEnd(None, 15, ended_by_launcher=rank != 3) for rank in range(world_size)}
     others = [replace(long, code=f"DD2{number:02}", ranks=(number,)) for number in range(findings - 1)]

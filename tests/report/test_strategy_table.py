@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from distdoctor.diagnosis.speed.robust_median import Middle
-from distdoctor.diagnosis.speed.strategy_comparison import Row, Table
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
+from distdoctor.diagnosis.speed.strategy_comparison import StrategyRow, Table
 from distdoctor.report.strategy_table import answer, render, to_json
 
 
-def row(strategy: str, milliseconds: float, *, ranks: int = 2, scatter: float = 0.2, apart: float = 1e-7) -> Row:
-    step = Middle(milliseconds / 1e3, scatter / 1e3, 27)
-    return Row(
+def row(
+    strategy: str, milliseconds: float, *, ranks: int = 2, scatter: float = 0.2, apart: float = 1e-7
+) -> StrategyRow:
+    step = RobustMedian(milliseconds / 1e3, scatter / 1e3, 27)
+    return StrategyRow(
         strategy=strategy,
         ranks=ranks,
         samples_per_second=32 / step.value,
@@ -26,7 +28,7 @@ def row(strategy: str, milliseconds: float, *, ranks: int = 2, scatter: float = 
     )
 
 
-def table(*rows: Row) -> Table:
+def table(*rows: StrategyRow) -> Table:
     return Table((row("single", 20, ranks=1, apart=0.0), *rows), 30, 32, "mlp", "digits")
 
 
@@ -59,7 +61,7 @@ def test_a_restless_machine_is_told_and_a_quiet_one_is_not() -> None:
 
 
 def test_a_strategy_that_failed_has_a_row_with_its_reason() -> None:
-    found = table(Row("pipeline", 2, failed="the model cannot be cut"))
+    found = table(StrategyRow("pipeline", 2, failed="the model cannot be cut"))
     assert "  pipeline  failed: the model cannot be cut" in render(found)
     assert json.loads(to_json(found))["strategies"][1] == {
         "strategy": "pipeline",
@@ -70,7 +72,7 @@ def test_a_strategy_that_failed_has_a_row_with_its_reason() -> None:
 
 def test_without_the_baseline_there_is_no_answer() -> None:
     found = table(row("ddp", 10))
-    found = replace(found, rows=(Row("single", 1, failed="out of memory"), *found.rows[1:]))
+    found = replace(found, rows=(StrategyRow("single", 1, failed="out of memory"), *found.rows[1:]))
     assert answer(found).startswith("no answer: single failed")
 
 

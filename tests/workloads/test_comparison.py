@@ -20,7 +20,7 @@ from distdoctor.recording.comparison import Comparison, read_comparison
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.report.layer_table import render
 from distdoctor.workloads import baseline
-from distdoctor.workloads.baseline import Seen
+from distdoctor.workloads.baseline import BaselineStep
 from distdoctor.workloads.comparison import baseline_of, compared
 from distdoctor.workloads.request import TrainingRequest
 
@@ -36,7 +36,7 @@ def gradients(seed: int = 0) -> dict[str, torch.Tensor]:
 def against(change: float = 1.0, noise: float = 0.0, request: TrainingRequest = REQUEST) -> Comparison:
     base, other = gradients(), gradients(1)
     found = {name: change * gradient + noise * other[name] for name, gradient in base.items()}
-    return compared(Seen(found), Seen(base), request, ranks=2)
+    return compared(BaselineStep(found), BaselineStep(base), request, ranks=2)
 
 
 def only_finding(comparison: Comparison) -> Any:
@@ -82,7 +82,9 @@ def test_a_difference_without_a_common_factor_is_said_to_have_none() -> None:
 
 def test_parameters_that_one_side_lacks_are_named_and_never_called_equal() -> None:
     base = gradients()
-    comparison = compared(Seen({name: base[name] for name in list(base)[:2]}), Seen(base), REQUEST, ranks=2)
+    comparison = compared(
+        BaselineStep({name: base[name] for name in list(base)[:2]}), BaselineStep(base), REQUEST, ranks=2
+    )
 
     assert not comparison.agrees
     assert comparison.missing == ("head.weight",)
@@ -99,7 +101,7 @@ def test_a_layer_that_is_not_finite_never_agrees() -> None:
     base = gradients()
     broken = {**base, "body.bias": torch.full((64,), float("nan"), dtype=torch.float64)}
 
-    comparison = compared(Seen(broken), Seen(base), REQUEST, ranks=2)
+    comparison = compared(BaselineStep(broken), BaselineStep(base), REQUEST, ranks=2)
 
     assert [layer.name for layer in comparison.different] == ["body.bias"]
     assert "body.bias" in only_finding(comparison).title
@@ -122,14 +124,14 @@ def train_rank(rank: int, world_size: int, text: str, folder: str) -> None:
     reference_training.train_rank(rank, world_size, text)
 
 
-def one_step(request: TrainingRequest, ranks: int, folder: Path) -> Seen:
+def one_step(request: TrainingRequest, ranks: int, folder: Path) -> BaselineStep:
     folder.mkdir()
     asked = replace(request, drills=(*request.drills, baseline.PLANT)).to_json()
     values(run_ranks(train_rank, ranks, asked, str(folder), timeout=120))
     return baseline.read(folder)
 
 
-BASELINES: dict[str, Seen] = {}
+BASELINES: dict[str, BaselineStep] = {}
 """Many strategies are compared with the same training of one process."""
 
 
@@ -202,4 +204,4 @@ def test_batch_normalisation_over_each_share_is_a_note(tmp_path: Path) -> None:
     finding = only_finding(comparison)
     assert (finding.severity, finding.confidence) == (NOTE, LIKELY)
     assert "2 normalises each share of the batch" in finding.title
-    assert [cure.slug for cure in finding.cures] == ["normalise-the-whole-batch"]
+    assert [cure.slug for cure in finding.prescriptions] == ["normalise-the-whole-batch"]

@@ -14,7 +14,7 @@ from reference_training import measured_rank
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
 from distdoctor.planning import measured_memory, side_buffers
-from distdoctor.planning.memory_timeline import Scaled, Timeline
+from distdoctor.planning.memory_timeline import MemoryTimeline, Scaled
 from distdoctor.planning.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.data import synthetic
 from distdoctor.workloads.request import TrainingRequest, make_request
@@ -140,7 +140,7 @@ def test_what_cannot_be_gone_through_without_data_says_so() -> None:
 
 
 def test_sizes_that_do_not_change_in_step_are_not_extrapolated() -> None:
-    small, large = Timeline(), Timeline()
+    small, large = MemoryTimeline(), MemoryTimeline()
     for timeline, sizes in ((small, (10, 20)), (large, (10,))):
         for size in sizes:
             timeline.allocate(size, "activations", "forward")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together, common_start
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together, common_start
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.recording.trace.layout import PassFlag
 
@@ -37,7 +37,7 @@ def same_streams(orders: SampleOrders, replicas: Replicas) -> Iterator[SameStrea
                 yield SameStream(together.among(ranks), known, batches)
 
 
-def _agree(one: Pass, other: Pass) -> int:
+def _agree(one: LoaderPass, other: LoaderPass) -> int:
     """With how many different samples both passes begin alike; 0 when they part, or when too little was seen."""
     n = min(len(one.first), len(other.first))
     if not n or common_start(one, other) < n:
@@ -45,7 +45,7 @@ def _agree(one: Pass, other: Pass) -> int:
     return len(np.unique(one.first[:n]))
 
 
-def copies_in_workers(one: Pass) -> int:
+def copies_in_workers(one: LoaderPass) -> int:
     """How many different batches came once from each worker; 0 when the workers' streams differ, or when too little was seen.
 
     torch asks the workers in turns: with W workers that yield one stream, each batch comes W times in a row.

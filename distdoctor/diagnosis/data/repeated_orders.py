@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, Pass, SampleOrders, same_order
+from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, SampleOrders, same_order
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_DRAWS = 32  # a live verdict waits for so many, whatever the chance
@@ -22,8 +22,8 @@ class Repetition:
     `draws`: how many leading draws were compared, all equal; `digits`: -log10 of the chance of that, over all `ranks`.
     """
 
-    earlier: Pass
-    later: Pass
+    earlier: LoaderPass
+    later: LoaderPass
     ranks: tuple[int, ...]
     epoch: int
     draws: int
@@ -54,7 +54,7 @@ class Repetition:
 
 def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
     """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out."""
-    found: dict[tuple[str, str, int], list[tuple[Pass, Pass, int]]] = defaultdict(list)
+    found: dict[tuple[str, str, int], list[tuple[LoaderPass, LoaderPass, int]]] = defaultdict(list)
     for rank in orders.by_rank:
         for passes in orders.by_loader(rank).values():
             first = _first_repetition([one for one in passes if one.trains])
@@ -69,7 +69,7 @@ def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
             yield Repetition(earlier, later, ranks, epoch, _compared(earlier, later), digits)
 
 
-def _first_repetition(passes: list[Pass]) -> tuple[Pass, Pass, int] | None:
+def _first_repetition(passes: list[LoaderPass]) -> tuple[LoaderPass, LoaderPass, int] | None:
     for place in range(1, len(passes)):
         earlier, later = passes[place - 1], passes[place]
         if not _repeats(earlier, later):
@@ -79,12 +79,12 @@ def _first_repetition(passes: list[Pass]) -> tuple[Pass, Pass, int] | None:
     return None
 
 
-def _epoch(passes: list[Pass], place: int) -> int:
+def _epoch(passes: list[LoaderPass], place: int) -> int:
     """Which training epoch of its loader this is, from 0; passes that the ring has forgotten are counted."""
     return place + passes[0].number - 1 if passes[0].number > 1 else place
 
 
-def _digits(earlier: Pass, later: Pass) -> float:
+def _digits(earlier: LoaderPass, later: LoaderPass) -> float:
     """-log10 of the chance of such a repetition; of iterable data, that of different batches in one order of all they have."""
     n = _compared(earlier, later)
     if later.flags & PassFlag.ITERABLE:
@@ -92,7 +92,7 @@ def _digits(earlier: Pass, later: Pass) -> float:
     return later.chance_digits(n)
 
 
-def _repeats(earlier: Pass, later: Pass) -> bool:
+def _repeats(earlier: LoaderPass, later: LoaderPass) -> bool:
     """Whether `later`, begun when `earlier` was over, shuffles and draws in its order all the same."""
     interleaved = earlier.exhausted and earlier.ended_ns > later.started_ns
     if interleaved or later.flags & PassFlag.REPLACEMENT:
@@ -108,11 +108,11 @@ def _repeats(earlier: Pass, later: Pass) -> bool:
     return n > 1 and enough and same_order(earlier, later)
 
 
-def _compared(earlier: Pass, later: Pass) -> int:
+def _compared(earlier: LoaderPass, later: LoaderPass) -> int:
     return min(len(earlier.first), len(later.first))
 
 
-def _stream_should_differ(earlier: Pass, later: Pass) -> bool:
+def _stream_should_differ(earlier: LoaderPass, later: LoaderPass) -> bool:
     """Iterable data that can be told the epoch and say that they shuffle; or that have a seed, and no new epoch was told to them.
 
     Those that only have a seed may use it for something else, whatever they are told.
@@ -123,7 +123,7 @@ def _stream_should_differ(earlier: Pass, later: Pass) -> bool:
     return later.shuffles is True or (later.seed >= 0 and not told_anew)
 
 
-def _should_differ(one: Pass) -> bool:
+def _should_differ(one: LoaderPass) -> bool:
     """A sampler that is told the epoch and says that it shuffles; one that does not say shuffles if its order looks so."""
     told_epochs = one.num_replicas > 0 or one.set_epoch_calls > 0 or "Distributed" in one.sampler
     if not told_epochs or one.shuffles is False:

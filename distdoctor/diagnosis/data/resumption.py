@@ -13,7 +13,7 @@ from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.data.sample_account import everything
 from distdoctor.diagnosis.data.samples import (
     Indices,
-    Pass,
+    LoaderPass,
     SampleOrders,
     Together,
     comparable_indices,
@@ -135,7 +135,7 @@ def training_epochs(recording: Recording) -> list[Together]:
     return [Together({rank: _with_padding(one) for rank, one in together.passes.items()}) for together in epochs]
 
 
-def _with_padding(one: Pass) -> Pass:
+def _with_padding(one: LoaderPass) -> LoaderPass:
     """The pass with its padding among its draws: in the rest of an epoch it cannot be told apart."""
     if not len(one.padding):
         return one
@@ -175,7 +175,7 @@ def _continues(base: Together, begun: Together | None, resumed: Together) -> boo
     return True
 
 
-def _from(whole: Pass, at: int, one: Pass) -> bool:
+def _from(whole: LoaderPass, at: int, one: LoaderPass) -> bool:
     order, found = whole.indices[at:], one.indices
     n = min(len(order), len(found))
     return n >= min(LEAST_DRAWS, len(order)) and bool(np.array_equal(order[:n], found[:n]))
@@ -216,7 +216,7 @@ def _sum(counted: Sequence[Counted]) -> Counted:
     return sum(number for number, _ in counted), tuple(examples[:EXAMPLES])
 
 
-def _exactly(whole: Sequence[Pass], pieces: Sequence[Pass]) -> tuple[Counted, Counted] | None:
+def _exactly(whole: Sequence[LoaderPass], pieces: Sequence[LoaderPass]) -> tuple[Counted, Counted] | None:
     """The same of one epoch from the sets of all samples; None where they are not known, or say too little: how often a sample
     was drawn is not in a set."""
     sets = drawn_sets([*whole, *pieces])

@@ -11,7 +11,7 @@ import numpy as np
 
 from distdoctor.diagnosis.data.samples import (
     MATRIX_RANKS,
-    Pass,
+    LoaderPass,
     SampleOrders,
     Together,
     comparable_indices,
@@ -20,9 +20,9 @@ from distdoctor.diagnosis.data.samples import (
     same_order,
     unseen,
 )
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import PassFlag
-from distdoctor.recording.trace.sample_bitmap import DrawnSet, in_common
+from distdoctor.recording.trace.sample_bitmap import SampleBitmap, in_common
 
 LEAST_DRAWS = 2  # one draw is in the same order as any other
 
@@ -71,10 +71,10 @@ class EpochAccount:
 class LoaderAccount:
     """One loader (one made anew on the same line for each epoch counts as one). `purpose`: trains, evaluates, read."""
 
-    made_line: Site
-    loop_line: Site
+    made_line: SourceLine
+    loop_line: SourceLine
     purpose: str
-    one: Pass
+    one: LoaderPass
     epochs: tuple[EpochAccount, ...]
 
 
@@ -108,7 +108,7 @@ def _purpose(together: Together) -> str:
 
 def _account(purpose: str, epochs: Sequence[Together]) -> LoaderAccount:
     one = epochs[0].one
-    earlier: dict[int, list[tuple[int, Pass]]] = defaultdict(list)
+    earlier: dict[int, list[tuple[int, LoaderPass]]] = defaultdict(list)
     told = []
     for number, together in enumerate(epochs):
         shares = tuple(_share(p, earlier[rank]) for rank, p in sorted(together.passes.items()))
@@ -118,7 +118,7 @@ def _account(purpose: str, epochs: Sequence[Together]) -> LoaderAccount:
     return LoaderAccount(one.made_line, one.loop_line, purpose, one, tuple(told))
 
 
-def _share(one: Pass, earlier: Sequence[tuple[int, Pass]]) -> Share:
+def _share(one: LoaderPass, earlier: Sequence[tuple[int, LoaderPass]]) -> Share:
     if one.keep_one_in > 1 and one.drawn_set is not None:
         distinct = len(one.drawn_set) + int(np.count_nonzero(~one.drawn_set.holds(np.unique(one.padding))))
     else:
@@ -128,13 +128,13 @@ def _share(one: Pass, earlier: Sequence[tuple[int, Pass]]) -> Share:
     return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.read_all)
 
 
-def _same(one: Pass, other: Pass) -> bool:
+def _same(one: LoaderPass, other: LoaderPass) -> bool:
     n = min(len(one.first), len(other.first))
     alike = (one.length, one.data.outer) == (other.length, other.data.outer)
     return n >= LEAST_DRAWS and alike and same_order(one, other)
 
 
-def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -> EpochAccount:
+def _epoch(number: int, passes: Mapping[int, LoaderPass], shares: tuple[Share, ...]) -> EpochAccount:
     every = list(passes.values())
     one = every[0]
     comparable = all(p.comparable and one.data.same_content(p.data) for p in every)
@@ -153,7 +153,7 @@ def _epoch(number: int, passes: Mapping[int, Pass], shares: tuple[Share, ...]) -
     )
 
 
-def _compared(every: Sequence[Pass]) -> tuple[int, tuple[tuple[int, int, int], ...], int, int]:
+def _compared(every: Sequence[LoaderPass]) -> tuple[int, tuple[tuple[int, int, int], ...], int, int]:
     """(samples shared, by which pairs, how many unseen, one in how many was looked at)."""
     sets = drawn_sets(every) if any(p.keep_one_in > 1 for p in every) else None
     if sets is not None:
@@ -164,7 +164,7 @@ def _compared(every: Sequence[Pass]) -> tuple[int, tuple[tuple[int, int, int], .
 
 
 def _counted(
-    ranks: Sequence[int], every: Sequence[Pass], sets: Sequence[DrawnSet]
+    ranks: Sequence[int], every: Sequence[LoaderPass], sets: Sequence[SampleBitmap]
 ) -> tuple[int, tuple[tuple[int, int, int], ...], int, int]:
     common = in_common(sets, pairs=len(sets) <= MATRIX_RANKS)
     padding = np.unique(np.concatenate([p.padding for p in every]))
@@ -176,7 +176,7 @@ def _counted(
     return common.shared, pairs, missing if all(p.read_all for p in every) else -1, 1
 
 
-def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:
+def _pairs(passes: Sequence[LoaderPass]) -> tuple[tuple[int, int, int], ...]:
     lists, keep = comparable_indices(passes)
     if len(passes) > MATRIX_RANKS:
         return overlap(passes).pairs
@@ -187,7 +187,7 @@ def _pairs(passes: Sequence[Pass]) -> tuple[tuple[int, int, int], ...]:
     return tuple(pair for pair in counts if pair[2])
 
 
-def _unseen(passes: Sequence[Pass]) -> int:
+def _unseen(passes: Sequence[LoaderPass]) -> int:
     length = passes[0].data.length
     if length < 0 or not all(p.whole and p.read_all for p in passes):
         return -1

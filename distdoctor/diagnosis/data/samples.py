@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import BLOCK_INDICES, BlockKind, PassFlag
 from distdoctor.recording.trace.reader import Rows
-from distdoctor.recording.trace.sample_bitmap import DrawnSet, in_common
+from distdoctor.recording.trace.sample_bitmap import SampleBitmap, in_common
 from distdoctor.recording.trace.sampled_indices import kept
 
 Indices = NDArray[np.uint32]
@@ -47,7 +47,7 @@ class DataSet:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class LoaderPass:
     """One pass over one loader, as far as it went. `length`: of what the loader was given, -1 unknown.
 
     `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
@@ -70,9 +70,9 @@ class Pass:
     seed: int
     epoch_told: int
     set_epoch_calls: int
-    set_epoch_line: Site
-    loop_line: Site
-    made_line: Site
+    set_epoch_line: SourceLine
+    loop_line: SourceLine
+    made_line: SourceLine
     num_replicas: int
     sampler_rank: int
     batch_size: int
@@ -86,17 +86,17 @@ class Pass:
     indices: Indices
     padding: Indices
     whole: bool
-    kept_set: DrawnSet | None = None
+    kept_set: SampleBitmap | None = None
 
     @cached_property
-    def drawn_set(self) -> DrawnSet | None:
+    def drawn_set(self) -> SampleBitmap | None:
         """Every sample that was drawn, each once, the padding left out; None where that is not known exactly."""
         if self.kept_set is not None or not self.comparable or self.data.length < 0:
             return self.kept_set
         drawn = self.indices if self.keep_one_in == 1 and self.whole else self._short
         if drawn is None or (len(drawn) and int(drawn.max()) >= self.data.length):
             return None
-        return DrawnSet.of(drawn, self.data.length)
+        return SampleBitmap.of(drawn, self.data.length)
 
     @property
     def _short(self) -> Indices | None:
@@ -173,14 +173,14 @@ class Pass:
 class Together:
     """The passes that several ranks made side by side: over the same loader's line, begun at the same optimizer step."""
 
-    passes: Mapping[int, Pass]
+    passes: Mapping[int, LoaderPass]
 
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted(self.passes))
 
     @cached_property
-    def one(self) -> Pass:
+    def one(self) -> LoaderPass:
         return self.passes[min(self.passes)]
 
     @property
@@ -202,21 +202,21 @@ class SampleOrders:
     """All passes of all ranks. `by_rank[r]` is in the order in which rank r began them."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"samples"})
-    by_rank: Mapping[int, tuple[Pass, ...]]
+    by_rank: Mapping[int, tuple[LoaderPass, ...]]
     world_size: int
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        # While the job runs only what the tapes keep is compared: the sets are read once, when they are complete.
+        # While the job runs only what the traces keep is compared: the sets are read once, when they are complete.
         exactly = not recording.job.running
         by_rank = {rank: tuple(passes_of(log, exactly=exactly)) for rank, log in recording.ranks.items()}
         if not any(by_rank.values()):
             raise NotApplicable("no DataLoader was iterated")
         return cls(by_rank, recording.world_size)
 
-    def by_loader(self, rank: int) -> dict[int, list[Pass]]:
+    def by_loader(self, rank: int) -> dict[int, list[LoaderPass]]:
         """The passes of one rank by the number of its loader, in order."""
-        found: dict[int, list[Pass]] = defaultdict(list)
+        found: dict[int, list[LoaderPass]] = defaultdict(list)
         for one in self.by_rank.get(rank, ()):
             found[one.loader].append(one)
         return dict(found)
@@ -226,7 +226,7 @@ class SampleOrders:
 
         What one rank iterates alone (a first look at a batch, rank 0's own evaluation) belongs to nothing.
         """
-        found: dict[tuple[object, ...], dict[int, Pass]] = defaultdict(dict)
+        found: dict[tuple[object, ...], dict[int, LoaderPass]] = defaultdict(dict)
         for rank, passes in self.by_rank.items():
             repeats: dict[tuple[object, ...], int] = defaultdict(int)
             for one in passes:
@@ -239,7 +239,7 @@ class SampleOrders:
                 yield Together(dict(sorted(passes_by_rank.items())))
 
 
-def passes_of(log: RankLog, *, exactly: bool = True) -> Iterator[Pass]:
+def passes_of(log: RankTrace, *, exactly: bool = True) -> Iterator[LoaderPass]:
     """The passes of one rank, with what their blocks still hold, and `exactly` with their sets."""
     blocks = log.blocks[np.argsort(log.blocks["pass_seq"], kind="stable")]
     edges = np.searchsorted(blocks["pass_seq"], log.passes["seq"])
@@ -248,7 +248,7 @@ def passes_of(log: RankLog, *, exactly: bool = True) -> Iterator[Pass]:
         yield _pass(log, row, blocks[begin:end], exactly)
 
 
-def _pass(log: RankLog, row: Rows, blocks: Rows, exactly: bool) -> Pass:
+def _pass(log: RankTrace, row: Rows, blocks: Rows, exactly: bool) -> LoaderPass:
     def whole_number(name: str) -> int:
         return int(row[name])
 
@@ -257,7 +257,7 @@ def _pass(log: RankLog, row: Rows, blocks: Rows, exactly: bool) -> Pass:
     replicas, rank = whole_number("num_replicas"), whole_number("sampler_rank")
     padded = max(0, drawn - _real(flags, length, replicas, rank, whole_number("batch_size"), drawn))
     first, indices, padding, whole = drawn_indices(blocks, drawn, whole_number("keep_one_in"), padded)
-    return Pass(
+    return LoaderPass(
         rank=log.rank,
         seq=whole_number("seq"),
         loader=whole_number("loader"),
@@ -306,7 +306,7 @@ def _real(flags: PassFlag, length: int, replicas: int, rank: int, size: int, dra
     return drawn
 
 
-def _kept_set(log: RankLog, seq: int, blocks: Rows, drawn: int, padded: int) -> DrawnSet | None:
+def _kept_set(log: RankTrace, seq: int, blocks: Rows, drawn: int, padded: int) -> SampleBitmap | None:
     """The set on disk with the draws that are not in it yet; None unless both together stand for every draw of the pass."""
     file = log.drawn_sets.get(seq)
     read = file.content if file is not None else None
@@ -379,7 +379,7 @@ class Overlap:
         return f"about {self.shared * self.keep_one_in:,} samples ({self.shared:,} of the {self.compared:,} compared)"
 
 
-def comparable_indices(passes: Sequence[Pass], limit: int = 0) -> tuple[list[Indices], int]:
+def comparable_indices(passes: Sequence[LoaderPass], limit: int = 0) -> tuple[list[Indices], int]:
     """The indices of several passes thinned alike, and to one in how many. `limit`: only so many draws from the start."""
     if limit:
         cut = [one.first[:limit] if one.keep_one_in > 1 else one.indices[:limit] for one in passes]
@@ -388,7 +388,7 @@ def comparable_indices(passes: Sequence[Pass], limit: int = 0) -> tuple[list[Ind
     return [one.indices if one.keep_one_in == keep else thinned(one.indices, keep) for one in passes], keep
 
 
-def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
+def overlap(passes: Sequence[LoaderPass], limit: int = 0) -> Overlap:
     """The samples that two or more of these passes (of different ranks) share."""
     sets = drawn_sets(passes) if not limit and any(one.keep_one_in > 1 for one in passes) else None
     if sets is not None:
@@ -423,14 +423,14 @@ def overlap(passes: Sequence[Pass], limit: int = 0) -> Overlap:
 MATRIX_RANKS = 8  # beyond that only the pairs that share most are told
 
 
-def drawn_sets(passes: Sequence[Pass]) -> list[DrawnSet] | None:
+def drawn_sets(passes: Sequence[LoaderPass]) -> list[SampleBitmap] | None:
     """Every sample that each of these passes drew, over the same data; None where that is not known of all."""
     found = [one.drawn_set for one in passes]
     sets = [one for one in found if one is not None]
     return sets if len(sets) == len(found) and len({one.length for one in sets}) == 1 else None
 
 
-def _exact_overlap(ranks: Sequence[int], sets: Sequence[DrawnSet]) -> Overlap:
+def _exact_overlap(ranks: Sequence[int], sets: Sequence[SampleBitmap]) -> Overlap:
     common = in_common(sets, pairs=len(sets) <= MATRIX_RANKS)
     owners = np.array([one.holds(common.examples) for one in sets])  # [ranks, examples]
     pairs = {(ranks[a], ranks[b]): n for (a, b), n in common.pairs.items() if n}
@@ -445,7 +445,7 @@ def _exact_overlap(ranks: Sequence[int], sets: Sequence[DrawnSet]) -> Overlap:
     return Overlap(common.shared, 1, examples, tuple(sorted(sharing_ranks)), tuple(ordered[:16]), common.union)
 
 
-def repeats_within(one: Pass) -> int:
+def repeats_within(one: LoaderPass) -> int:
     """How many draws of a pass were drawn in it before: 0 for a sampler without replacement. Of a pass of which only a part is
     known, among that part."""
     if one.keep_one_in > 1 and one.distinct is not None:
@@ -453,14 +453,14 @@ def repeats_within(one: Pass) -> int:
     return len(one.indices) - len(np.unique(one.indices))
 
 
-def common_start(one: Pass, other: Pass) -> int:
+def common_start(one: LoaderPass, other: LoaderPass) -> int:
     """With how many equal draws two passes begin, as far as every draw is known of both."""
     n = min(len(one.first), len(other.first))
     different = np.flatnonzero(one.first[:n] != other.first[:n])
     return int(different[0]) if len(different) else n
 
 
-def same_order(one: Pass, other: Pass) -> bool:
+def same_order(one: LoaderPass, other: LoaderPass) -> bool:
     """Whether the shorter of two passes is the beginning of the longer, in every draw that was kept of both."""
     if common_start(one, other) < min(len(one.first), len(other.first)):
         return False
@@ -470,7 +470,7 @@ def same_order(one: Pass, other: Pass) -> bool:
     return bool(np.array_equal(one.indices[:n], other.indices[:n]))
 
 
-def unseen(passes: Sequence[Pass], length: int) -> Indices:
+def unseen(passes: Sequence[LoaderPass], length: int) -> Indices:
     """The kept indices of `range(length)` that none of these passes drew. Only meaningful when all of them are whole."""
     lists, keep = comparable_indices(passes)
     ranges = ((start, min(length, start + _AT_ONCE)) for start in range(0, length, _AT_ONCE))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.data.samples import (
+    LoaderPass,
     Overlap,
-    Pass,
     SampleOrders,
     Together,
     common_start,
@@ -61,12 +61,12 @@ def _same_data(together: Together, replicas: ReplicaSet) -> SameData | None:
     return None
 
 
-def one_content(passes: Sequence[Pass]) -> bool:
+def one_content(passes: Sequence[LoaderPass]) -> bool:
     """Whether the data sets of all these passes look the same."""
     return all(passes[0].data.same_content(one.data) for one in passes)
 
 
-def _identical(passes: Sequence[Pass]) -> bool:
+def _identical(passes: Sequence[LoaderPass]) -> bool:
     """Whether all drew the same in the same order, and enough to say so."""
     first = passes[0]
     for other in passes[1:]:
@@ -79,7 +79,7 @@ def _identical(passes: Sequence[Pass]) -> bool:
     return distinct >= LEAST_DISTINCT or not first.flags & PassFlag.REPLACEMENT
 
 
-def _whole(one: Pass) -> bool:
+def _whole(one: LoaderPass) -> bool:
     """Whether the pass draws its whole data set: by torch's own sampler, or because it has done so."""
     if one.flags & PassFlag.REPLACEMENT or one.drawn < min(LEAST_DRAWS, max(1, one.length)):
         return False
@@ -113,13 +113,13 @@ def shared_samples(orders: SampleOrders, replicas: Replicas | None = None) -> It
                 yield from _by_hand(together.among(known.ranks))
 
 
-def _usable(one: Pass) -> bool:
+def _usable(one: LoaderPass) -> bool:
     return one.comparable and not one.flags & PassFlag.REPLACEMENT and one.drawn > 0
 
 
 def _sharded(together: Together) -> Iterator[Shared]:
     """Ranks whose samplers claim different shares of the same number of shares."""
-    groups: dict[tuple[object, ...], dict[int, Pass]] = defaultdict(dict)
+    groups: dict[tuple[object, ...], dict[int, LoaderPass]] = defaultdict(dict)
     for rank, one in together.passes.items():
         if one.sharded and _usable(one) and not _repeats_on_purpose(one):
             groups[one.num_replicas, one.data.name, one.data.digest, one.data.length][rank] = one
@@ -145,7 +145,7 @@ def _by_hand(together: Together) -> Iterator[Shared]:
     yield from _found(together, _fair(passes), proven=False)
 
 
-def _fair(passes: Sequence[Pass]) -> int:
+def _fair(passes: Sequence[LoaderPass]) -> int:
     """How many draws of each rank can be expected to be disjoint: an equal share, without a last batch that may be padded.
 
     A sampler without end begins its second round after that.
@@ -167,7 +167,7 @@ def _found(together: Together, limit: int, *, proven: bool) -> Iterator[Shared]:
         yield Shared(together, common, proven, _differing(passes))
 
 
-def _differing(passes: Sequence[Pass]) -> dict[str, dict[int, object]]:
+def _differing(passes: Sequence[LoaderPass]) -> dict[str, dict[int, object]]:
     """What samplers have to agree on and do not."""
     words = {
         "seed": "seed",
@@ -184,6 +184,6 @@ def _differing(passes: Sequence[Pass]) -> dict[str, dict[int, object]]:
     return found
 
 
-def _repeats_on_purpose(one: Pass) -> bool:
+def _repeats_on_purpose(one: LoaderPass) -> bool:
     """Repeated augmentation hands the same sample to several ranks by design."""
     return "Repeat" in one.sampler or "RASampler" in one.sampler

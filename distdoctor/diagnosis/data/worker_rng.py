@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
 
 
@@ -24,7 +24,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class WorkerNoise:
+class WorkerRng:
     """The fact: workers by (rank, seq of the pass)."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"samples"})
@@ -42,7 +42,7 @@ class WorkerNoise:
         return [worker for worker in self.passes.get((rank, seq), ()) if worker.states]
 
 
-def _passes(log: RankLog) -> dict[int, tuple[Worker, ...]]:
+def _passes(log: RankTrace) -> dict[int, tuple[Worker, ...]]:
     events = log.events[log.events["kind"] == EventKind.WORKER_NOISE]
     return {int(event["a"]): _workers(log.text(int(event["text"]))) for event in events}
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.recording.recording import Call, RankLog, Recording
+from distdoctor.recording.recording import Call, RankTrace, Recording
 from distdoctor.recording.trace.layout import EventKind, extend, ranks_of
 from distdoctor.recording.trace.reader import Rows
 
@@ -227,7 +227,7 @@ def _track(timeline: Timeline, key: int, name: str, incarnation: int) -> Track:
     )
 
 
-def _life(log: RankLog, key: int, name: str, incarnation: int) -> tuple[int, int]:
+def _life(log: RankTrace, key: int, name: str, incarnation: int) -> tuple[int, int]:
     """From when to when (0: still) the name stood for this incarnation of the group."""
     if int((log.groups["key"] == key).sum()) == 1:
         return 0, 0

@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.layout import EventKind
 
 
 @dataclass(frozen=True)
-class Noted:
+class RankEvents:
     """The fact: every rank's events."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"progress"})
-    logs: Mapping[int, RankLog]
+    logs: Mapping[int, RankTrace]
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         return cls(recording.ranks)
 
-    def events(self, kind: EventKind) -> Iterator[tuple[int, RankLog, Any]]:
+    def events(self, kind: EventKind) -> Iterator[tuple[int, RankTrace, Any]]:
         """(rank, its log, row of `layout.EVENT`) of one kind, rank by rank."""
         for rank, log in self.logs.items():
             for row in log.events[log.events["kind"] == kind]:

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op, ranks_of
 
 _BY_HAND = "all_reduce of every gradient by hand"
@@ -53,7 +53,7 @@ class Replicas:
         return cls(tuple(sets))
 
 
-def _told(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
+def _told(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
     """From the wrappers. Groups of one wrapper that share a rank belong together (sharding x replicating)."""
     for by, groups in _events(logs).items():
         for ranks in _joined(groups):
@@ -61,7 +61,7 @@ def _told(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
                 yield ReplicaSet(tuple(sorted(ranks)), by, proven=True)
 
 
-def _events(logs: Mapping[int, RankLog]) -> dict[str, set[frozenset[int]]]:
+def _events(logs: Mapping[int, RankTrace]) -> dict[str, set[frozenset[int]]]:
     found: dict[str, set[frozenset[int]]] = defaultdict(set)
     for log in logs.values():
         for event in log.events[log.events["kind"] == EventKind.REPLICAS]:
@@ -79,7 +79,7 @@ def _joined(groups: Iterable[frozenset[int]]) -> list[set[int]]:
     return joined
 
 
-def _by_hand(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
+def _by_hand(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
     """Groups in which every member's collectives have the shapes of its gradients (or their sum, when they are flattened)."""
     members: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for rank, log in logs.items():
@@ -90,7 +90,7 @@ def _by_hand(logs: Mapping[int, RankLog]) -> Iterable[ReplicaSet]:
             yield ReplicaSet(ranks, _BY_HAND, proven=False)
 
 
-def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
+def _averaging_groups(log: RankTrace) -> Iterable[tuple[int, ...]]:
     noted = log.events[log.events["kind"] == EventKind.PARAMETERS]
     if not len(noted) or not len(log.steps):
         return
@@ -106,7 +106,7 @@ def _averaging_groups(log: RankLog) -> Iterable[tuple[int, ...]]:
             yield _members(log, int(group))
 
 
-def _whole_step(log: RankLog) -> int:
+def _whole_step(log: RankTrace) -> int:
     """One step is enough: the second, because building things up belongs to the first; of a long job, one that is still kept."""
     kept = np.unique(log.calls["step"])
     if 1 in kept or not len(kept):
@@ -114,14 +114,14 @@ def _whole_step(log: RankLog) -> int:
     return int(kept[0]) if kept[0] == 0 or len(kept) == 1 else int(kept[1])  # of the oldest, a part may be forgotten
 
 
-def _members(log: RankLog, group: int) -> tuple[int, ...]:
+def _members(log: RankTrace, group: int) -> tuple[int, ...]:
     for row in log.groups:
         if int(row["key"]) == group:
             return ranks_of(log.text(int(row["members"])))
     return ()
 
 
-def _private_talk(logs: Mapping[int, RankLog], sets: set[frozenset[int]]) -> set[frozenset[int]]:
+def _private_talk(logs: Mapping[int, RankTrace], sets: set[frozenset[int]]) -> set[frozenset[int]]:
     """Sets of ranks that talked among themselves while training: point to point, or in a group smaller than those that average
     and not one of them. Barriers and objects do not count: they carry no activations."""
     told = {ranks for groups in _events(logs).values() for ranks in groups}

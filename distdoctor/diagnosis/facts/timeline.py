@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.recording.recording import Call, RankLog, Site
+from distdoctor.recording.recording import Call, RankTrace, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
 from distdoctor.recording.trace.reader import Rows
 
@@ -21,7 +21,7 @@ UNBLOCKING = int(CallFlag.ASYNC | CallFlag.NATIVE)
 class Timeline:
     """The log of one rank. Times are nanoseconds on its own monotonic clock unless a name says wall."""
 
-    log: RankLog
+    log: RankTrace
 
     @property
     def rank(self) -> int:
@@ -115,7 +115,7 @@ class Timeline:
             return None
         return last if last.flags & CallFlag.FAILED or (not last.returned_ns and not last.is_async) else None
 
-    def events(self, kind: EventKind) -> Iterator[tuple[int, str, str, Site, int]]:
+    def events(self, kind: EventKind) -> Iterator[tuple[int, str, str, SourceLine, int]]:
         """(when, text, second text, site, a) of the events of one kind, in order."""
         for row in self.log.events[self.log.events["kind"] == kind]:
             yield (
@@ -127,13 +127,13 @@ class Timeline:
             )
 
     @cached_property
-    def last_site(self) -> Site:
+    def last_site(self) -> SourceLine:
         """The last line of the user's that is on record."""
         for row in self.log.calls[-64:][::-1]:
             site = self.log.site(row["site"])
             if site:
                 return site
-        return Site()
+        return SourceLine()
 
 
 def is_open(row: Rows) -> bool:

@@ -37,7 +37,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Divergence:
+class CallDivergence:
     """A group parts at `number`. `variants` are sorted by size, the majority first; `differs` says in what they differ.
 
     `at_ns` is when the first rank entered the call that did not fit, on the wall clock: only then they differed.
@@ -91,7 +91,7 @@ def elements(shape: str) -> int:
     return total
 
 
-def divergences(group: GroupCalls, *, live: bool = False) -> Iterable[Divergence]:
+def divergences(group: GroupCalls, *, live: bool = False) -> Iterable[CallDivergence]:
     """Where the group parts: first in a reduction (after which it can go on), and first in anything else.
 
     `live`: the ranks were writing while they were read, so each record is held against its digest before it is believed.
@@ -153,7 +153,7 @@ def _span(track: Track, first: int, last: int) -> np.ndarray | None:
     return rows if len(rows) == last - first + 1 and int(rows[-1]["number"]) == last else None
 
 
-def _parted(group: GroupCalls, number: int, by_reduction: bool, live: bool) -> Divergence | None:
+def _parted(group: GroupCalls, number: int, by_reduction: bool, live: bool) -> CallDivergence | None:
     tracks = [track for track in group.tracks.values() if not live or track.is_whole(number)]
     calls = [call for track in tracks if (call := track.call(number)) is not None]
     variants: list[list[Call]] = []
@@ -170,4 +170,4 @@ def _parted(group: GroupCalls, number: int, by_reduction: bool, live: bool) -> D
     variants.sort(key=lambda variant: (-len(variant), variant[0].rank))
     entered = [min(group.tracks[c.rank].timeline.wall(c.entered_ns) for c in variant) for variant in variants]
     differs = difference(variants[0][0], variants[1][0], group.backend)
-    return Divergence(group, number, tuple(Variant(tuple(v)) for v in variants), differs, sorted(entered)[1])
+    return CallDivergence(group, number, tuple(Variant(tuple(v)) for v in variants), differs, sorted(entered)[1])

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from distdoctor.diagnosis.hang.alignment import OPERATION, Divergence, Variant
+from distdoctor.diagnosis.hang.alignment import OPERATION, CallDivergence, Variant
 from distdoctor.diagnosis.hang.program import Program, symbol
 from distdoctor.diagnosis.source.rank_guard import statement_at
-from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.recording import Call, SourceLine
 
 FURTHEST_JOINED = 4096  # calls that ranks may issue after the first one has run out of inputs
 FURTHEST = 8  # calls back; a routine in which lines differ between ranks all the time has no such beginning
 _JOIN = re.compile(r"^\s*with\b.*\b[Jj]oin\(")
 
 
-def where_lines_part(parted: Divergence) -> Divergence:
+def where_lines_part(parted: CallDivergence) -> CallDivergence:
     """The divergence at the first of the equal calls before it whose lines differ, where one side alone left its own routine."""
     if len(parted.variants) != 2:
         return parted
@@ -37,13 +37,13 @@ def where_lines_part(parted: Divergence) -> Divergence:
     return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
 
 
-def _strays(parted: Divergence, mine: Call, other: Call) -> bool:
+def _strays(parted: CallDivergence, mine: Call, other: Call) -> bool:
     """Whether a rank always issued what the other side did at this point, and this time something else."""
     expected = Program.of(parted.group.tracks[mine.rank].timeline, mine.seq).expected()
     return expected is not None and expected == symbol(other) != symbol(mine)
 
 
-def not_joined(parted: Divergence, sources: Mapping[str, str]) -> tuple[Divergence, Variant, Variant] | None:
+def not_joined(parted: CallDivergence, sources: Mapping[str, str]) -> tuple[CallDivergence, Variant, Variant] | None:
     """(where, who issued, who answered): the first call of the user's own that met one of `with model.join()`.
 
     join() stands in for the reductions of its model; any other collective inside the block is answered by one of those.
@@ -65,13 +65,13 @@ def not_joined(parted: Divergence, sources: Mapping[str, str]) -> tuple[Divergen
     return None if moved is None else (moved, moved.variants[found[1]], moved.variants[1 - found[1]])
 
 
-def is_join(sources: Mapping[str, str], site: Site) -> bool:
+def is_join(sources: Mapping[str, str], site: SourceLine) -> bool:
     """Whether the line is that of a `with model.join():` or `with Join([...]):`."""
     lines = sources.get(site.path, "").splitlines()
     return 0 < site.line <= len(lines) and bool(_JOIN.match(lines[site.line - 1]))
 
 
-def _before(parted: Divergence, furthest: int) -> Iterator[tuple[int, list[Call]]]:
+def _before(parted: CallDivergence, furthest: int) -> Iterator[tuple[int, list[Call]]]:
     """The numbers before, backwards, each with the call of one rank per variant, as far as these remember."""
     tracks = [parted.group.tracks[variant.call.rank] for variant in parted.variants]
     for number in range(parted.number - 1, max(0, parted.number - 1 - furthest), -1):
@@ -81,7 +81,7 @@ def _before(parted: Divergence, furthest: int) -> Iterator[tuple[int, list[Call]
         yield number, calls
 
 
-def _at(parted: Divergence, number: int) -> Divergence | None:
+def _at(parted: CallDivergence, number: int) -> CallDivergence | None:
     """The same variants at another number; None when one of the ranks has forgotten it."""
     tracks = parted.group.tracks
     variants = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
@@ -43,7 +43,7 @@ class Ending:
     how: str
     at_ns: int
     words: str = ""
-    site: Site = field(default_factory=Site)
+    site: SourceLine = field(default_factory=SourceLine)
     exit_code: int | None = None
     signal: int = 0
     victim: bool = False
@@ -143,7 +143,7 @@ def _left_at(timeline: Timeline, exiting_ns: int) -> int:
     return timeline.wall(min([exiting_ns, *farewells]))
 
 
-def _exception(timeline: Timeline) -> tuple[int, str, str, Site] | None:
+def _exception(timeline: Timeline) -> tuple[int, str, str, SourceLine] | None:
     for at, words, traceback, site, _ in timeline.events(EventKind.EXCEPTION):
         return at, words, traceback, site
     return None

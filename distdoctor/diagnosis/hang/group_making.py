@@ -8,7 +8,7 @@ from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import EventKind, ranks_of
 
 
@@ -23,7 +23,7 @@ class NewGroup:
 
     rank: int
     members: str
-    site: Site
+    site: SourceLine
     begun_ns: int
     done_ns: int
     is_local: bool

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from distdoctor.diagnosis.finding import Cure, Finding
+from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import full, group_words, of_variants, table, test_of
 from distdoctor.recording.recording import Call
 
 
-def mismatch(verdict: Verdict, event: Event, what: str, value: dict[Call, str], cure: Cure, harm: str) -> Finding:
+def mismatch(
+    verdict: Verdict, event: Event, what: str, value: dict[Call, str], cure: Prescription, harm: str
+) -> Finding:
     """`what` differs; `value` says, per variant's first call, what it was; `harm` is what comes of it."""
     assert event.divergence is not None
     assert event.odd is not None
@@ -33,6 +35,6 @@ def mismatch(verdict: Verdict, event: Event, what: str, value: dict[Call, str], 
             "calls": [full(variant.call) for variant in event.divergence.variants],
         },
         why=why,
-        cures=(cure,),
+        prescriptions=(cure,),
         at_ns=event.at_ns,
     )

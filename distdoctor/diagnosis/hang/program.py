@@ -111,7 +111,7 @@ SKIPPED, ADDED, SWAPPED, REPLACED, UNCLEAR = "skipped", "added", "swapped", "rep
 
 
 @dataclass(frozen=True)
-class Departure:
+class CallEdit:
     """How one rank left the path of the others. `how` SKIPPED: it left out `count` calls; ADDED: it made one that they did not;
     SWAPPED: it made the next two in the other order; REPLACED: it made another one in its place; UNCLEAR: nothing tells."""
 
@@ -130,7 +130,7 @@ def is_repeated(timeline: Timeline, call: Call) -> bool:
     )
 
 
-def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is_repeated: bool = False) -> Departure:
+def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is_repeated: bool = False) -> CallEdit:
     """How the rank of `mine` left the path of `theirs`. Both begin at the number where they part.
 
     What both did afterwards decides; where one of them is stuck at once, the program's past does. `is_repeated`: the first call
@@ -138,20 +138,20 @@ def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is
     """
     a, b = [symbol(call) for call in theirs], [symbol(call) for call in mine]
     if a[0] == b[0]:
-        return Departure(REPLACED)
+        return CallEdit(REPLACED)
     if len(a) > 1 and len(b) > 1 and a[0] == b[1] and a[1] == b[0]:
-        return Departure(SWAPPED)
+        return CallEdit(SWAPPED)
     follows = None if is_repeated else past.distance(a[0], b[0])
     if len(b) > 1 and b[1] == a[0] and (follows == 1 or not past.knows(b[0])):
-        return Departure(SWAPPED if follows == 1 else ADDED)
+        return CallEdit(SWAPPED if follows == 1 else ADDED)
     if b[0] in a[1:]:
-        return Departure(SKIPPED, a.index(b[0]))
+        return CallEdit(SKIPPED, a.index(b[0]))
     if a[0] in b[1:] and not past.knows(b[0]):
-        return Departure(ADDED, b.index(a[0]))
+        return CallEdit(ADDED, b.index(a[0]))
     if len(a) > 1 and len(b) > 1 and a[1] == b[1]:
-        return Departure(REPLACED)
+        return CallEdit(REPLACED)
     if follows is not None:
-        return Departure(SKIPPED, follows)
+        return CallEdit(SKIPPED, follows)
     if theirs[0].site == mine[0].site:
-        return Departure(REPLACED)
-    return Departure(UNCLEAR)
+        return CallEdit(REPLACED)
+    return CallEdit(UNCLEAR)

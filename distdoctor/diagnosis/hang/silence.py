@@ -29,7 +29,7 @@ Judgement = tuple[str, tuple[int, ...], Confidence]
 
 
 @dataclass(frozen=True)
-class Silence:
+class IdleTime:
     """Nobody has moved for `seconds`, where `usual_seconds` are usual (0: no rhythm yet). `since_ns` is wall time.
 
     `phase` is the long phase that some rank is in (evaluation, checkpoint, compile); `timed_out`: ranks gave up waiting.
@@ -42,7 +42,7 @@ class Silence:
     timed_out: bool = False
 
 
-def silence(facts: Collectives, ended: dict[int, Ending]) -> Silence | None:
+def silence(facts: Collectives, ended: dict[int, Ending]) -> IdleTime | None:
     """The silence of a job, None while it moves, or while it is silent for good reasons."""
     job = facts.recording.job
     if not facts.timelines:
@@ -65,7 +65,7 @@ def silence(facts: Collectives, ended: dict[int, Ending]) -> Silence | None:
     if quiet < patience and not gave_up:
         return None
     since = max(timeline.wall(timeline.last_ns) for timeline in facts.timelines.values())
-    return Silence(quiet / SECOND, usual / SECOND, since, phase, gave_up)
+    return IdleTime(quiet / SECOND, usual / SECOND, since, phase, gave_up)
 
 
 def _silence_before_the_end(facts: Collectives, ended: dict[int, Ending]) -> int:
@@ -105,7 +105,7 @@ def open_phase(timeline: Timeline) -> str:
     return next((name for name in reversed(open_phases) if name != "training"), "")
 
 
-def judge(facts: Collectives, quiet: Silence, found: list[Wait], ended: dict[int, Ending]) -> Judgement | None:
+def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[int, Ending]) -> Judgement | None:
     """What the silence is about: (code, ranks, confidence)."""
     living = {
         r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not facts.recording.job.running

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Uneven:
     batches: dict[int, int]
     short: tuple[int, ...]
     at_ns: int
-    site: Site
+    site: SourceLine
 
 
 def uneven_passes(recording: Recording) -> list[Uneven]:
     """The passes that were uneven, the earliest first."""
-    passes: dict[tuple[str, str, int], dict[int, tuple[int, int, Site]]] = defaultdict(dict)
+    passes: dict[tuple[str, str, int], dict[int, tuple[int, int, SourceLine]]] = defaultdict(dict)
     for rank, log in recording.ranks.items():
         earlier: dict[tuple[str, str], int] = defaultdict(int)
         for row in log.passes:

@@ -17,7 +17,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
-from distdoctor.diagnosis.hang.alignment import Divergence, Variant, divergences
+from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part
 from distdoctor.diagnosis.hang.ending import LEFT, Ending, endings, failures
 from distdoctor.diagnosis.hang.group_making import stalled
@@ -28,7 +28,7 @@ from distdoctor.diagnosis.hang.program import (
     SKIPPED,
     SWAPPED,
     UNCLEAR,
-    Departure,
+    CallEdit,
     Program,
     Symbol,
     departure,
@@ -38,11 +38,11 @@ from distdoctor.diagnosis.hang.program import (
     line_of,
     symbol,
 )
-from distdoctor.diagnosis.hang.silence import Silence, judge, silence
+from distdoctor.diagnosis.hang.silence import IdleTime, judge, silence
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
-from distdoctor.recording.recording import Call, Recording, Site
+from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 BY_WHAT_DIFFERS = {
@@ -74,20 +74,20 @@ class Event:
     ranks: tuple[int, ...]
     at_ns: int
     confidence: Confidence = CERTAIN
-    divergence: Divergence | None = None
-    departure: Departure | None = None
+    divergence: CallDivergence | None = None
+    departure: CallEdit | None = None
     odd: Call | None = None
     usual: Call | None = None
     guard: Guard | None = None
     guarded: Call | None = None
-    guard_at: Site = field(default_factory=Site)
+    guard_at: SourceLine = field(default_factory=SourceLine)
     ending: Ending | None = None
     also: tuple[Ending, ...] = ()
     uneven: Uneven | None = None
     group: GroupCalls | None = None
     waiting: tuple[Wait, ...] = ()
     cycle: tuple[Wait, ...] = ()
-    silence: Silence | None = None
+    silence: IdleTime | None = None
     pair: tuple[Call, Call] | None = None
     unpaired: tuple[Call, ...] = ()
     is_tie: bool = False
@@ -101,7 +101,7 @@ class Verdict:
     facts: Collectives
     pairs: Pairs
     endings: dict[int, Ending]
-    divergences: tuple[Divergence, ...]
+    divergences: tuple[CallDivergence, ...]
     waits: tuple[Wait, ...]
     deadlock: Deadlock
     uneven: tuple[Uneven, ...]
@@ -183,7 +183,7 @@ class _Judge:
 
     # --- a group parts -----------------------------------------------------------------------------------------------------
 
-    def _parted(self, parted: Divergence) -> Event:
+    def _parted(self, parted: CallDivergence) -> Event:
         if parted.differs != alignment.REDUCTION:
             surplus = not_joined(parted, self.sources)
             if surplus is not None:
@@ -209,27 +209,27 @@ class _Judge:
         event = replace(event, departure=self._departure(event))
         return self._classified(event, several=len(parted.variants) > 2)
 
-    def _where_lines_part(self, parted: Divergence) -> Divergence:
+    def _where_lines_part(self, parted: CallDivergence) -> CallDivergence:
         """The divergence, or the beginning of it; two branches of one condition are no parting."""
         earlier = where_lines_part(parted)
         usual, odd = earlier.variants[0], earlier.variants[1]
         return parted if self._branch(odd.call.site, usual.call.site) is not None else earlier
 
-    def _not_joined(self, parted: Divergence, issued: Variant, answered: Variant) -> Event:
+    def _not_joined(self, parted: CallDivergence, issued: Variant, answered: Variant) -> Event:
         """A collective inside join() that it does not stand in for."""
         return Event(
             "DD101",
             issued.ranks,
             parted.at_ns,
             divergence=parted,
-            departure=Departure(ADDED),
+            departure=CallEdit(ADDED),
             odd=issued.call,
             usual=answered.call,
             group=parted.group,
             waiting=self._waiting_in(parted.group),
         )
 
-    def _suspect(self, parted: Divergence) -> int | None:
+    def _suspect(self, parted: CallDivergence) -> int | None:
         """Which of two equal sides left the path of the other, None when nothing tells.
 
         What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
@@ -258,7 +258,7 @@ class _Judge:
         guard, call = found
         return guard.how == ENCLOSES if call is mine.call else guard.how == LEAVES
 
-    def _departure(self, event: Event) -> Departure:
+    def _departure(self, event: Event) -> CallEdit:
         assert event.odd is not None
         assert event.usual is not None
         theirs, mine = self.known.timeline(event.usual.rank), self.known.timeline(event.odd.rank)
@@ -317,7 +317,7 @@ class _Judge:
         assert event.divergence is not None
         return tuple(r for variant in event.divergence.variants for r in variant.ranks if r not in event.ranks)
 
-    def _branch(self, one: Site, other: Site) -> Guard | None:
+    def _branch(self, one: SourceLine, other: SourceLine) -> Guard | None:
         """The condition of which two lines are the two branches."""
         source = self.sources.get(one.path, "") if one.path == other.path else ""
         return alternatives(source, one.line, other.line) if source else None
@@ -338,7 +338,7 @@ class _Judge:
         candidates.sort(key=lambda found: (not found[0].on_rank, found[0].how == LEAVES))
         return candidates[0] if candidates else None
 
-    def _guards(self, site: Site, but_not_of: Site) -> list[Guard]:
+    def _guards(self, site: SourceLine, but_not_of: SourceLine) -> list[Guard]:
         """The conditions around a line that are not around the other line as well."""
         source = self.sources.get(site.path, "")
         if not source:
@@ -393,7 +393,7 @@ class _Judge:
             return None
         return next((group for group in alike if set(group.members) == set(ranks)), None)
 
-    def _passed(self, ranks: Iterable[int], site: Site) -> bool:
+    def _passed(self, ranks: Iterable[int], site: SourceLine) -> bool:
         """Whether one of these ranks has a call at this line on record."""
         logs = [self.known.timeline(rank).log for rank in ranks]
         return any(site in {log.site(number) for number in np.unique(log.calls["site"])} for log in logs)
@@ -475,8 +475,8 @@ class _Judge:
         past = Program.of(self.known.timeline(call.rank), call.seq)
         if past.knows(symbol(call)) or past.expected() is None:
             return None
-        guard = self._guard_of(call, replace(call, site=Site()), issued, left.ranks)
-        event = replace(left, code="DD101", ranks=issued, odd=call, usual=None, departure=Departure(ADDED))
+        guard = self._guard_of(call, replace(call, site=SourceLine()), issued, left.ranks)
+        event = replace(left, code="DD101", ranks=issued, odd=call, usual=None, departure=CallEdit(ADDED))
         if guard is not None:
             event = _under(event, *guard)
         on_rank = guard is not None and guard[0].on_rank and guard[0].how == ENCLOSES
@@ -542,7 +542,7 @@ class _Judge:
         strayed = replace(
             event, ranks=needed, odd=odd, usual=before.call, group=before.group, cycle=(), waiting=(before,)
         )
-        strayed = replace(strayed, departure=Departure(SKIPPED, gap) if gap else Departure(ADDED))
+        strayed = replace(strayed, departure=CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED))
         uneven = self._uneven_behind(strayed)
         if uneven is not None:
             return replace(strayed, code="DD111", uneven=uneven)
@@ -579,7 +579,7 @@ class _Judge:
         for group in self.facts.groups:
             for usual, odd, ranks, at_ns in swapped_calls(group):
                 yield Event(
-                    "DD107", ranks, at_ns, LIKELY, usual=usual, odd=odd, group=group, departure=Departure(SWAPPED)
+                    "DD107", ranks, at_ns, LIKELY, usual=usual, odd=odd, group=group, departure=CallEdit(SWAPPED)
                 )
                 return
 
@@ -603,7 +603,7 @@ class _Judge:
 def _under(event: Event, guard: Guard, call: Call) -> Event:
     """The event with the condition that decides about one of its calls."""
     return replace(
-        event, guard=guard, guarded=call, guard_at=Site(call.site.path, guard.line, guard.function or "<module>")
+        event, guard=guard, guarded=call, guard_at=SourceLine(call.site.path, guard.line, guard.function or "<module>")
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
-from distdoctor.diagnosis.hang.alignment import Divergence
+from distdoctor.diagnosis.hang.alignment import CallDivergence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.recording.recording import Call
@@ -42,7 +42,7 @@ class Wait:
     group: GroupCalls | None = None
     any_of: bool = False
     unseen: tuple[int, ...] = ()
-    broken: Divergence | None = None
+    broken: CallDivergence | None = None
     is_certain: bool = True
 
     @property
@@ -60,7 +60,7 @@ class Wait:
 
 
 def waits(
-    facts: Collectives, pairs: Pairs, parted: Iterable[Divergence], ended: Mapping[int, Ending] | None = None
+    facts: Collectives, pairs: Pairs, parted: Iterable[CallDivergence], ended: Mapping[int, Ending] | None = None
 ) -> list[Wait]:
     """Every call that some rank sits in, the collectives put together over their ranks.
 

@@ -8,7 +8,7 @@ from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, Site
+from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op, ReduceOp
 
 
@@ -43,7 +43,7 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 2 else f"{value:.1f} s"
 
 
-def at(site: Site) -> str:
+def at(site: SourceLine) -> str:
     """`train.py:41`: the line as prose mentions it."""
     return f"{site.path.rpartition('/')[2]}:{site.line}" if site else "an unknown line"
 
@@ -61,7 +61,7 @@ def waiting(verdict: Verdict, calls: Iterable[Call]) -> str:
 
 def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Place]:
     """One place per line and call: `ranks 0-2  train.py:41  all_reduce #128 [25600] float32, waiting 12 s`."""
-    together: dict[tuple[Site, str], list[Call]] = {}
+    together: dict[tuple[SourceLine, str], list[Call]] = {}
     for call in calls:
         together.setdefault((call.site, full(call)), []).append(call)
     return [

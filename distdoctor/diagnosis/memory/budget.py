@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.recording import RankTrace, Recording
 
 VARIABLE = "DISTDOCTOR_BUDGET"
 """What `check-memory --budget` tells its ranks, in bytes."""
@@ -39,7 +39,7 @@ class Budget:
         return tuple(rank.rank for rank in self.memory.each() if rank.peak > self.bytes)
 
 
-def _told(log: RankLog) -> int:
+def _told(log: RankTrace) -> int:
     variables = log.environment.get("variables")
     text = variables.get(VARIABLE, "") if isinstance(variables, dict) else ""
     return int(text) if text.isdigit() else 0

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
@@ -58,7 +58,7 @@ def grows_steadily(steps: Numbers, values: Numbers, *, parts: int = 4, least: fl
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBytes:
     """One look at one holder."""
 
     step: int
@@ -78,9 +78,9 @@ class Holder:
     rank: int
     label: str
     kind: str
-    site: Site
+    site: SourceLine
     flags: HolderFlag
-    looks: tuple[Held, ...]
+    looks: tuple[HeldBytes, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -88,13 +88,13 @@ class Holder:
         return (self.label, self.site.path, self.site.function)
 
     @property
-    def graph_growth(self) -> tuple[Held, ...]:
+    def graph_growth(self) -> tuple[HeldBytes, ...]:
         """The longest run of looks in which ever more of the graph was there before; () when that is no growth.
 
         A graph that is made anew in each step has nothing old in it, however large it gets.
         """
-        best: list[Held] = []
-        run: list[Held] = []
+        best: list[HeldBytes] = []
+        run: list[HeldBytes] = []
         for look in self.looks:
             if look.old_nodes and (not run or look.old_nodes > run[-1].old_nodes):
                 run.append(look)
@@ -104,7 +104,7 @@ class Holder:
         return tuple(best) if len(best) >= 3 else ()
 
     @property
-    def plain_growth(self) -> tuple[Held, ...]:
+    def plain_growth(self) -> tuple[HeldBytes, ...]:
         """All looks, where every one found more bytes than the one before, at a rate that does not fall off; else ()."""
         if self.flags & HolderFlag.BOUNDED or len(self.looks) < 5:
             return ()
@@ -113,7 +113,7 @@ class Holder:
             return ()
         return self.looks
 
-    def per_step(self, looks: Sequence[Held]) -> float:
+    def per_step(self, looks: Sequence[HeldBytes]) -> float:
         """Bytes by which it grows in a step: the tensors in it, and what the graph behind them keeps."""
         return slope([look.step for look in looks], [look.bytes + look.saved for look in looks])
 
@@ -122,7 +122,7 @@ class Holder:
 class Evaluation:
     """Batches that went through a model in eval mode while gradients were on."""
 
-    site: Site
+    site: SourceLine
     variable: str
     how: str  # running, over, used
     nodes: int
@@ -143,18 +143,18 @@ class Shortage:
 
 
 @dataclass(frozen=True)
-class Doing:
+class PhasePeak:
     """What a rank was at when its recording ended: the phase of which step, and the user's line at which the phase began."""
 
     phase: Phase
     step: int
-    began_at: Site
+    began_at: SourceLine
 
 
 class RankMemory:
     """The stream of one rank. `rows` have the fields of `layout.MEMORY`, one for each step that was written down."""
 
-    def __init__(self, log: RankLog) -> None:
+    def __init__(self, log: RankTrace) -> None:
         self.rank, self.log = log.rank, log
         self.rows: Any = log.rows("memory")
 
@@ -177,11 +177,13 @@ class RankMemory:
         return bool(len(self.rows)) and int(self.rows["device"][-1]) >= 0
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SourceLine:
         """The line where the optimizer steps."""
         sites = [self.log.site(row["site"]) for row in self.rows[-1:] if int(row["site"])]
         return (
-            sites[0] if sites else next((self.log.site(r["site"]) for r in self.rows[::-1] if int(r["site"])), Site())
+            sites[0]
+            if sites
+            else next((self.log.site(r["site"]) for r in self.rows[::-1] if int(r["site"])), SourceLine())
         )
 
     @property
@@ -207,7 +209,7 @@ class RankMemory:
             self.log.site(rows[-1]["site"]),
             HolderFlag(int(rows[-1]["flags"])),
             tuple(
-                Held(step, *(int(row[n]) for n in ("bytes", "saved", "nodes", "old_nodes", "tensors", "length")))
+                HeldBytes(step, *(int(row[n]) for n in ("bytes", "saved", "nodes", "old_nodes", "tensors", "length")))
                 for step, row in sorted(looks.items())
             ),
         )
@@ -242,10 +244,10 @@ class RankMemory:
         return None
 
     @property
-    def doing(self) -> Doing | None:
+    def doing(self) -> PhasePeak | None:
         """What it was at last."""
         for row in self.log.rows("doing")[-1:]:
-            return Doing(Phase(int(row["phase"])), int(row["step"]) + 1, self.log.site(row["site"]))
+            return PhasePeak(Phase(int(row["phase"])), int(row["step"]) + 1, self.log.site(row["site"]))
         return None
 
     def growth(self) -> tuple[float, int]:
@@ -264,7 +266,7 @@ class RankMemory:
                  if (looks := holder.graph_growth or holder.plain_growth)]  # fmt: skip
         return max(found, key=lambda one: one[1], default=None)
 
-    def saved(self) -> list[tuple[int, str, str, Site]]:
+    def saved(self) -> list[tuple[int, str, str, SourceLine]]:
         """(bytes, path, class, line) of each module in the step in which the modules together kept most (deep mode)."""
         rows = self.log.rows("saved")
         if not len(rows):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 NEARLY_FULL = 0.85
 """Of the device's memory: below it there is room for a larger batch or model, and nothing needs to be said."""
@@ -25,7 +25,7 @@ class Bound:
     """Parameters and gradients."""
     optimizer: int
     activations: int
-    site: Site
+    site: SourceLine
 
     @property
     def by_what(self) -> str:

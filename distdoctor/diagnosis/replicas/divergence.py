@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, Peers, TensorInfo, Update
+from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, ReplicaGroup, TensorInfo, Update
 from distdoctor.diagnosis.replicas.unreduced import left_out
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
 
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
@@ -34,7 +34,7 @@ _SUM = {INITIAL: "param_sum", BEFORE: "param_sum", GRADS: "grad_sum", PARAMS: "p
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """One tensor that is not the same everywhere. `variants`: ranks with equal bits, the most numerous first."""
 
     tensor: TensorInfo
@@ -62,7 +62,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Parting:
+class ReplicaDivergence:
     """The first disagreement of a set of peers.
 
     `what` is INITIAL, BEFORE or STATE_BEFORE (changed between two steps), GRADS, PARAMS or STATE. `agreed` is the last step that
@@ -73,9 +73,9 @@ class Parting:
     what: str
     step: int
     agreed: int
-    peers: Peers
+    peers: ReplicaGroup
     variants: tuple[tuple[int, ...], ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[TensorDifference, ...]
     compared: int  # tensors
     updates: Mapping[int, Update]
     earlier: Mapping[int, Update]  # of the look before
@@ -93,14 +93,14 @@ class Parting:
         return tuple(sorted(ranks))
 
     @property
-    def first(self) -> Difference | None:
+    def first(self) -> TensorDifference | None:
         """The first tensor that differs, in the order of the optimizer; None when details are no longer kept."""
         return self.differences[0] if self.differences else None
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SourceLine:
         """The optimizer's step."""
-        return next((u.site for u in self.updates.values() if u.site), Site())
+        return next((u.site for u in self.updates.values() if u.site), SourceLine())
 
     @property
     def at_ns(self) -> int:
@@ -134,28 +134,28 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Partings:
+class ReplicaDivergences:
     """The first parting of each optimizer and set of peers that has one."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"gradients"})
-    found: tuple[Parting, ...]
+    found: tuple[ReplicaDivergence, ...]
     gradients: Gradients
 
     @classmethod
-    def of(cls, recording: Recording) -> Partings:
+    def of(cls, recording: Recording) -> ReplicaDivergences:
         gradients = Gradients.of(recording)
         if not gradients.peers:
             raise NotApplicable("no two ranks are known to be replicas of one another")
         return all_partings(gradients)
 
 
-def all_partings(gradients: Gradients) -> Partings:
+def all_partings(gradients: Gradients) -> ReplicaDivergences:
     """The first parting of every set of peers; none where nobody is known to have any."""
     partings = (first_parting(gradients, peers) for peers in gradients.peers)
-    return Partings(tuple(parting for parting in partings if parting is not None), gradients)
+    return ReplicaDivergences(tuple(parting for parting in partings if parting is not None), gradients)
 
 
-def first_parting(gradients: Gradients, peers: Peers) -> Parting | None:
+def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergence | None:
     """Walk the steps that at least two of the peers have looked at."""
     looks: dict[int, dict[int, Update]] = defaultdict(dict)
     for rank, own in gradients.updates(peers).items():
@@ -177,13 +177,13 @@ def first_parting(gradients: Gradients, peers: Peers) -> Parting | None:
 
 def _parting(
     gradients: Gradients,
-    peers: Peers,
+    peers: ReplicaGroup,
     what: str,
     step: int,
     agreed: int,
     updates: dict[int, Update],
     earlier: dict[int, Update],
-) -> Parting | None:
+) -> ReplicaDivergence | None:
     if what == STATE and not all(update.flags & UpdateFlag.STATE for update in updates.values()):
         return None
     column = _LANE.get(what)
@@ -199,12 +199,12 @@ def _parting(
     whole = variants_of({rank: update.number(column) for rank, update in updates.items()}) if column else ()
     variants = whole or variants_of(_joint(differences, updates))
     found = tuple(differences)
-    return Parting(what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal)
+    return ReplicaDivergence(what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal)
 
 
 def _differences(
-    gradients: Gradients, peers: Peers, what: str, step: int, ranks: Iterable[int]
-) -> tuple[list[Difference], int, bool]:
+    gradients: Gradients, peers: ReplicaGroup, what: str, step: int, ranks: Iterable[int]
+) -> tuple[list[TensorDifference], int, bool]:
     """The tensors that differ, how many were compared, and whether every rank still has its details."""
     column = _COLUMN[what]
     rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
@@ -224,12 +224,14 @@ def _differences(
             none_on = tuple(r for r, value in values.items() if not value) if what == GRADS else ()
             befores = {int(row["before"]) for row in held.values()}
             found.append(
-                Difference(tensor, variants_of(values), sums, norms, none_on, len(befores) == 1 and befores != {0})
+                TensorDifference(
+                    tensor, variants_of(values), sums, norms, none_on, len(befores) == 1 and befores != {0}
+                )
             )
     return found, compared, kept
 
 
-def _tensors(gradients: Gradients, peers: Peers, what: str) -> Iterator[TensorInfo]:
+def _tensors(gradients: Gradients, peers: ReplicaGroup, what: str) -> Iterator[TensorInfo]:
     """What the peers should agree on, by name, in the order of the optimizer."""
     seen: set[str] = set()
     for rank in peers.ranks:
@@ -241,7 +243,7 @@ def _tensors(gradients: Gradients, peers: Peers, what: str) -> Iterator[TensorIn
                 yield tensor
 
 
-def _joint(differences: Iterable[Difference], ranks: Iterable[int]) -> dict[int, int]:
+def _joint(differences: Iterable[TensorDifference], ranks: Iterable[int]) -> dict[int, int]:
     """One value for each rank over several tensors."""
     joint = dict.fromkeys(ranks, 0)
     for difference in differences:
@@ -262,7 +264,7 @@ def variants_of(values: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
 # -- what is behind a parting ------------------------------------------------------------------------------------------------
 
 
-def cause_of(parting: Parting, gradients: Gradients) -> str:
+def cause_of(parting: ReplicaDivergence, gradients: Gradients) -> str:
     """The code of the check that explains a parting; the most specific that the recording proves."""
     if parting.what == INITIAL:
         return "DD201"
@@ -279,7 +281,7 @@ def cause_of(parting: Parting, gradients: Gradients) -> str:
     return "DD214" if single_bit(parting) is not None else "DD203"
 
 
-def _cause_of_gradients(parting: Parting, gradients: Gradients) -> str:
+def _cause_of_gradients(parting: ReplicaDivergence, gradients: Gradients) -> str:
     outside = [d for d in parting.differences if d.tensor.flags & TensorFlag.OUTSIDE]
     if parting.differences and len(outside) == len(parting.differences):
         return "DD219"
@@ -301,7 +303,7 @@ def _cause_of_gradients(parting: Parting, gradients: Gradients) -> str:
     return "DD202"
 
 
-def _cause_without_wrapper(parting: Parting, gradients: Gradients) -> str:
+def _cause_without_wrapper(parting: ReplicaDivergence, gradients: Gradients) -> str:
     """Of gradients that are averaged by hand, or that a mesh says are equal."""
     if uses_differ(parting):
         return "DD210"
@@ -310,12 +312,12 @@ def _cause_without_wrapper(parting: Parting, gradients: Gradients) -> str:
     return "DD214" if single_bit(parting) is not None else "DD202"
 
 
-def uses_differ(parting: Parting) -> bool:
+def uses_differ(parting: ReplicaDivergence) -> bool:
     """Whether a gradient is there on some of the ranks only."""
     return any(difference.none_on for difference in parting.differences)
 
 
-def noise_differs(parting: Parting, gradients: Gradients) -> bool:
+def noise_differs(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     """Whether ranks that share the layers of one model (tensor parallel) drew dropout from different random states."""
     reading_apart = (
         set(ranks_of(own.log.text(int(event["text"]))))
@@ -335,7 +337,7 @@ def noise_of(gradients: Gradients, rank: int) -> dict[int, str]:
     return {int(event["a"]): own.log.text(int(event["text"])) for event in own.events(EventKind.NOISE)}
 
 
-def single_bit(parting: Parting) -> int | None:
+def single_bit(parting: ReplicaDivergence) -> int | None:
     """The bit, when a single flipped one on one rank explains the parting."""
     if len(parting.differences) != 1:
         return None
@@ -347,7 +349,7 @@ def single_bit(parting: Parting) -> int | None:
     return None
 
 
-def differing_settings(parting: Parting) -> bool:
+def differing_settings(parting: ReplicaDivergence) -> bool:
     """Whether the optimizers work with different numbers, now or at the look before."""
     return any(
         len({update.number("hyper") for update in updates.values()}) > 1
@@ -356,7 +358,7 @@ def differing_settings(parting: Parting) -> bool:
     )
 
 
-def differing_state(parting: Parting) -> bool:
+def differing_state(parting: ReplicaDivergence) -> bool:
     """Whether equal parameters and equal gradients became different parameters because the optimizers remember differently."""
     updates = parting.updates.values()
     return (
@@ -367,7 +369,7 @@ def differing_state(parting: Parting) -> bool:
     )
 
 
-def was_converted(parting: Parting, gradients: Gradients) -> bool:
+def was_converted(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     """Whether a wrapped module was moved or cast on any of the ranks before this step."""
     return any(
         int(event["a"]) < parting.step
@@ -377,7 +379,7 @@ def was_converted(parting: Parting, gradients: Gradients) -> bool:
     )
 
 
-def changed_between_steps(parting: Parting, gradients: Gradients) -> tuple[int, ...]:
+def changed_between_steps(parting: ReplicaDivergence, gradients: Gradients) -> tuple[int, ...]:
     """The ranks that find other parameters, or another state, than their own last step has left; () when all do, or nobody can
     tell."""
     if parting.what not in _LEFT or not parting.exact:

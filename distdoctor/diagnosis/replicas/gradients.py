@@ -16,7 +16,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
 
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
@@ -48,8 +48,8 @@ class Update:
     optimizer: int
     agree: tuple[int, ...]
     at_ns: int  # wall clock
-    site: Site
-    loss_site: Site
+    site: SourceLine
+    loss_site: SourceLine
     roots: str
     flags: UpdateFlag
     row: Any = field(repr=False)
@@ -68,7 +68,7 @@ class Update:
 class RankGradients:
     """The stream of one rank."""
 
-    def __init__(self, log: RankLog) -> None:
+    def __init__(self, log: RankTrace) -> None:
         self.rank, self.log = log.rank, log
         self.tensors = {int(row["seq"]): self._tensor(row) for row in log.rows("tensors")}
         self.updates = [self._update(row) for row in log.rows("updates")]
@@ -137,7 +137,7 @@ class RankGradients:
 
 
 @dataclass(frozen=True)
-class Peers:
+class ReplicaGroup:
     """Ranks that should agree on what one optimizer holds, and how we know. `lane` is how their updates name the set."""
 
     ranks: tuple[int, ...]
@@ -152,7 +152,7 @@ class Gradients:
 
     streams: ClassVar[frozenset[str]] = frozenset({"gradients"})
     ranks: Mapping[int, RankGradients]
-    peers: tuple[Peers, ...]
+    peers: tuple[ReplicaGroup, ...]
     recording: Recording
 
     @classmethod
@@ -162,7 +162,7 @@ class Gradients:
             raise NotApplicable("no optimizer step was recorded")
         return cls(ranks, tuple(_peers(ranks, recording)), recording)
 
-    def updates(self, peers: Peers, step: int | None = None) -> dict[int, list[Update]]:
+    def updates(self, peers: ReplicaGroup, step: int | None = None) -> dict[int, list[Update]]:
         """rank -> the updates of these peers, in order; of one step only when asked."""
         return {
             rank: [
@@ -181,7 +181,7 @@ class Gradients:
             yield from one.updates
 
 
-def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[Peers]:
+def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[ReplicaGroup]:
     wrapped = {one.log.text(int(event["text"])) for one in ranks.values() for event in one.events(EventKind.WRAPPED)}
     known: dict[tuple[tuple[int, ...], int], None] = {}
     alone: dict[int, set[int]] = defaultdict(
@@ -198,11 +198,11 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
                     alone[tensor.optimizer].add(one.rank)
     for agree, optimizer in sorted(known):
         by = WRAPPER if ",".join(map(str, agree)) in wrapped else PLACEMENT
-        yield Peers(agree, optimizer, by, agree)
+        yield ReplicaGroup(agree, optimizer, by, agree)
     for optimizer, holders in sorted(alone.items()):
         for members in by_hand(recording) if len(holders) > 1 else ():
             if len(holders & set(members)) > 1:
-                yield Peers(tuple(r for r in members if r in holders), optimizer, BY_HAND, ())
+                yield ReplicaGroup(tuple(r for r in members if r in holders), optimizer, BY_HAND, ())
 
 
 def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT, EventKind, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
@@ -30,7 +30,7 @@ class Unwrapped:
     nbytes: int
     largest: int
     together: str
-    site: Site
+    site: SourceLine
     at_ns: int
 
 
@@ -74,7 +74,7 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
     together = _together(recording)
     if largest * 2 > nbytes or not together:
         return
-    site = next((update.site for update in steps if update.site), Site())
+    site = next((update.site for update in steps if update.site), SourceLine())
     yield Unwrapped(ranks, steps[0].step, len(held), nbytes, largest, together, site, min(u.at_ns for u in steps))
 
 
@@ -89,7 +89,7 @@ def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | Non
     return looks[0], looks[1]
 
 
-def _carried(log: RankLog) -> int:
+def _carried(log: RankTrace) -> int:
     """Bytes of the most that the ranks exchanged in one step while training."""
     calls = log.calls[log.calls["step"] > 0]
     steps, at = np.unique(calls["step"], return_inverse=True)

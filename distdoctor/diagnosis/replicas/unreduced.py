@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, Peers
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, ReplicaGroup
 from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 _UNREDUCED = TensorFlag.FROZEN | TensorFlag.OUTSIDE | TensorFlag.BUFFER
 
 
-def left_out(peers: Peers, step: int, gradients: Gradients) -> tuple[str, ...]:
+def left_out(peers: ReplicaGroup, step: int, gradients: Gradients) -> tuple[str, ...]:
     """The parameters for whose gradients the reducer waits, and which had none on any rank when that step began.
 
     () where the wrapper was told to expect that (find_unused_parameters, static_graph), or where details are no longer kept.

@@ -7,14 +7,14 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from distdoctor.diagnosis.finding import Place
-from distdoctor.diagnosis.replicas.divergence import GRADS, Difference, Parting
+from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, TensorDifference
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 
-def which(parting: Parting) -> str:
+def which(parting: ReplicaDivergence) -> str:
     """`head.weight and 3 more of 62 parameters`, `the parameters`."""
     first = parting.first
     if first is None:
@@ -23,7 +23,7 @@ def which(parting: Parting) -> str:
     return f"{first.name} and {more} more of {parting.compared} parameters" if more else first.name
 
 
-def sides(parting: Parting) -> str:
+def sides(parting: ReplicaDivergence) -> str:
     """`rank 2 against ranks 0-1,3`; of a tie, every side."""
     first, *others = [named(variant) for variant in parting.variants]
     if len(others) > 3:
@@ -31,25 +31,25 @@ def sides(parting: Parting) -> str:
     return f"{' and '.join(others)} against {first}" if not parting.is_tie else " against ".join([first, *others])
 
 
-def tie(parting: Parting) -> str:
+def tie(parting: ReplicaDivergence) -> str:
     """What a tie means for the reader; "" where most ranks agree."""
     if not parting.is_tie:
         return ""
     return "no majority: the recording does not say which of them is right"
 
 
-def places(parting: Parting) -> tuple[Place, ...]:
+def places(parting: ReplicaDivergence) -> tuple[Place, ...]:
     """One row for each version of the bits: the optimizer's step, and the first tensor's norm there."""
     first = parting.first
     rows = []
     for number, ranks in enumerate(parting.variants[:4]):
         update = parting.updates.get(ranks[0])
         words = f"version {chr(65 + number)} of the {'gradients' if parting.what == GRADS else parting.what}"
-        rows.append(Place(update.site if update else Site(), ranks, words + _norm(first, ranks[0], parting)))
+        rows.append(Place(update.site if update else SourceLine(), ranks, words + _norm(first, ranks[0], parting)))
     return tuple(rows)
 
 
-def _norm(first: Difference | None, rank: int, parting: Parting) -> str:
+def _norm(first: TensorDifference | None, rank: int, parting: ReplicaDivergence) -> str:
     if first is None or parting.what != GRADS:
         return ""
     if rank in first.none_on:
@@ -57,7 +57,7 @@ def _norm(first: Difference | None, rank: int, parting: Parting) -> str:
     return f", |{first.name}| = {first.norms[rank]:.6g}" if rank in first.norms else ""
 
 
-def evidence(parting: Parting, **more: object) -> dict[str, object]:
+def evidence(parting: ReplicaDivergence, **more: object) -> dict[str, object]:
     """The numbers behind a parting."""
     found: dict[str, object] = {
         "what": parting.what,
@@ -86,7 +86,7 @@ def by_rank(values: Mapping[int, Any]) -> str:
 
 def event_site(
     gradients: Gradients, kind: EventKind, ranks: tuple[int, ...], *, among: Container[str] | None = None
-) -> Site:
+) -> SourceLine:
     """The line of the first event of this kind on any of the ranks; only of those whose text is `among` some, when given."""
     for rank in ranks:
         if rank in gradients.ranks:
@@ -95,10 +95,10 @@ def event_site(
                 site = log.site(int(event["site"]))
                 if site and (among is None or log.text(int(event["text"])) in among):
                     return site
-    return Site()
+    return SourceLine()
 
 
-def line_with(sources: Mapping[str, str], near: Site, *words: str, within: bool = False) -> Site:
+def line_with(sources: Mapping[str, str], near: SourceLine, *words: str, within: bool = False) -> SourceLine:
     """The line of the user's file nearest to `near` that holds all the words, in the same function first (or only, `within`)."""
     source = sources.get(near.path, "")
     every = [
@@ -109,8 +109,8 @@ def line_with(sources: Mapping[str, str], near: Site, *words: str, within: bool 
     first, last = _function_around(source, near.line)
     found = [number for number in every if first <= number <= last] or ([] if within else every)
     if not found:
-        return Site()
-    return Site(near.path, min(found, key=lambda number: abs(number - near.line)), near.function)
+        return SourceLine()
+    return SourceLine(near.path, min(found, key=lambda number: abs(number - near.line)), near.function)
 
 
 def _function_around(source: str, line: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def _function_around(source: str, line: int) -> tuple[int, int]:
     return max(spans, default=(1, 1 << 30))
 
 
-def text_at(sources: Mapping[str, str], site: Site) -> str:
+def text_at(sources: Mapping[str, str], site: SourceLine) -> str:
     """The line of source at a site, without its indent; "" when it cannot be read."""
     lines = sources.get(site.path, "").splitlines()
     return lines[site.line - 1].strip() if 0 < site.line <= len(lines) else ""

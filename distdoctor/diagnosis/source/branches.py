@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 
-def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> Site:
+def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> SourceLine:
     """The `if`, conditional expression or `match` that uses most of the modules which hold these parameters; the innermost such.
 
     `parameters` are names as in `named_parameters`; the last module's name is looked for (`other` of `other.weight`). An unknown
@@ -28,9 +28,9 @@ def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> Site:
                         length = (node.end_lineno or node.lineno) - node.lineno
                         found.append((-len(used), length, path, node.lineno, function.name))
     if not found:
-        return Site()
+        return SourceLine()
     _, _, path, line, name = min(found)
-    return Site(path, line, name)
+    return SourceLine(path, line, name)
 
 
 def _used(node: ast.AST, wanted: set[str]) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 ADDS, PUTS, CARRIES = "adds to it", "puts into it", "carries it over"
 _PUTTING = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "push", "put"})
@@ -20,7 +20,7 @@ class Keeping:
     Of a tuple, list or dict with one element that may have a graph, the value is that element.
     """
 
-    site: Site
+    site: SourceLine
     how: str
     value: str
     text: str
@@ -35,7 +35,7 @@ def _tree(text: str) -> ast.Module | None:
         return None
 
 
-def keeping_line(sources: Mapping[str, str], site: Site, label: str) -> Keeping | None:
+def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Keeping | None:
     """The first statement that keeps something in `label`, in the function of `site` or else anywhere in its file.
 
     None when the source is not there or shows no such statement.
@@ -52,7 +52,7 @@ def keeping_line(sources: Mapping[str, str], site: Site, label: str) -> Keeping 
             if found is not None:
                 how, value = found[0], _with_graph(found[1])
                 line = text.splitlines()[node.lineno - 1]
-                place = Site(site.path, node.lineno, function or site.function)
+                place = SourceLine(site.path, node.lineno, function or site.function)
                 written = ast.get_source_segment(text, value) or ast.unparse(value)
                 at = (
                     len(line.encode()[: value.col_offset].decode(errors="ignore"))
@@ -63,7 +63,7 @@ def keeping_line(sources: Mapping[str, str], site: Site, label: str) -> Keeping 
     return None
 
 
-def _functions(tree: ast.Module, site: Site) -> Sequence[ast.AST]:
+def _functions(tree: ast.Module, site: SourceLine) -> Sequence[ast.AST]:
     """The function that the site stands in, the innermost that has its name."""
     found = [
         node

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank, parsed, path_to
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 Loop = ast.For | ast.AsyncFor | ast.While
 Leaving = tuple[type[ast.stmt], ...]
@@ -29,7 +29,7 @@ _DEPTH = 3  # functions between the loop and the call
 class LoopExit:
     """One condition that ends a loop early, or a turn of it (`skips`): its line, and its test as it stands in the source."""
 
-    site: Site
+    site: SourceLine
     test: str
     skips: bool = False
 
@@ -50,7 +50,7 @@ class LoopExit:
         return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and all {what} together"
 
 
-def exits_around(source: str, site: Site) -> tuple[LoopExit, ...]:
+def exits_around(source: str, site: SourceLine) -> tuple[LoopExit, ...]:
     """How the loops around a line end a turn or end early, the innermost first, up to the function that the line stands in."""
     tree = parsed(source)
     found: list[LoopExit] = []
@@ -62,7 +62,7 @@ def exits_around(source: str, site: Site) -> tuple[LoopExit, ...]:
     return tuple(found)
 
 
-def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None) -> LoopExit | None:
+def left_by(sources: Mapping[str, str], inside: SourceLine, after: SourceLine | None = None) -> LoopExit | None:
     """The one condition by which a rank can have left a loop in which the others go on to `inside`.
 
     None when none or several fit. The loop holds the line `inside`, or a call that leads there by functions of the same file.
@@ -80,7 +80,7 @@ def left_by(sources: Mapping[str, str], inside: Site, after: Site | None = None)
     return found[0] if len(found) == 1 else None
 
 
-def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
+def skipped_by(sources: Mapping[str, str], inside: SourceLine) -> LoopExit | None:
     """The one condition by which a rank can have skipped the rest of a turn of a loop, and with it `inside`; None as above."""
     found = [
         one
@@ -91,7 +91,7 @@ def skipped_by(sources: Mapping[str, str], inside: Site) -> LoopExit | None:
     return found[0] if len(found) == 1 else None
 
 
-def _loops_around(sources: Mapping[str, str], inside: Site) -> Iterator[tuple[ast.Module, Loop, Site, int]]:
+def _loops_around(sources: Mapping[str, str], inside: SourceLine) -> Iterator[tuple[ast.Module, Loop, SourceLine, int]]:
     """The loops that lead to a line: tree, loop, the file as a place, and the last line in the loop that leads there."""
     for path, source in sources.items():
         tree = parsed(source)
@@ -103,19 +103,19 @@ def _loops_around(sources: Mapping[str, str], inside: Site) -> Iterator[tuple[as
             if path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0):
                 lines.append(inside.line)
             if lines:
-                yield tree, loop, Site(path, 0, inside.function), max(lines)
+                yield tree, loop, SourceLine(path, 0, inside.function), max(lines)
 
 
-def _is_behind(tree: ast.Module, loop: Loop, line: Site) -> bool:
+def _is_behind(tree: ast.Module, loop: Loop, line: SourceLine) -> bool:
     """Whether a line comes after a loop, in the same function."""
     return (loop.end_lineno or 0) < line.line and _function_of(tree, loop.lineno) is _function_of(tree, line.line)
 
 
-def _exits(loop: Loop, site: Site, leaving: Leaving) -> Iterator[LoopExit]:
+def _exits(loop: Loop, site: SourceLine, leaving: Leaving) -> Iterator[LoopExit]:
     for condition in _conditions(loop.body, leaving):
         if _may_differ(condition.test):
             skips = isinstance(condition.body[-1], ast.Continue)
-            yield LoopExit(Site(site.path, condition.lineno, site.function), ast.unparse(condition.test), skips)
+            yield LoopExit(SourceLine(site.path, condition.lineno, site.function), ast.unparse(condition.test), skips)
 
 
 def _may_differ(test: ast.expr) -> bool:
@@ -150,7 +150,7 @@ def _ends_the_process(statement: ast.Expr) -> bool:
     return isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) in _LEAVING_CALLS
 
 
-def _names_that_lead_to(tree: ast.Module, inside: Site) -> frozenset[str]:
+def _names_that_lead_to(tree: ast.Module, inside: SourceLine) -> frozenset[str]:
     """The function of a line, and those of this file that call it, directly or through one another."""
     names = {inside.function} - {"<module>", ""} - _UNTRACEABLE
     for _ in range(_DEPTH if names else 0):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 
 @lru_cache(maxsize=64)
@@ -27,7 +27,7 @@ class SetEpochCall:
     line: str
 
 
-def set_epoch_call(sources: Mapping[str, str], site: Site) -> SetEpochCall | None:
+def set_epoch_call(sources: Mapping[str, str], site: SourceLine) -> SetEpochCall | None:
     """The call on this line, None when the source is not there."""
     text = sources.get(site.path, "")
     for node in ast.walk(_tree(text) or ast.Module([], [])):
@@ -40,7 +40,7 @@ def set_epoch_call(sources: Mapping[str, str], site: Site) -> SetEpochCall | Non
     return None
 
 
-def epoch_variable(sources: Mapping[str, str], site: Site) -> str:
+def epoch_variable(sources: Mapping[str, str], site: SourceLine) -> str:
     """The counter of the loop around this line (`for epoch in range(...)`), "" when the source shows none."""
     around = [loop for loop in _loops(sources.get(site.path, "")) if loop.lineno < site.line <= (loop.end_lineno or 0)]
     for loop in sorted(around, key=lambda loop: -loop.lineno):
@@ -52,7 +52,7 @@ def epoch_variable(sources: Mapping[str, str], site: Site) -> str:
     return ""
 
 
-def sampler_name(sources: Mapping[str, str], made: Site) -> str:
+def sampler_name(sources: Mapping[str, str], made: SourceLine) -> str:
     """How the source calls the sampler of the loader made on this line, "" when it does not say."""
     for node in ast.walk(_tree(sources.get(made.path, "")) or ast.Module([], [])):
         if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
@@ -62,7 +62,7 @@ def sampler_name(sources: Mapping[str, str], made: Site) -> str:
     return ""
 
 
-def dataset_name(sources: Mapping[str, str], made: Site) -> str:
+def dataset_name(sources: Mapping[str, str], made: SourceLine) -> str:
     """How the source calls the data of the loader made on this line, "" when it does not say."""
     for node in ast.walk(_tree(sources.get(made.path, "")) or ast.Module([], [])):
         if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
@@ -80,7 +80,7 @@ def line_at(text: str, number: int) -> str:
     return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
-def inserted_before(sources: Mapping[str, str], site: Site, statement: str) -> str:
+def inserted_before(sources: Mapping[str, str], site: SourceLine, statement: str) -> str:
     """A diff that puts a statement above a `for`, at its depth; the statement alone where the source shows no `for`."""
     line = line_at(sources.get(site.path, ""), site.line)
     if not line.lstrip().startswith("for "):
@@ -89,7 +89,7 @@ def inserted_before(sources: Mapping[str, str], site: Site, statement: str) -> s
     return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n+{depth}{statement}\n {line}"
 
 
-def replaced(site: Site, line: str, new: str) -> str:
+def replaced(site: SourceLine, line: str, new: str) -> str:
     """A diff of one line."""
     return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{new}"
 

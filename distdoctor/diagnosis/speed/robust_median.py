@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Middle:
+class RobustMedian:
     """Median and median absolute deviation, in the unit of what was measured; `count` 0: nothing was."""
 
     value: float = 0.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.diagnosis.speed.robust_median import Middle
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
+from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.layout import CallFlag, Op
 
 BASELINE = "single"
@@ -24,7 +24,7 @@ _UNBLOCKING = int(CallFlag.ASYNC | CallFlag.NATIVE)
 
 
 @dataclass(frozen=True)
-class Row:
+class StrategyRow:
     """One strategy. `failed` says why there are no numbers. Sizes are bytes, times seconds; what could not be measured is None.
 
     `step` is the slowest rank's; `peaks` are by rank, `grown` what of them the training itself took; `sent` is the payload of one
@@ -39,7 +39,7 @@ class Row:
     device: str = "cpu"
     threads: int = 1
     samples_per_second: float = 0.0
-    step: Middle = Middle()  # noqa: RUF009 - a frozen value
+    step: RobustMedian = RobustMedian()  # noqa: RUF009 - a frozen value
     peaks: tuple[int, ...] = ()
     grown: tuple[int, ...] = ()
     sent: int = 0
@@ -63,29 +63,29 @@ class Row:
 class Table:
     """All strategies in the order asked for. `steps` were trained by each, `batch_size` samples in each step, over all ranks."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[StrategyRow, ...]
     steps: int
     batch_size: int
     model: str
     data: str
 
     @property
-    def baseline(self) -> Row | None:
+    def baseline(self) -> StrategyRow | None:
         return next((row for row in self.rows if row.strategy == BASELINE and not row.failed), None)
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> StrategyRow | None:
         """The fastest that trains as `single` does."""
         return max((row for row in self.rows if row.agrees), key=lambda row: row.samples_per_second, default=None)
 
     @property
-    def as_fast(self) -> tuple[Row, ...]:
+    def as_fast(self) -> tuple[StrategyRow, ...]:
         """Those that train as `single` does and cannot be told from the fastest by so few and so scattered steps."""
         best = self.best
         return tuple(row for row in self.rows if best is not None and row.agrees and not is_slower(row, best))
 
 
-def is_slower(row: Row, other: Row) -> bool:
+def is_slower(row: StrategyRow, other: StrategyRow) -> bool:
     """Whether the steps of `row` take longer by more than three standard errors of the two medians."""
     return row.step.value - other.step.value > 3 * math.hypot(row.step.error, other.step.error)
 
@@ -99,15 +99,16 @@ def row_of(
     measured: Mapping[int, Mapping[str, Any]],
     results: Mapping[int, Mapping[str, Any]],
     baseline: Sequence[float] | None,
-) -> Row:
+) -> StrategyRow:
     """The row of a strategy that has trained. `measured` and `results`: what each rank wrote; `baseline`: losses of `single`."""
     steps = {
-        rank: Middle.of(found["step_seconds"][WARM_UP:] or found["step_seconds"]) for rank, found in measured.items()
+        rank: RobustMedian.of(found["step_seconds"][WARM_UP:] or found["step_seconds"])
+        for rank, found in measured.items()
     }
     slowest = max(steps.values(), key=lambda step: step.value)
     busy = sorted(rank for rank in measured if measured[rank]["step_seconds"])
     losses = losses_of(results)
-    return Row(
+    return StrategyRow(
         strategy=strategy,
         ranks=ranks,
         precision=precision,
@@ -141,7 +142,7 @@ def apart(losses: Sequence[float], baseline: Sequence[float]) -> float | None:
     return max(abs(one - other) / max(abs(other), 1e-12) for one, other in pairs)
 
 
-def bytes_sent(log: RankLog) -> int:
+def bytes_sent(log: RankTrace) -> int:
     """Payload that a rank hands to collectives and sends in a step: the median over the steps after the first ones."""
     calls = log.calls[~np.isin(log.calls["op"], _RECEIVES)]
     if not len(calls) or not len(log.steps):
@@ -154,7 +155,7 @@ def bytes_sent(log: RankLog) -> int:
 
 
 def waiting_share(
-    recording: Recording, measured: Mapping[int, Mapping[str, Any]], steps: Mapping[int, Middle]
+    recording: Recording, measured: Mapping[int, Mapping[str, Any]], steps: Mapping[int, RobustMedian]
 ) -> float | None:
     """Share of a step (0-1, mean over ranks) in which a rank does nothing but wait for communication.
 
@@ -168,11 +169,11 @@ def waiting_share(
             return None
         waits = _tails(log) + log.rows("times")["waited_ns"][WARM_UP:].astype(float) + _blocked(log)
         if len(waits):
-            shares.append(min(1.0, Middle.of(waits).value / 1e9 / steps[rank].value))
+            shares.append(min(1.0, RobustMedian.of(waits).value / 1e9 / steps[rank].value))
     return float(np.mean(shares)) if shares else None
 
 
-def _waits_unseen(log: RankLog) -> bool:
+def _waits_unseen(log: RankTrace) -> bool:
     """Whether reductions went through functional collectives (torch.distributed._functional_collectives): torch waits for them
     inside C++, and nobody asks their handles."""
     calls = log.calls
@@ -180,7 +181,7 @@ def _waits_unseen(log: RankLog) -> bool:
     return bool((functional & (calls["op"] == Op.ALL_REDUCE)).sum() > len(log.steps))
 
 
-def _blocked(log: RankLog) -> Any:
+def _blocked(log: RankTrace) -> Any:
     """What each step spent in calls that block, nanoseconds by step."""
     calls, rows = log.calls, log.rows("times")
     mine = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0)]
@@ -190,7 +191,7 @@ def _blocked(log: RankLog) -> Any:
     return sums[rows["step"][WARM_UP:].astype(np.int64)]
 
 
-def _tails(log: RankLog) -> Any:
+def _tails(log: RankTrace) -> Any:
     """What each backward pass lasted after the last call that C++ issued in it, nanoseconds by step; 0 without such a call."""
     calls, rows = log.calls, log.rows("times")
     native = calls["entered_ns"][(calls["flags"] & CallFlag.NATIVE) != 0].astype(np.int64)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
-from distdoctor.diagnosis.speed.robust_median import Middle
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag, Op
 
 MILLISECOND = 1e6
@@ -56,7 +56,7 @@ class RankTimes:
     """The regular steps of one rank, by rising number: arrays [steps], nanoseconds. `began` is when the step before was over."""
 
     rank: int
-    log: RankLog
+    log: RankTrace
     steps: NDArray[np.int64]
     began: Floats
     ended: Floats
@@ -82,12 +82,12 @@ class RankTimes:
         return int(self.log.passes["workers"][-1]) if len(self.log.passes) else 0
 
     @cached_property
-    def step(self) -> Middle:
-        return Middle.of(self.walls)
+    def step(self) -> RobustMedian:
+        return RobustMedian.of(self.walls)
 
     @cached_property
-    def data(self) -> Middle:
-        return Middle.of(self.of("data_ns"))
+    def data(self) -> RobustMedian:
+        return RobustMedian.of(self.of("data_ns"))
 
     @cached_property
     def native(self) -> dict[int, tuple[float, float]]:
@@ -182,7 +182,7 @@ class Arrivals:
         late: Floats = ordered[-1] - np.median(ordered[:-1], axis=0)
         return late
 
-    def site(self, rank: int, meeting: int) -> Site:
+    def site(self, rank: int, meeting: int) -> SourceLine:
         log = self.group.tracks[rank].timeline.log
         return log.site(self.rows[self.ranks.index(rank)]["site"][meeting])
 
@@ -217,9 +217,9 @@ class Late:
     """What the others lose because of one rank: per step in nanoseconds, and the share of steps in which it came last (0-1)."""
 
     rank: int
-    step: Middle
+    step: RobustMedian
     share: float
-    site: Site
+    site: SourceLine
     total_ns: float
 
 
@@ -252,11 +252,11 @@ class Timing:
         """How many regular steps every rank has made."""
         return min(len(times.steps) for times in self.ranks.values())
 
-    def is_worth(self, per_step: Middle, share: float) -> bool:
+    def is_worth(self, per_step: RobustMedian, share: float) -> bool:
         """Whether so many nanoseconds of each step are worth a word: that share of a step, no scatter, and not a trifle."""
         return per_step.stands_out and self.is_much(per_step, share)
 
-    def is_much(self, per_step: Middle, share: float) -> bool:
+    def is_much(self, per_step: RobustMedian, share: float) -> bool:
         """Whether the median is that share of a step and no trifle, however it scatters."""
         return (
             per_step.count >= FEWEST
@@ -288,9 +288,11 @@ class Timing:
                 share = float(np.mean((worst == place) & (mine > 0)))
                 meetings = np.flatnonzero(arrivals.last == place)
                 site = (
-                    arrivals.site(rank, int(meetings[np.argmax(arrivals.late[meetings])])) if len(meetings) else Site()
+                    arrivals.site(rank, int(meetings[np.argmax(arrivals.late[meetings])]))
+                    if len(meetings)
+                    else SourceLine()
                 )
-                found.append(Late(rank, Middle.of(mine), share, site, float(mine.sum())))
+                found.append(Late(rank, RobustMedian.of(mine), share, site, float(mine.sum())))
         best: dict[int, Late] = {}
         for one in sorted(found, key=lambda late: -late.step.value):
             best.setdefault(one.rank, one)
@@ -301,24 +303,26 @@ class Timing:
         others = [times.parts() for other, times in self.ranks.items() if other != rank]
         found = ("", 0.0)
         for words, mine in self.ranks[rank].parts().items():
-            theirs = [Middle.of(parts[words]).value for parts in others]
-            more = Middle.of(mine).value - float(np.median(theirs)) if theirs else 0.0
+            theirs = [RobustMedian.of(parts[words]).value for parts in others]
+            more = RobustMedian.of(mine).value - float(np.median(theirs)) if theirs else 0.0
             if more > found[1]:
                 found = (words, more)
         return found
 
-    def loop_site(self, rank: int) -> Site:
+    def loop_site(self, rank: int) -> SourceLine:
         """The line of the loop over the loader that trains."""
         log = self.ranks[rank].log
-        return next((log.site(row["loop_site"]) for row in log.passes[::-1] if log.site(row["loop_site"])), Site())
+        return next(
+            (log.site(row["loop_site"]) for row in log.passes[::-1] if log.site(row["loop_site"])), SourceLine()
+        )
 
-    def step_site(self, rank: int) -> Site:
+    def step_site(self, rank: int) -> SourceLine:
         """The line of the optimizer's step."""
         log = self.ranks[rank].log
-        return log.site(log.steps["site"][-1]) if len(log.steps) else Site()
+        return log.site(log.steps["site"][-1]) if len(log.steps) else SourceLine()
 
 
-def rank_times(log: RankLog) -> RankTimes | None:
+def rank_times(log: RankTrace) -> RankTimes | None:
     """The regular steps of a rank: without the first ones, and without those whose predecessor is not known. None: too few."""
     rows = log.rows("times")
     if len(rows) < 2:
@@ -367,7 +371,7 @@ def _numbered(track: Track, numbers: Any) -> Any:
     return rows[np.isin(rows["number"], numbers)]
 
 
-def uses_devices(log: RankLog) -> bool:
+def uses_devices(log: RankTrace) -> bool:
     """Whether the rank trains on a device, as far as its backends tell, or without any group the devices that it sees."""
     backends = {log.text(int(row["backend"])) for row in log.groups}
     if not backends:

@@ -84,7 +84,7 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
         if group is None:
             return
         if not group.ranks:
-            group.resolve(stream.tape)
+            group.resolve(stream.trace)
         caller = Caller(sys._getframe(3))
         root = _argument(arguments, signature.root, -1)
         if 0 <= root < len(group.ranks):

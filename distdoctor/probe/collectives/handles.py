@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import CALL, CallFlag
 
 # Methods of a process group through which torch's own Python functions issue an operation and get the handle back. No `send`: its
@@ -67,8 +67,8 @@ def _mentions_handles(path: str) -> bool:
 class Handles:
     """The handles that are on their way: who is asked for is waited for, who dies unasked is dropped."""
 
-    def __init__(self, rank: Rank, tape: Tape) -> None:
-        self.rank, self.tape = rank, tape
+    def __init__(self, rank: Rank, trace: TraceWriter) -> None:
+        self.rank, self.trace = rank, trace
         self._open: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._laid = False
         self._looks = 0
@@ -112,7 +112,7 @@ class Handles:
                 return
             del self._open[key]
             if not self.rank.silent:
-                self.tape.calls.mark(call, _FLAGS, _DROPPED)
+                self.trace.calls.mark(call, _FLAGS, _DROPPED)
 
         self._open[key] = weakref.ref(work, died), call
 
@@ -120,13 +120,13 @@ class Handles:
         """Somebody has waited for the handle, or looked whether it is done."""
         known = self._open.pop(id(work), None)
         if known is not None:
-            self.tape.calls.patch(known[1], _WAITED, time.monotonic_ns())
+            self.trace.calls.patch(known[1], _WAITED, time.monotonic_ns())
 
     def end(self) -> None:
         """The interpreter goes down: nobody will wait for what is still open."""
         while self._open:
             _, (_, call) = self._open.popitem()
-            self.tape.calls.mark(call, _FLAGS, _DROPPED)
+            self.trace.calls.mark(call, _FLAGS, _DROPPED)
 
     def wrap_issue(self, original: Any) -> Any:
         """A process group's method that hands its handle to `follow` when the user's line is going to get it."""

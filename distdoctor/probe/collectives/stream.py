@@ -21,7 +21,7 @@ import torch.distributed
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
     CALL,
     DTYPES,
@@ -116,38 +116,41 @@ MEMBERS = {
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 _TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
-_THROUGH = ("c10d_logger.py", f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py")  # what only hands on between the two
+_THROUGH = (
+    "c10d_logger.py",
+    f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
+)  # what only hands on between the two
 _FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
 
 
-class Group:
+class ProbedGroup:
     """One process group of this rank: its counters and running digests. `ranks` are global; empty until they are known."""
 
-    def __init__(self, tape: Tape, name: str, ranks: tuple[int, ...], backend: str) -> None:
+    def __init__(self, trace: TraceWriter, name: str, ranks: tuple[int, ...], backend: str) -> None:
         self.name, self.ranks = name, ranks
-        self.key = tape.texts.id(name)
-        self.members = tape.texts.id(ranks_text(ranks))
-        self.backend = tape.texts.id(backend)
-        self.site = tape.texts.id(sites.user_site())
+        self.key = trace.texts.id(name)
+        self.members = trace.texts.id(ranks_text(ranks))
+        self.backend = trace.texts.id(backend)
+        self.site = trace.texts.id(sites.user_site())
         self.count = 0
         self.prefix = 0
         self.site_prefix = 0
         self.pairs: dict[tuple[int, bool], int] = {}
-        self.seq = tape.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+        self.seq = trace.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, self.site)
 
-    def store(self, tape: Tape, now: int) -> None:
-        """Bring the counters on the tape up to date."""
-        tape.groups.overwrite(self.seq, self.count, self.prefix, self.site_prefix, now)
+    def store(self, trace: TraceWriter, now: int) -> None:
+        """Bring the counters on the trace up to date."""
+        trace.groups.overwrite(self.seq, self.count, self.prefix, self.site_prefix, now)
 
-    def resolve(self, tape: Tape) -> None:
+    def resolve(self, trace: TraceWriter) -> None:
         """Find out who belongs to the group, once torch has written it down."""
         from torch.distributed import distributed_c10d as c10d
 
         for pg, name in c10d._world.pg_names.items():
             if name == self.name:
                 self.ranks = tuple(c10d._world.pg_group_ranks.get(pg, ())) or tuple(range(pg.size()))
-        self.members = tape.texts.id(ranks_text(self.ranks))
-        tape.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+        self.members = trace.texts.id(ranks_text(self.ranks))
+        trace.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, self.site)
 
     def next_number(self, op: int, peer: int) -> int:
         """The sequence number of this call: per group, for point to point per (peer, direction)."""
@@ -239,17 +242,17 @@ def shape_text(tensors: list[torch.Tensor]) -> str:
 class CollectivesStream:
     """Writes one record per operation. Every method that torch calls is guarded: it neither raises nor blocks."""
 
-    def __init__(self, rank: Rank, tape: Tape) -> None:
-        self.rank, self.tape = rank, tape
-        self.groups: dict[str, Group] = {}
+    def __init__(self, rank: Rank, trace: TraceWriter) -> None:
+        self.rank, self.trace = rank, trace
+        self.groups: dict[str, ProbedGroup] = {}
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._sites: dict[tuple[str, int, str], tuple[int, int]] = {}
-        self.handles = Handles(rank, tape)
+        self.handles = Handles(rank, trace)
 
     def note(
         self,
-        group: Group,
+        group: ProbedGroup,
         op: int,
         tensors: list[torch.Tensor],
         root: int,
@@ -261,7 +264,7 @@ class CollectivesStream:
 
         `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
         """
-        tape = self.tape
+        trace = self.trace
         flags = caller.flags | ASYNC if is_async else caller.flags
         if tensors and tensors[0].is_cuda:
             flags |= ON_DEVICE
@@ -284,10 +287,10 @@ class CollectivesStream:
         else:
             group.prefix = extend(group.prefix, signature)
             group.site_prefix = extend(group.site_prefix, word)
-            group.store(tape, now)
+            group.store(trace, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
         returned, here = now if flags & COMES_BACK else 0, self.rank.here
-        seq: int = tape.calls.write(
+        seq: int = trace.calls.write(
             now, returned, 0, number, nbytes, signature, group.prefix, group.site_prefix,
             self.rank.step, group.key, shape, site, root, tag, op, flags, reduce_op, dtype, here.thread,
         )  # fmt: skip
@@ -301,7 +304,7 @@ class CollectivesStream:
         shape = shape_text(tensors)
         dtype = DTYPE_NUMBER.get(tensors[0].dtype, 0) if tensors else 0
         signature = signature_of(Op(op), dtype, shape, reduce_op, root, flags)
-        kind = (signature, self.tape.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
+        kind = (signature, self.trace.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
         if len(self._kinds) < 10_000:  # a program whose sizes never repeat must not fill the rank's memory
             self._kinds[key] = kind
         return kind
@@ -315,14 +318,14 @@ class CollectivesStream:
         known = self._sites.get(key)
         if known is None:
             text = sites.site_of(frame)
-            known = self.tape.texts.id(text), digest_of(text)
+            known = self.trace.texts.id(text), digest_of(text)
             if len(self._sites) < 10_000:
                 self._sites[key] = known
         return known
 
     def attach(self, pg: Any, name: str, ranks: tuple[int, ...], backend: str) -> None:
         """Listen to one process group through its hooks (torch >= 2.14)."""
-        group = self.groups[name] = Group(self.tape, name, ranks, backend)
+        group = self.groups[name] = ProbedGroup(self.trace, name, ranks, backend)
         if not HAS_HOOKS:
             return  # the dispatcher tells instead
         rank, note = self.rank, self.note
@@ -337,7 +340,7 @@ class CollectivesStream:
                 caller = Caller(sys._getframe(1))
                 root = args.root
                 if not group.ranks:
-                    group.resolve(self.tape)
+                    group.resolve(self.trace)
                 if root >= 0:
                     root = group.ranks[root]
                 elif op == RECV:
@@ -389,9 +392,9 @@ class CollectivesStream:
 
     def came_back(self, call: int, flags: int = 0) -> None:
         """The synchronous call of this number is over; FAILED: left by an exception."""
-        self.tape.calls.patch(call, _RETURNED, time.monotonic_ns())
+        self.trace.calls.patch(call, _RETURNED, time.monotonic_ns())
         if flags:
-            self.tape.calls.mark(call, _FLAGS, flags)
+            self.trace.calls.mark(call, _FLAGS, flags)
 
     def wrap_monitored_barrier(self, original: Any) -> Any:
         """The one collective that hooks do not see: it is made of sends and receives inside C++."""
@@ -425,12 +428,12 @@ class CollectivesStream:
         return monitored_barrier
 
 
-def install(rank: Rank, tape: Tape) -> None:
+def install(rank: Rank, trace: TraceWriter) -> None:
     """Listen to every group that this process makes from now on."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    stream = CollectivesStream(rank, tape)
+    stream = CollectivesStream(rank, trace)
     making: list[tuple[int, ...]] = []  # members of the groups under construction, innermost last
 
     @rank.guarded
@@ -438,7 +441,7 @@ def install(rank: Rank, tape: Tape) -> None:
         name = c10d._world.pg_names.get(pg, "")
         stream.attach(pg, name, ranks, backend)
         stream.handles.lay_where_likely()
-        tape.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name)
+        trace.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name)
 
     def helping(original: Any) -> Any:
         def _new_process_group_helper(size: int, group_rank: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:

@@ -48,9 +48,9 @@ class Backwards:
         if what in self._told:
             return
         self._told.add(what)
-        tape = self.stream.tape
-        site = tape.texts.id(sites.user_site())
-        tape.event(EventKind.NON_FINITE, what, more=name, a=self.stream.step + 1, b=self.count, site=site)
+        trace = self.stream.trace
+        site = trace.texts.id(sites.user_site())
+        trace.event(EventKind.NON_FINITE, what, more=name, a=self.stream.step + 1, b=self.count, site=site)
 
     def mean_loss(self) -> float:
         """The mean of the losses since it was asked last, NaN when none could be read without waiting for a device."""
@@ -83,7 +83,7 @@ class Backwards:
                 if suspect is not None:
                     self.tell_non_finite(*suspect)
         if self.count <= FIRST or self.count % FIRST == 0:
-            texts = self.stream.tape.texts
+            texts = self.stream.trace.texts
             self.site = texts.id(sites.user_site())
             self.roots = texts.id("pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root))
 

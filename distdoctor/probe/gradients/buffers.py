@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distdoctor.probe.collectives.stream import DTYPE_NUMBER
 from distdoctor.probe.gradients.digests import Digests, Reading
-from distdoctor.probe.gradients.module_trees import Held, buffers_of
+from distdoctor.probe.gradients.module_trees import HeldParameter, buffers_of
 from distdoctor.probe.gradients.sampled_step import finished_all, kinds_of
 from distdoctor.recording.trace.layout import TensorFlag
 
@@ -45,11 +45,11 @@ class Buffers:
     def write(self, step: int, started: tuple[Reading, list[int], list[int]]) -> None:
         """One row for each, once everything is ready."""
         reading, seqs, kinds = started
-        write = self.stream.tape.rings["digests"].write
+        write = self.stream.trace.rings["digests"].write
         for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
             write(0, 0, value, 0, 0, 0, 0, step, seq, 0.0, 0)
 
-    def _seq(self, root: nn.Module, held: Held, buffer: Tensor) -> int:
+    def _seq(self, root: nn.Module, held: HeldParameter, buffer: Tensor) -> int:
         known = self._seqs.get(held.name)
         if known is not None:
             return known
@@ -57,9 +57,9 @@ class Buffers:
         flags = TensorFlag.BUFFER
         flags |= TensorFlag.NORMALISATION if held.normalisation else 0
         flags |= TensorFlag.LATER if later else 0
-        tape = self.stream.tape
-        ids = [tape.texts.id(text) for text in (held.name, str(list(buffer.shape)), agree, agree, held.owner)]
-        seq: int = tape.rings["tensors"].write(
+        trace = self.stream.trace
+        ids = [trace.texts.id(text) for text in (held.name, str(list(buffer.shape)), agree, agree, held.owner)]
+        seq: int = trace.rings["tensors"].write(
             buffer.numel(), *ids, self.number, 0, DTYPE_NUMBER.get(buffer.dtype, 0), int(flags), len(self._seqs)
         )
         self._seqs[held.name] = seq

@@ -99,7 +99,7 @@ class Gathers:
             return
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         own = torch.distributed.get_rank(group)
-        site = self.stream.tape.texts.id(sites.user_site())
+        site = self.stream.trace.texts.id(sites.user_site())
         parts = [(one.nbytes, _checksum(one.data_ptr(), one.nbytes)) for one in outputs]
         self._pending.append(Gather(op, site, weakref.ref(given), parts, own))
 
@@ -129,7 +129,7 @@ class Gathers:
         start = given.grad_fn if given is not None else None
         reached = given is None or start is None or any(node is start for node in nodes)
         self._told.add(one.site)
-        self.stream.tape.event(
+        self.stream.trace.event(
             EventKind.DETACHED_GATHER,
             one.op,
             more="reached" if reached else "cut",

@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe.collectives.stream import DTYPE_NUMBER
 from distdoctor.probe.gradients.digests import local
-from distdoctor.probe.gradients.module_trees import Held
+from distdoctor.probe.gradients.module_trees import HeldParameter
 from distdoctor.recording.trace.layout import TensorFlag
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One parameter on the tape: the number of its record and the text ids of the ranks that should agree on it."""
+    """One parameter on the trace: the number of its record and the text ids of the ranks that should agree on it."""
 
     seq: int
     agree: int
@@ -47,7 +47,7 @@ def take_inventory(
     places = ((at, index) for at, group in enumerate(optimizer.param_groups) for index in range(len(group["params"])))
     entries = []
     for index, (parameter, (group, within)) in enumerate(zip(parameters, places, strict=False)):
-        held = names.get(id(parameter), Held(f"optimizer {number} group {group} parameter {within}", ""))
+        held = names.get(id(parameter), HeldParameter(f"optimizer {number} group {group} parameter {within}", ""))
         entries.append(_write(stream, number, index, group, parameter, held, wrapped))
     lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
     return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes))
@@ -59,19 +59,19 @@ def _write(
     index: int,
     group: int,
     parameter: Tensor,
-    held: Held,
+    held: HeldParameter,
     wrapped: dict[int, tuple[str, bool]],
 ) -> Entry:
-    tape, agreement = stream.tape, stream.wrappers.agreement
+    trace, agreement = stream.trace, stream.wrappers.agreement
     ranks, reduced = wrapped.get(id(parameter), ("", True))
     agree = ranks or agreement.of_placement(parameter)
     grad_agree = ranks or (agreement.of_placement(parameter.grad) if parameter.grad is not None else agree)
     flags = 0 if parameter.requires_grad else TensorFlag.FROZEN
     flags |= TensorFlag.OUTSIDE if not reduced and parameter.requires_grad else 0
     flags |= TensorFlag.SHARDED if _is_part(parameter) else 0
-    ids = [tape.texts.id(text) for text in (held.name, str(list(parameter.shape)), agree, grad_agree, held.owner)]
+    ids = [trace.texts.id(text) for text in (held.name, str(list(parameter.shape)), agree, grad_agree, held.owner)]
     inner = local(parameter)
-    seq = tape.rings["tensors"].write(
+    seq = trace.rings["tensors"].write(
         inner.numel(), *ids, number, min(group, 0xFFFF), DTYPE_NUMBER.get(inner.dtype, 0), flags, index
     )
     return Entry(seq, ids[2], ids[3])

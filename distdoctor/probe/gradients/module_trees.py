@@ -17,7 +17,7 @@ _WRAPPING = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 _NORMALISATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-class Held(NamedTuple):
+class HeldParameter(NamedTuple):
     """Who holds a parameter or buffer: its name, and the class of the module that it belongs to."""
 
     name: str
@@ -61,7 +61,7 @@ class ModuleTrees:
         found = [module for module in known if id(module) not in inner]
         return [module for module in found if not isinstance(module, nn.parallel.DistributedDataParallel)]
 
-    def names(self, wanted: Iterable[Tensor]) -> dict[int, Held]:
+    def names(self, wanted: Iterable[Tensor]) -> dict[int, HeldParameter]:
         """Who holds each of these parameters, by `id`. Those that no module holds are left out."""
         ids = {id(parameter) for parameter in wanted}
         found = self._search(self.roots(), ids)
@@ -74,12 +74,12 @@ class ModuleTrees:
         return found
 
     @staticmethod
-    def _search(roots: Iterable[nn.Module], ids: set[int]) -> dict[int, Held]:
-        found: dict[int, Held] = {}
+    def _search(roots: Iterable[nn.Module], ids: set[int]) -> dict[int, HeldParameter]:
+        found: dict[int, HeldParameter] = {}
         for root in roots:
             for name, owner, parameter in _tensors_of(root, "_parameters"):
                 if id(parameter) in ids and id(parameter) not in found:
-                    found[id(parameter)] = Held(name, type(owner).__name__)
+                    found[id(parameter)] = HeldParameter(name, type(owner).__name__)
         return found
 
     def of(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
@@ -88,16 +88,16 @@ class ModuleTrees:
         return [root for root in self.roots() if any(id(p) in ids for _, _, p in _tensors_of(root, "_parameters"))]
 
 
-def parameters_of(root: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+def parameters_of(root: nn.Module) -> Iterator[tuple[HeldParameter, Tensor]]:
     """Every parameter of a module tree, once."""
     for name, owner, parameter in _tensors_of(root, "_parameters"):
-        yield Held(name, type(owner).__name__), parameter
+        yield HeldParameter(name, type(owner).__name__), parameter
 
 
-def buffers_of(root: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+def buffers_of(root: nn.Module) -> Iterator[tuple[HeldParameter, Tensor]]:
     """Every buffer of a module tree, once."""
     for name, owner, buffer in _tensors_of(root, "_buffers"):
-        yield Held(name, type(owner).__name__, isinstance(owner, _NORMALISATIONS)), buffer
+        yield HeldParameter(name, type(owner).__name__, isinstance(owner, _NORMALISATIONS)), buffer
 
 
 def _tensors_of(root: nn.Module, where: str) -> Iterator[tuple[str, nn.Module, Tensor]]:

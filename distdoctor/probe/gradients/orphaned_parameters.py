@@ -32,7 +32,7 @@ class Built:
     trainable: dict[int, weakref.ref[Tensor]]
 
 
-class Orphans:
+class OrphanWatch:
     """Knows every optimizer from its construction on, and looks for parameters that none of them holds."""
 
     def __init__(self, stream: GradientsStream) -> None:
@@ -52,7 +52,7 @@ class Orphans:
         @self.stream.guarded
         def added(optimizer: Optimizer) -> None:
             known = {id(p): weakref.ref(p) for _, p in self._everything() if p.requires_grad}
-            self._built[optimizer] = Built(self.stream.tape.texts.id(sites.user_site()), known)
+            self._built[optimizer] = Built(self.stream.trace.texts.id(sites.user_site()), known)
             self._known.add(optimizer)
 
         def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ class Orphans:
         stale = sum(p.grad is None and id(p) not in inside for p in own)
         names = {id(p): name for name, p in self._everything()}
         built = self._built.get(optimizer)
-        self.stream.tape.event(
+        self.stream.trace.event(
             EventKind.ORPHANED,
             ";".join(names.get(id(p), "") for p in orphans[:NAMES]),
             more=f"{'later' if later else 'left'} stale={stale} of={len(own)}",

@@ -32,11 +32,11 @@ class ReplicasWatch:
 
     def note(self, by: str, ranks: Iterable[int]) -> None:
         words = ",".join(map(str, sorted(ranks)))
-        if (by, words) in self._noted or self.rank.tape is None:
+        if (by, words) in self._noted or self.rank.trace is None:
             return
         self._noted.add((by, words))
-        tape = self.rank.tape
-        tape.event(EventKind.REPLICAS, words, more=by, site=tape.texts.id(sites.user_site()))
+        trace = self.rank.trace
+        trace.event(EventKind.REPLICAS, words, more=by, site=trace.texts.id(sites.user_site()))
 
     def watch(self, owner: Any, name: str, by: str, ranks_of: Callable[[Any], Iterable[Iterable[int]]]) -> None:
         """Lay a wrapper around the construction of `owner.name`."""
@@ -69,11 +69,11 @@ SHAPES = 400  # gradients whose shapes are noted; averaging by hand is recognise
 
 def note_parameters(rank: Rank, optimizer: Any) -> None:
     """Note the shapes of the gradients that an optimizer steps with."""
-    if rank.tape is None:
+    if rank.trace is None:
         return
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     shapes = ";".join(str(list(p.shape)) for p in held[:SHAPES])
-    rank.tape.event(EventKind.PARAMETERS, shapes, a=sum(p.numel() for p in held), b=len(held))
+    rank.trace.event(EventKind.PARAMETERS, shapes, a=sum(p.numel() for p in held), b=len(held))
 
 
 def _group_ranks(wrapper: Any) -> Iterable[Iterable[int]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOKS = 6  # backward passes; equal or unequal states show in the first ones
 
 
-class Noise:
+class RngStates:
     """Notes digests of the generators' states. Nothing is drawn, and no device is waited for."""
 
     def __init__(self, stream: GradientsStream) -> None:
@@ -37,7 +37,7 @@ class Noise:
         if not self._dropout:
             self._dropout = self._active_dropout()
         if self._dropout:
-            self.stream.tape.event(EventKind.NOISE, _state(), more=self._dropout, a=count)
+            self.stream.trace.event(EventKind.NOISE, _state(), more=self._dropout, a=count)
 
     def _active_dropout(self) -> str:
         for root in self.stream.trees.roots():
@@ -52,8 +52,10 @@ class Noise:
         def looked(before: str, function: Any) -> None:
             if before and before != _state():
                 name = getattr(function, "__name__", type(function).__name__)
-                tape = self.stream.tape
-                tape.event(EventKind.UNKEPT_NOISE, name, site=tape.texts.id(sites.user_site()), a=self.stream.step + 1)
+                trace = self.stream.trace
+                trace.event(
+                    EventKind.UNKEPT_NOISE, name, site=trace.texts.id(sites.user_site()), a=self.stream.step + 1
+                )
                 self._calls = LOOKS
 
         @self.stream.guarded

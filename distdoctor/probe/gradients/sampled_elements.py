@@ -20,7 +20,7 @@ TENSORS = 2
 LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
 
 
-class Spots:
+class SampledElements:
     """The own values of one optimizer's spots, by the position of the tensor."""
 
     def __init__(self, stream: GradientsStream, tracked: Tracked, parameters: Sequence[Tensor]) -> None:
@@ -52,7 +52,7 @@ class Spots:
             grad = parameters[number].grad if number < len(parameters) else None
             if grad is not None and number < len(inventory.entries):
                 row = (self.tracked.step, inventory.entries[number].seq, *own, *spots_of(grad))
-                self.stream.tape.rings["spots"].write(*row)
+                self.stream.trace.rings["spots"].write(*row)
         self.own.clear()
         if self.looks >= LOOKS:
             for handle in self._handles:

@@ -16,7 +16,7 @@ from distdoctor.recording.trace.layout import UpdateFlag, extend
 MASK = (1 << 64) - 1
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """What is written about one tensor."""
 
     grad: int
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Look:
+class SampledStep:
     """One step that is looked at, while a device may still be computing what was seen."""
 
     inventory: Inventory
@@ -48,7 +48,7 @@ class Look:
     state_before: Reading | None = None
     owners_before: Sequence[int] = ()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TensorRow]:
         """One for each tensor; asked once everything is ready."""
         kinds, states = self.kinds, self._by_owner(self.state, self.owners)
         states_before = self._by_owner(self.state_before, self.owners_before)
@@ -58,7 +58,7 @@ class Look:
         grads = [grad if held else 0 for grad, held in zip(grads, self.held, strict=True)]
         sums = [[raw & MASK for raw in reading.values(1)] for reading in (self.grads[0], before)]
         columns = (grads, befores, finished_all(self.params[0], kinds), states, *sums, self.norms.values())
-        return [Row(*values) for values in zip(*columns, states_before, strict=True)]
+        return [TensorRow(*values) for values in zip(*columns, states_before, strict=True)]
 
     def _by_owner(self, state: Reading | None, owners: Sequence[int]) -> list[int]:
         """One digest for each parameter, of everything that the optimizer keeps for it."""
@@ -69,7 +69,7 @@ class Look:
 
 
 @dataclass
-class Lane:
+class DeviceQueue:
     """The digests of all tensors that the same ranks should agree on."""
 
     grads: int = 0
@@ -78,15 +78,15 @@ class Lane:
     held: int = 0
     non_finite: int = 0
 
-    def take_param(self, row: Row) -> None:
+    def take_param(self, row: TensorRow) -> None:
         self.params, self.state = extend(self.params, row.param), extend(self.state, row.state)
 
-    def take_grad(self, row: Row, held: bool, broken: bool) -> None:
+    def take_grad(self, row: TensorRow, held: bool, broken: bool) -> None:
         self.grads = extend(self.grads, row.grad)
         self.held += held
         self.non_finite += broken
 
-    def fields(self, look: Look) -> dict[str, int]:
+    def fields(self, look: SampledStep) -> dict[str, int]:
         state = self.state if look.flags & UpdateFlag.STATE else 0
         return {
             "grads": self.grads,

@@ -56,13 +56,13 @@ class Scalers:
 
     def _note_norm(self, norm: Tensor) -> None:
         """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
-        tape, step = self.stream.tape, self.stream.step + 1
-        site, whole = tape.texts.id(sites.user_site()), local(norm) is not norm
+        trace, step = self.stream.trace, self.stream.step + 1
+        site, whole = trace.texts.id(sites.user_site()), local(norm) is not norm
         reading = norms_of([norm])
 
         def write() -> None:
             (bits,) = struct.unpack("<q", struct.pack("<d", float(reading.values()[0])))
-            tape.event(EventKind.CLIP_NORM, "whole" if whole else "own", site=site, a=step, b=bits)
+            trace.event(EventKind.CLIP_NORM, "whole" if whole else "own", site=site, a=step, b=bits)
 
         self.stream.later(write, reading)
 
@@ -133,8 +133,8 @@ class Scalers:
             text = sites.user_site()
             if (text, scaled) not in self._sites and len(self._sites) < 16:
                 self._sites.add((text, scaled))
-                tape = self.stream.tape
-                tape.event(EventKind.CLIPPED, word, site=tape.texts.id(text), a=int(scaled), b=self.stream.step + 1)
+                trace = self.stream.trace
+                trace.event(EventKind.CLIPPED, word, site=trace.texts.id(text), a=int(scaled), b=self.stream.step + 1)
 
         @self.stream.guarded
         def clipped(norm: Any) -> None:

@@ -31,15 +31,15 @@ from distdoctor.probe.gradients.digests import Digests, Reading, norms_of
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
 from distdoctor.probe.gradients.module_trees import ModuleTrees
 from distdoctor.probe.gradients.non_finite import Origins
-from distdoctor.probe.gradients.orphaned_parameters import Orphans
-from distdoctor.probe.gradients.rng_state import Noise
-from distdoctor.probe.gradients.sampled_elements import Spots
-from distdoctor.probe.gradients.sampled_step import Lane, Look, finished_all, kinds_of
+from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
+from distdoctor.probe.gradients.rng_state import RngStates
+from distdoctor.probe.gradients.sampled_elements import SampledElements
+from distdoctor.probe.gradients.sampled_step import DeviceQueue, SampledStep, finished_all, kinds_of
 from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.probe.gradients.wrapped import WrapperWatch
 from distdoctor.probe.gradients.zero_grad import Zeroing
-from distdoctor.probe.stream import Stream
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
 
 SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
@@ -67,7 +67,7 @@ class Tracked:
         self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
         self.norms: Reading | None = None
         self.held: list[bool] = []
-        self.spots: tuple[Inventory, Spots] | None = None
+        self.spots: tuple[Inventory, SampledElements] | None = None
         self.buffers: Buffers | None = None
         self.piled = False  # gradients of the step before were there when the first backward began
         self.zeroed = 0  # calls of zero_grad when it stepped last
@@ -101,13 +101,13 @@ class Tracked:
         self.interval = min(LONGEST, 1 << max(0, math.ceil(math.log2(max(1.0, wanted)))))
 
 
-class GradientsStream(Stream):
+class GradientsStream(ProbeStream):
     """Writes updates and digests. What torch calls is guarded: trouble ends this stream, and nothing else."""
 
     name = "gradients"
 
-    def __init__(self, rank: Rank, tape: Tape, deep: bool, every: int) -> None:
-        super().__init__(rank, tape, deep)
+    def __init__(self, rank: Rank, trace: TraceWriter, deep: bool, every: int) -> None:
+        super().__init__(rank, trace, deep)
         self.every = every
         self.trees = ModuleTrees()
         self.wrappers = WrapperWatch(self)
@@ -115,8 +115,8 @@ class GradientsStream(Stream):
         self.scalers = Scalers(self)
         self.origins = Origins(self)
         self.zeroing = Zeroing(self)
-        self.orphans = Orphans(self)
-        self.noise = Noise(self)
+        self.orphans = OrphanWatch(self)
+        self.noise = RngStates(self)
         self.gathers = Gathers(self)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
         self._stepping: list[weakref.ref[Optimizer]] = []
@@ -241,7 +241,7 @@ class GradientsStream(Stream):
         tracked.params = tracked.digests["params"].start(parameters) if tracked.interval == 1 else None
         tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
         if tracked.spots is None or tracked.spots[0] is not inventory:
-            tracked.spots = (inventory, Spots(self, tracked, parameters))
+            tracked.spots = (inventory, SampledElements(self, tracked, parameters))
         tracked.spots[1].write(parameters)
 
     def _look_after(self, optimizer: Optimizer, tracked: Tracked) -> None:
@@ -257,7 +257,9 @@ class GradientsStream(Stream):
             flags |= UpdateFlag.STATE
         fields = self._fields(optimizer, tracked)
         before = tracked.params
-        look = Look(inventory, tracked.step, flags, fields, kinds_of(parameters), tracked.held, grads, params, norms)
+        look = SampledStep(
+            inventory, tracked.step, flags, fields, kinds_of(parameters), tracked.held, grads, params, norms
+        )
         look.before, look.state, look.owners = before[0] if before is not None else None, state, owners
         look.state_before, look.owners_before = tracked.state
         tracked.grads = tracked.norms = tracked.params = None
@@ -319,7 +321,7 @@ class GradientsStream(Stream):
             "synced": synced,
             "unsynced": unsynced,
             "skipped": self.scalers.skipped,
-            "site": self.tape.texts.id(sites.user_site()),
+            "site": self.trace.texts.id(sites.user_site()),
             "loss_site": self.backwards.site,
             "roots": self.backwards.roots,
             "flags": self.scalers.flags()
@@ -351,17 +353,17 @@ class GradientsStream(Stream):
         for entry, value in zip(inventory.entries, values, strict=True):
             if value:
                 lanes[entry.agree] = extend(lanes[entry.agree], value)
-                self.tape.rings["digests"].write(0, 0, value, 0, 0, 0, 0, 0, entry.seq, 0.0, 0)
+                self.trace.rings["digests"].write(0, 0, value, 0, 0, 0, 0, 0, entry.seq, 0.0, 0)
         for agree, digest in lanes.items():
             fields = {"at_ns": time.monotonic_ns(), "params": digest, "flags": int(UpdateFlag.DIGESTED)}
             self._update(tracked, inventory, 0, fields, agree)
 
-    def _write(self, tracked: Tracked, look: Look) -> None:
+    def _write(self, tracked: Tracked, look: SampledStep) -> None:
         """One update with the digests of its tensors."""
         fields, unreadable = look.fields, {*look.grads[1], *look.params[1]}
         rows = look.rows()
-        lanes = {agree: Lane() for agree in look.inventory.lanes}
-        write = self.tape.rings["digests"].write
+        lanes = {agree: DeviceQueue() for agree in look.inventory.lanes}
+        write = self.trace.rings["digests"].write
         for number, (entry, row) in enumerate(zip(look.inventory.entries, rows, strict=True)):
             broken = look.held[number] and not math.isfinite(row.norm)
             mark = DigestFlag.NON_FINITE if broken else DigestFlag.UNREADABLE if number in unreadable else 0
@@ -409,7 +411,7 @@ class GradientsStream(Stream):
             **fields,
         }
         known["flags"] = int(known["flags"]) | (UpdateFlag.DEEP if tracked.fixed else 0)
-        ring = self.tape.rings["updates"]
+        ring = self.trace.rings["updates"]
         ring.write(*(known.get(name, _MISSING.get(name, 0)) for name in _NAMES))
 
 
@@ -453,9 +455,9 @@ def _number(value: Any) -> float:
 
 def install(rank: Rank) -> None:
     """Watch every optimizer of this rank from now on."""
-    if rank.tape is None:
+    if rank.trace is None:
         return
     deep = "gradients" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
     every = os.environ.get("DISTDOCTOR_EVERY", "1")
-    stream = GradientsStream(rank, rank.tape, deep, max(1, int(every)) if every.isdigit() else 1)
+    stream = GradientsStream(rank, rank.trace, deep, max(1, int(every)) if every.isdigit() else 1)
     stream.install()

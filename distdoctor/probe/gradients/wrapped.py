@@ -55,12 +55,12 @@ class WrapperWatch:
             if self.stream.deep:
                 self.stream.origins.watch(parameter for _, parameter in new.held())
             words = f"buffers={int(new.broadcasts)} unused={int(wrapper.find_unused_parameters)}"  # type: ignore[arg-type]
-            tape = self.stream.tape
-            tape.event(
+            trace = self.stream.trace
+            trace.event(
                 EventKind.WRAPPED,
                 new.ranks,
                 more=f"{words} static={int(getattr(wrapper, 'static_graph', False))}",
-                site=tape.texts.id(sites.user_site()),
+                site=trace.texts.id(sites.user_site()),
                 a=len(new.reduced),
                 b=sum(1 for _ in new.held()),
             )
@@ -147,5 +147,5 @@ class WrapperWatch:
         return passing
 
     def _note(self, kind: EventKind, text: str) -> None:
-        tape = self.stream.tape
-        tape.event(kind, text, site=tape.texts.id(sites.user_site()), a=self.stream.step)
+        trace = self.stream.trace
+        trace.event(kind, text, site=trace.texts.id(sites.user_site()), a=self.stream.step)

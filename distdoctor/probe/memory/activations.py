@@ -63,16 +63,16 @@ class DeepLooks:
 
     def stepped(self) -> None:
         """A step is over: write down what was seen in it."""
-        step, tape = self.stream.step, self.stream.tape
+        step, trace = self.stream.step, self.stream.trace
         if not looks_at(step):
             return
         buckets = self._buckets()
         for phase, numbers in self._phases.items():
-            tape.rings["peaks"].write(step, *numbers, buckets, phase, 0)
+            trace.rings["peaks"].write(step, *numbers, buckets, phase, 0)
         largest = sorted(self._saved.items(), key=lambda item: -item[1][0])[:MOST_MODULES]
         for path, (size, nodes, owner, site) in largest:
-            ids = (tape.texts.id(path), tape.texts.id(owner), tape.texts.id(site))
-            tape.rings["saved"].write(step, size, nodes, *ids)
+            ids = (trace.texts.id(path), trace.texts.id(owner), trace.texts.id(site))
+            trace.rings["saved"].write(step, size, nodes, *ids)
         self._phases, self._saved, self._storages, self._open = {}, {}, None, []
 
     def _buckets(self) -> int:

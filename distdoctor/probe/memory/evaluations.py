@@ -20,7 +20,7 @@ from torch import nn
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.memory import graphs
-from distdoctor.probe.memory.holders import Look
+from distdoctor.probe.memory.holders import HolderScan
 from distdoctor.recording.trace.layout import EventKind
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Evaluations:
             self._first, self._backwards = graphs.now(), self.stream.gradients_asked
             self._batches = self._bytes = 0
             self._label = ""
-            self._site = self.stream.tape.texts.id(sites.user_site())
+            self._site = self.stream.trace.texts.id(sites.user_site())
 
     def next_batch(self) -> None:
         """A DataLoader is asked for a batch."""
@@ -87,11 +87,11 @@ class Evaluations:
             self._running_told = True
 
     def _look(self) -> None:
-        units = Look(self.stream.known, only_frames=True, seconds=0.05).units()
+        units = HolderScan(self.stream.known, only_frames=True, seconds=0.05).units()
         largest = max(units, key=lambda unit: unit.graph.saved, default=None)
         if largest is not None and largest.graph.saved:
             self._label, self._bytes = largest.label, largest.graph.saved
-            self._site = self.stream.tape.texts.id(largest.site) or self._site
+            self._site = self.stream.trace.texts.id(largest.site) or self._site
 
     def _end(self) -> None:
         if not self._open:
@@ -105,8 +105,8 @@ class Evaluations:
             self._told += 1
 
     def _tell(self, how: str) -> None:
-        texts = self.stream.tape.texts
-        self.stream.tape.events.write(
+        texts = self.stream.trace.texts
+        self.stream.trace.events.write(
             time.monotonic_ns(), EventKind.EVALUATED, 0, self._site, texts.id(self._label), texts.id(how),
             graphs.now() - self._first, self._bytes, max(0, self._batches - 1),
         )  # fmt: skip

@@ -50,7 +50,7 @@ class Unit(NamedTuple):
 
 
 @dataclass
-class Look:
+class HolderScan:
     """One look at everything that is held. `known` are storages that belong to the model and its optimizers."""
 
     known: Storages

@@ -9,7 +9,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
 
 
-class Host(NamedTuple):
+class HostMemory(NamedTuple):
     """Bytes: what can still be had, out of how much, and the same of /dev/shm."""
 
     available: int = 0
@@ -58,7 +58,7 @@ class PeakMemory:
         return peak
 
 
-def host() -> Host:
+def host() -> HostMemory:
     """The memory of this machine, or of the container where that is the tighter limit."""
     total = available = 0
     try:
@@ -74,7 +74,7 @@ def host() -> Host:
     limit, used = _container()
     if 0 < limit < (total or _UNLIMITED):
         total, available = limit, min(available or limit, max(0, limit - used))
-    return Host(available, total, *_shared_memory())
+    return HostMemory(available, total, *_shared_memory())
 
 
 def _container() -> tuple[int, int]:

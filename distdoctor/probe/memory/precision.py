@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from distdoctor.probe.memory.graphs import MOST_NODES
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EventKind
 
 PRODUCTS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "BaddbmmBackward0", "ConvolutionBackward0")
@@ -17,7 +17,7 @@ PRODUCTS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "BaddbmmBackward0",
 _OPERANDS = ("_raw_saved_mat1", "_raw_saved_mat2", "_raw_saved_self", "_raw_saved_input", "_raw_saved_weight")
 
 
-def note_full_precision(tape: Tape, roots: Iterable[Tensor], site: int) -> None:
+def note_full_precision(trace: TraceWriter, roots: Iterable[Tensor], site: int) -> None:
     """Write down that all matrix products behind these tensors are in fp32 on a CUDA device; nothing where one is not."""
     operands = list(_operands([root.grad_fn for root in roots]))
     if not operands or not all(one.is_cuda and one.dtype == torch.float32 for one in operands):
@@ -25,7 +25,7 @@ def note_full_precision(tape: Tape, roots: Iterable[Tensor], site: int) -> None:
     about = torch.cuda.get_device_properties(operands[0].device)
     tf32 = "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
     size = sum({one.data_ptr(): one.nbytes for one in operands}.values())
-    tape.event(EventKind.FULL_PRECISION, about.name, more=tf32, site=site, a=10 * about.major + about.minor, b=size)
+    trace.event(EventKind.FULL_PRECISION, about.name, more=tf32, site=site, a=10 * about.major + about.minor, b=size)
 
 
 def _operands(roots: Iterable[Any]) -> Iterable[Tensor]:

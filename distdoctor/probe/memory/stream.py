@@ -26,12 +26,12 @@ from distdoctor.probe.gradients.module_trees import ModuleTrees
 from distdoctor.probe.memory import device_memory, graphs
 from distdoctor.probe.memory.device_memory import NOTHING, DeviceMemory
 from distdoctor.probe.memory.evaluations import Evaluations
-from distdoctor.probe.memory.holders import Look, Unit
-from distdoctor.probe.memory.host_memory import Host, ResidentMemory, children, host
+from distdoctor.probe.memory.holders import HolderScan, Unit
+from distdoctor.probe.memory.host_memory import HostMemory, ResidentMemory, children, host
 from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory.storages import Categories, Storages, categories
-from distdoctor.probe.stream import Stream
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
 
 THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
@@ -60,13 +60,13 @@ def looks_at_holders(step: int) -> bool:
     return (odd == 3 and step >= 12) or (odd == 9 and step >= 18)
 
 
-class MemoryStream(Stream):
+class MemoryStream(ProbeStream):
     """Writes what a rank's memory is used for. What torch calls is guarded: trouble ends this stream, and nothing else."""
 
     name = "memory"
 
-    def __init__(self, rank: Rank, tape: Tape, deep: bool) -> None:
-        super().__init__(rank, tape, deep)
+    def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
+        super().__init__(rank, trace, deep)
         self.trees = ModuleTrees()
         self.resident = ResidentMemory()
         self.device = DeviceMemory()
@@ -83,7 +83,7 @@ class MemoryStream(Stream):
         self.known = Storages()
         """Storages that belong to the model and its optimizers, as they were counted last."""
         self._ids: tuple[int, ...] = ()
-        self._host, self._children, self._host_at = Host(), (0, 0), 0.0
+        self._host, self._children, self._host_at = HostMemory(), (0, 0), 0.0
         self._looked_at = 0  # number of the operation that was next at the last look at variables
         self._spent, self._began = 0.0, time.monotonic()
 
@@ -105,7 +105,7 @@ class MemoryStream(Stream):
         self.evaluations.install()
         self.rank.on_exception.append(self.guarded(self.failed))
         self._write(0, 0)
-        self.tape.rings["doing"].write(time.monotonic_ns(), 0, Phase.START, 0)
+        self.trace.rings["doing"].write(time.monotonic_ns(), 0, Phase.START, 0)
         if self.deep:
             from distdoctor.probe.memory.activations import DeepLooks
 
@@ -124,8 +124,8 @@ class MemoryStream(Stream):
 
     def _note_phase(self) -> None:
         """For a post-mortem: whom the kernel kills, nobody can ask."""
-        site = self.tape.texts.id(sites.user_site())
-        self.tape.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, self.phase, site)
+        site = self.trace.texts.id(sites.user_site())
+        self.trace.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, self.phase, site)
 
     def _around_grad(self, original: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ class MemoryStream(Stream):
                 self._note_precision(tensors)
             if not self.step and self.backwards in RANKS_WITHOUT_STEPS:
                 self.count_categories()
-                self._write(0, self.tape.texts.id(sites.user_site()))
+                self._write(0, self.trace.texts.id(sites.user_site()))
             self.enter(Phase.BACKWARD)
 
     def _batch_asked_for(self, iterator: Any) -> None:
@@ -177,7 +177,7 @@ class MemoryStream(Stream):
         if looks_at_holders(count) and self._may_look():
             self._look_at_holders()
         if count <= FIRST_STEPS or count % self._interval == 0:
-            self._write(count, self.tape.texts.id(sites.user_site()))
+            self._write(count, self.trace.texts.id(sites.user_site()))
 
     # -- what is written -----------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class MemoryStream(Stream):
         if now - self._host_at >= HOST_SECONDS or step in (2, 16):  # short trainings have workers too
             self._host, self._children, self._host_at = host(), children(), now
         on_device = self.device.now() if torch._C._len_torch_dispatch_stack() == 0 else NOTHING
-        self.tape.rings["memory"].write(
+        self.trace.rings["memory"].write(
             time.monotonic_ns(), step, *self._resident(), *on_device[:5], *self._categories, *self._host,
             self._children[1], self._children[0], on_device.retries, site, on_device.device,
         )  # fmt: skip
@@ -200,12 +200,12 @@ class MemoryStream(Stream):
             if isinstance(tensors, torch.Tensor)
             else [one for one in tensors if isinstance(one, torch.Tensor)]
         )
-        note_full_precision(self.tape, roots, self.tape.texts.id(sites.user_site()))
+        note_full_precision(self.trace, roots, self.trace.texts.id(sites.user_site()))
 
     def _note_contexts(self) -> None:
-        site = self.tape.texts.id(sites.user_site())
+        site = self.trace.texts.id(sites.user_site())
         for one in device_memory.contexts():
-            self.tape.event(EventKind.CONTEXT, one.device, site=site, a=int(one.own), b=one.cached)
+            self.trace.event(EventKind.CONTEXT, one.device, site=site, a=int(one.own), b=one.cached)
 
     def _resident(self) -> tuple[int, int, int]:
         rss, shared = self.resident.both()
@@ -233,7 +233,7 @@ class MemoryStream(Stream):
         began = time.thread_time()
         self.count_categories()
         before, self._looked_at = self._looked_at, graphs.now()
-        units = Look(self.known, before=before, seconds=0.2 if self.deep else 0.02).units()
+        units = HolderScan(self.known, before=before, seconds=0.2 if self.deep else 0.02).units()
         worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES]
         worth.sort(key=lambda one: (-one.graph.old, -one.graph.saved, -one.bytes))
         for unit in worth[:MOST_UNITS]:
@@ -242,8 +242,8 @@ class MemoryStream(Stream):
 
     def write_unit(self, unit: Unit) -> None:
         """One holder as it is now."""
-        texts = self.tape.texts
-        self.tape.rings["holders"].write(
+        texts = self.trace.texts
+        self.trace.rings["holders"].write(
             time.monotonic_ns(), self.step, unit.bytes, unit.graph.saved, unit.graph.nodes, unit.graph.old, unit.tensors,
             min(unit.length, 0xFFFFFFFF), texts.id(unit.label[:200]), texts.id(unit.kind), texts.id(unit.site), unit.flags,
         )  # fmt: skip
@@ -258,8 +258,8 @@ class MemoryStream(Stream):
         phase = phase_of(error) or self.phase
         on_device = self.device.now()
         limit = on_device.capacity if "CUDA" in words else address_space()
-        self.tape.events.write(
-            time.monotonic_ns(), EventKind.OUT_OF_MEMORY, 0, 0, self.tape.texts.id(phase.word), 0, self.resident.now(),
+        self.trace.events.write(
+            time.monotonic_ns(), EventKind.OUT_OF_MEMORY, 0, 0, self.trace.texts.id(phase.word), 0, self.resident.now(),
             on_device.allocated, limit,
         )  # fmt: skip
         self._write(self.step, 0)
@@ -302,7 +302,7 @@ def address_space() -> int:
 
 def install(rank: Rank) -> None:
     """Watch this rank's memory from now on."""
-    if rank.tape is None:
+    if rank.trace is None:
         return
     deep = "memory" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
-    MemoryStream(rank, rank.tape, deep).install()
+    MemoryStream(rank, rank.trace, deep).install()

@@ -20,12 +20,12 @@ def install(rank: Rank) -> None:
     @rank.guarded
     def note(wrapper: Any) -> None:
         nonlocal made
-        if rank.tape is None or made >= MOST:
+        if rank.trace is None or made >= MOST:
             return
         made += 1
         devices = [str(device) for device in getattr(wrapper, "device_ids", None) or ()]
-        tape = rank.tape
-        tape.event(EventKind.DATA_PARALLEL, ",".join(devices), site=tape.texts.id(sites.user_site()), a=len(devices))
+        trace = rank.trace
+        trace.event(EventKind.DATA_PARALLEL, ",".join(devices), site=trace.texts.id(sites.user_site()), a=len(devices))
 
     def constructing(original: Any) -> Any:
         def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:

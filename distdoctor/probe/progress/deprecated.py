@@ -36,9 +36,9 @@ def install(rank: Rank) -> None:
         if not sites.is_users(caller):
             return  # torch's own code may still use them; that is not the user's business
         site = sites.site_of(caller)
-        if rank.tape is not None and (name, site) not in told and len(told) < LINES:
+        if rank.trace is not None and (name, site) not in told and len(told) < LINES:
             told.add((name, site))
-            rank.tape.event(EventKind.DEPRECATED, name, site=rank.tape.texts.id(site))
+            rank.trace.event(EventKind.DEPRECATED, name, site=rank.trace.texts.id(site))
 
     for module_name, attribute in WATCHED:
         module = sys.modules.get(module_name)
@@ -47,8 +47,8 @@ def install(rank: Rank) -> None:
             wrappers.lay(found, "__init__", _noting(f"{module_name}.{attribute}", note))
         elif callable(found):
             wrappers.lay(module, attribute, _noting(f"{module_name}.{attribute}", note))
-    if rank.tape is not None and _old_launcher():
-        rank.tape.event(EventKind.DEPRECATED, "torch.distributed.launch")
+    if rank.trace is not None and _old_launcher():
+        rank.trace.event(EventKind.DEPRECATED, "torch.distributed.launch")
 
 
 def _noting(name: str, note: Any) -> Any:

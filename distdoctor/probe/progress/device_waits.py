@@ -64,12 +64,12 @@ class DeviceWaits:
         return make
 
     def _waited(self, name: str, args: tuple[Any, ...], caller: FrameType, nanoseconds: int) -> None:
-        tape = self.rank.tape
-        if tape is None or not sites.is_users(caller):
+        trace = self.rank.trace
+        if trace is None or not sites.is_users(caller):
             return
         if args and isinstance(args[0], torch.Tensor) and not args[0].is_cuda:
             return
-        key = (tape.texts.id(sites.site_of(caller)), name)
+        key = (trace.texts.id(sites.site_of(caller)), name)
         if key in self.counts or len(self.counts) < MOST:
             count = self.counts.setdefault(key, [0, 0])
             count[0] += 1
@@ -79,10 +79,12 @@ class DeviceWaits:
         for close in self.closers:
             close()
         self.closers, self.until = [], 1 << 62
-        tape = self.rank.tape
-        if tape is None:
+        trace = self.rank.trace
+        if trace is None:
             return
         for (site, name), (times, nanoseconds) in self.counts.items():
-            words = tape.texts.id(name)
-            tape.events.write(monotonic_ns(), EventKind.WAITED_FOR_DEVICE, 0, site, words, 0, times, STEPS, nanoseconds)
+            words = trace.texts.id(name)
+            trace.events.write(
+                monotonic_ns(), EventKind.WAITED_FOR_DEVICE, 0, site, words, 0, times, STEPS, nanoseconds
+            )
         self.counts.clear()

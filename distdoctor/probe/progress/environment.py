@@ -1,4 +1,4 @@
-"""The environment of this rank, written once as JSON beside its tape: versions, devices, how it was launched.
+"""The environment of this rank, written once as JSON beside its trace: versions, devices, how it was launched.
 
 Of the environment variables only those on the allow-list are kept: the others may hold secrets.
 """

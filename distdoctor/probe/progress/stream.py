@@ -16,7 +16,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_times import StepTimes
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EVENT, EventKind, ranks_text, site_text
 
 
@@ -24,10 +24,10 @@ def install(rank: Rank) -> StepTimes | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-    if rank.tape is None:
+    if rank.trace is None:
         return None
     steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-    times = StepTimes(rank, rank.tape.rings["times"])
+    times = StepTimes(rank, rank.trace.rings["times"])
     times.install()
     waits = DeviceWaits(rank)
 
@@ -36,10 +36,10 @@ def install(rank: Rank) -> StepTimes | None:
         times.stepped()
         # Several optimizers (GAN) step in turn: the one that steps most often counts the steps.
         steps[optimizer] = count = steps.get(optimizer, 0) + 1
-        if count > rank.step and rank.tape is not None:
+        if count > rank.step and rank.trace is not None:
             rank.step = count
             now = time.monotonic_ns()
-            rank.tape.steps.write(now, count, rank.epoch, times.backwards, rank.tape.texts.id(sites.user_site()))
+            rank.trace.steps.write(now, count, rank.epoch, times.backwards, rank.trace.texts.id(sites.user_site()))
             times.write(now, count)
             waits.stepped(count)
 
@@ -53,17 +53,17 @@ def watch_groups(rank: Rank) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     @rank.guarded
-    def begun(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tape, int] | None:
-        if rank.tape is None:
+    def begun(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TraceWriter, int] | None:
+        if rank.trace is None:
             return None
         words = kwargs.get("ranks", args[0] if args else None)
         text = ranks_text(list(words)) if isinstance(words, (list, tuple, range)) else ""
         local = int(bool(kwargs.get("use_local_synchronization")))
-        site = rank.tape.texts.id(sites.user_site())
-        return rank.tape, rank.tape.event(EventKind.NEW_GROUP_BEGUN, text, site=site, a=local)
+        site = rank.trace.texts.id(sites.user_site())
+        return rank.trace, rank.trace.event(EventKind.NEW_GROUP_BEGUN, text, site=site, a=local)
 
     @rank.guarded
-    def done(noted: tuple[Tape, int]) -> None:
+    def done(noted: tuple[TraceWriter, int]) -> None:
         noted[0].events.patch(noted[1], EVENT.offsets["b"], time.monotonic_ns())
 
     def making(original: Any) -> Any:
@@ -79,11 +79,11 @@ def watch_groups(rank: Rank) -> None:
 
     @rank.guarded
     def destroyed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if rank.tape is not None:
+        if rank.trace is not None:
             group = kwargs.get("group", args[0] if args else None)
             everything = group is None or group is c10d.GroupMember.WORLD
             name = "" if everything or group is None else c10d._world.pg_names.get(group, "")
-            rank.tape.event(EventKind.GROUP_DESTROYED, name, site=rank.tape.texts.id(sites.user_site()))
+            rank.trace.event(EventKind.GROUP_DESTROYED, name, site=rank.trace.texts.id(sites.user_site()))
 
     def destroying(original: Any) -> Any:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -103,16 +103,16 @@ def watch_end(rank: Rank) -> None:
 
     @rank.guarded
     def note(error: BaseException) -> None:
-        if rank.tape is None or error in noted:
+        if rank.trace is None or error in noted:
             return
         noted.append(error)
-        path = os.path.join(rank.folder, f"rank-{rank.tape.rank:05d}.a{rank.tape.attempt}.traceback.txt")
+        path = os.path.join(rank.folder, f"rank-{rank.trace.rank:05d}.a{rank.trace.attempt}.traceback.txt")
         first = _innermost_user_site(error)
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
             file.writelines(traceback.format_exception(error))
         words = f"{type(error).__name__}: {error}"[:2000]
-        tape = rank.tape
-        tape.event(EventKind.EXCEPTION, words, site=tape.texts.id(first), more=os.path.basename(path))
+        trace = rank.trace
+        trace.event(EventKind.EXCEPTION, words, site=trace.texts.id(first), more=os.path.basename(path))
         for listener in rank.on_exception:
             listener(error)
 
@@ -127,8 +127,8 @@ def watch_end(rank: Rank) -> None:
         # A library that replaced sys.excepthook after us has shown the exception; the interpreter remembers it.
         if isinstance(error, BaseException) and sys.excepthook is not excepthook:
             note(error)
-        if rank.tape is not None and os.getpid() == rank.pid:
-            rank.tape.event(EventKind.EXITING, a=int(error is not None))
+        if rank.trace is not None and os.getpid() == rank.pid:
+            rank.trace.event(EventKind.EXITING, a=int(error is not None))
 
     rank.note_exception = note
     sys.excepthook = excepthook

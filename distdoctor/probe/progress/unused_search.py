@@ -27,14 +27,14 @@ class Search:
     def __init__(self, rank: Rank, wrapper: Any) -> None:
         from torch.distributed import get_process_group_ranks
 
-        assert rank.tape is not None
-        self.tape = rank.tape
+        assert rank.trace is not None
+        self.trace = rank.trace
         self.wrapper = weakref.ref(wrapper)
         self.members = get_process_group_ranks(wrapper.process_group)
-        texts = self.tape.texts
+        texts = self.trace.texts
         self.ranks, self.site = texts.id(",".join(map(str, self.members))), texts.id(sites.user_site())
         self.steps = self.looked = self.left_out = self.walks = self.spent = 0
-        self.seq = self.tape.events.write(monotonic_ns(), EventKind.SEARCHED, 0, self.site, self.ranks, 0, 0, 0, 0)
+        self.seq = self.trace.events.write(monotonic_ns(), EventKind.SEARCHED, 0, self.site, self.ranks, 0, 0, 0, 0)
 
     def look(self) -> None:
         """An optimizer is about to step."""
@@ -47,7 +47,7 @@ class Search:
             return
         self.looked += 1
         self.left_out += int(used.min()) < len(self.members)
-        self.tape.events.rewrite(
+        self.trace.events.rewrite(
             self.seq, monotonic_ns(), EventKind.SEARCHED, 0, self.site, self.ranks,
             self.walks, self.looked, self.left_out, self.spent,
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which samples a long pass drew, exactly: one bit for each sample of the data set, in a file of its own beside the tape.
+"""Which samples a long pass drew, exactly: one bit for each sample of the data set, in a file of its own beside the trace.
 
-The tape holds every draw of a pass up to a limit, and of longer ones only a part. Here nothing is left out: when the block at
+The trace holds every draw of a pass up to a limit, and of longer ones only a part. Here nothing is left out: when the block at
 work is full, the bits of what it held are set in a file that is mapped into memory (10-35 ns a draw, 12.5 MB for 10^8 samples).
-Space is reserved beforehand as for the tape; where there is none, that pass is only sampled, and nothing else changes.
+Space is reserved beforehand as for the trace; where there is none, that pass is only sampled, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_BYTES = 64 << 20  # of one rank: five passes over 10^8 samples. The oldest 
 MOST_FILES = 16
 
 
-class DrawnSet:
+class BitmapWriter:
     """The bits of one pass, while it runs."""
 
     def __init__(self, path: str, pass_seq: int, length: int, numpy: Any) -> None:
@@ -62,7 +62,7 @@ class DrawnSet:
         return True
 
 
-class DrawnSets:
+class BitmapWriters:
     """The files of one rank."""
 
     def __init__(self, folder: str, rank: int, attempt: int) -> None:
@@ -70,7 +70,7 @@ class DrawnSets:
         self._kept: deque[tuple[str, int]] = deque()
         self._room = True
 
-    def begin(self, pass_seq: int, length: int) -> DrawnSet | None:
+    def begin(self, pass_seq: int, length: int) -> BitmapWriter | None:
         """A new file for this pass; None when there can be none."""
         size = bit_bytes(length)
         if not self._room or length <= 0 or size > MOST_BYTES:
@@ -79,9 +79,9 @@ class DrawnSets:
             self._forget(self._kept.popleft()[0])
         path = os.path.join(self._folder, file_name(self._rank, self._attempt, pass_seq))
         try:
-            import numpy  # as torch has done already; a torch without it goes on with what the tape holds
+            import numpy  # as torch has done already; a torch without it goes on with what the trace holds
 
-            made = DrawnSet(path, pass_seq, length, numpy)
+            made = BitmapWriter(path, pass_seq, length, numpy)
         except (OSError, ImportError):
             self._room = False  # not again: asking a full disk costs time
             return None

@@ -40,7 +40,7 @@ class Content:
 def content_of(dataset: Any, iterable: bool = False) -> Content:
     """The description of a data set. Never raises: what cannot be read is left out."""
     length = -1 if iterable else _length(dataset)
-    look = _Look()
+    look = _ContentScan()
     look.at(dataset, DEPTH, inside=True)
     return Content(type(dataset).__name__, length, look.digest.hexdigest(), look.pieces)
 
@@ -52,7 +52,7 @@ def _length(dataset: Any) -> int:
         return -1
 
 
-class _Look:
+class _ContentScan:
     def __init__(self) -> None:
         self.digest = hashlib.blake2b(digest_size=8)
         self.pieces = 0

@@ -1,4 +1,4 @@
-"""One pass over one loader, while it runs: what was handed over goes straight into the tape, batch by batch."""
+"""One pass over one loader, while it runs: what was handed over goes straight into the trace, batch by batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from distdoctor.probe.samples.bitmap_writer import DrawnSet
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.samples.bitmap_writer import BitmapWriter
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK, BLOCK_INDICES, PASS, BlockKind, PassFlag
 
@@ -34,34 +34,34 @@ _no_indices = bytes(4 * BLOCK_INDICES)
 _LOW = 0xFFFFFFFF
 
 
-class Steps(Protocol):
+class StepClock(Protocol):
     """Who counts the optimizer steps: how many of any optimizer, and the number of the one that stepped last."""
 
-    tape: Tape
+    trace: TraceWriter
     steps: int
     optimizer: int
 
 
-class Pass:
+class PassWriter:
     """The record of a pass and its blocks. `draw` and `exhausted` are called as torch asks the sampler for batches."""
 
     def __init__(
         self,
-        stream: Steps,
+        stream: StepClock,
         source: Any,
         prefetch: int,
         seq: int,
         flags: PassFlag,
         keep: int,
-        new_set: Callable[[int], DrawnSet | None] | None = None,
+        new_set: Callable[[int], BitmapWriter | None] | None = None,
     ) -> None:
         """`new_set`: makes the set of all samples drawn, for a pass of which the blocks keep only a part."""
         self.new_set = new_set if keep > 1 else None
-        self.drawn_set: DrawnSet | None = None
+        self.drawn_set: BitmapWriter | None = None
         self.source = source  # the sampler's iterator, by which a new pass over the same loader is told from this one
-        self.stream, self.tape = stream, stream.tape
+        self.stream, self.trace = stream, stream.trace
         self.seq, self.keep = seq, keep
-        self.record = stream.tape.passes.window(seq).cast("Q")
+        self.record = stream.trace.passes.window(seq).cast("Q")
         self.flags = int(flags)  # no PassFlag: its operators cost more than all else that a batch costs
         self.counts = not flags & PassFlag.ITERABLE
         self.plain = True  # indices are numbers, and those of the data set itself
@@ -141,12 +141,12 @@ class Pass:
         self.ended = True
         self.source = self.new_set = self.drawn_set = None
         self._digest()
-        self.tape.passes.patch(self.seq, _ENDED, time.monotonic_ns())
+        self.trace.passes.patch(self.seq, _ENDED, time.monotonic_ns())
         self.note_step()
 
     def _mark(self, flag: PassFlag) -> None:
         self.flags |= int(flag)
-        self.tape.passes.overlay(self.seq, _FLAGS, _two_words(self.flags, self.optimizer))
+        self.trace.passes.overlay(self.seq, _FLAGS, _two_words(self.flags, self.optimizer))
 
     def _next_waiting(self) -> None:
         indices = self.waiting.popleft()
@@ -238,7 +238,7 @@ class Pass:
         self.current = array("I")
         self.fill = 0
         if self.keep > 1 and self.block_number > 1:
-            if not self.tape.blocks.overlay(self.block_seq, _BLOCK_NUMBER, _one_word(self.block_number)):
+            if not self.trace.blocks.overlay(self.block_seq, _BLOCK_NUMBER, _one_word(self.block_number)):
                 self._open_block()
         else:
             self._open_block()
@@ -250,7 +250,7 @@ class Pass:
             return
         self.blocks += 1
         held = self.current.tobytes()
-        blocks, rest = self.tape.blocks, _no_indices[len(held) :]
+        blocks, rest = self.trace.blocks, _no_indices[len(held) :]
         self.block_seq = blocks.write(self.seq, 0, self.block_number, 0, BlockKind.RAW, 0, held + rest)
         self.block = blocks.window(self.block_seq).cast("I")
 
@@ -266,7 +266,7 @@ class Pass:
     def _file(self, indices: array[int]) -> None:
         """Append what is kept of a full RAW block to the KEPT blocks. The head is written last: it makes the indices valid."""
         covers = (self.block_number + 1) * BLOCK_INDICES
-        blocks = self.tape.blocks
+        blocks = self.trace.blocks
         if not self.kept_seq or self.kept_fill + len(indices) > BLOCK_INDICES:
             if self.blocks >= MOST_BLOCKS:
                 if self.drawn_set is None:

@@ -25,15 +25,14 @@ import torch
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import replicas
-from distdoctor.probe.samples import eval_mode as modes
-from distdoctor.probe.samples import worker_rng as worker_noise
-from distdoctor.probe.samples.bitmap_writer import DrawnSet, DrawnSets
+from distdoctor.probe.samples import eval_mode, worker_rng
+from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
-from distdoctor.probe.samples.sample_pass import Pass
+from distdoctor.probe.samples.sample_pass import PassWriter
 from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
 from distdoctor.probe.weak_identity import ByIdentity
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, EventKind, PassFlag
 
@@ -70,7 +69,7 @@ class Loader:
             self.flags |= PassFlag.UNORDERED
 
 
-class Told:
+class SamplerNotes:
     """What set_epoch was told about one sampler."""
 
     __slots__ = ("calls", "site", "value")
@@ -82,12 +81,12 @@ class Told:
 class SamplesStream:
     """Writes one record per pass over a loader, and what it handed over."""
 
-    def __init__(self, rank: Rank, tape: Tape) -> None:
-        self.rank, self.tape = rank, tape
+    def __init__(self, rank: Rank, trace: TraceWriter) -> None:
+        self.rank, self.trace = rank, trace
         self.loaders: ByIdentity[Loader] = ByIdentity()
         self.contents: ByIdentity[Content] = ByIdentity()
-        self.told: ByIdentity[Told] = ByIdentity()
-        self.latest: Pass | None = None
+        self.told: ByIdentity[SamplerNotes] = ByIdentity()
+        self.latest: PassWriter | None = None
         self.steps = 0  # of any optimizer
         asked = os.environ.get(KILL_AT, "")
         self.kill_at = int(asked) if asked.isdigit() else -1
@@ -100,15 +99,15 @@ class SamplesStream:
         self._set_epoch_events = 0
         self._telling = threading.local()
         self._wrapped: set[type] = set()
-        self.noise: worker_noise.WorkerNoise | None = None
-        self.modes = modes.Modes()
-        self.sets = DrawnSets(rank.folder, tape.rank, tape.attempt) if not tape.in_memory else None
+        self.noise: worker_rng.WorkerRngWatch | None = None
+        self.modes = eval_mode.Modes()
+        self.sets = BitmapWriters(rank.folder, trace.rank, trace.attempt) if not trace.in_memory else None
 
     # --- loaders -----------------------------------------------------------------------------------------------------------
 
     def made(self, loader: Any) -> None:
         """A DataLoader was constructed."""
-        self._meet(loader, self.tape.texts.id(sites.user_site()))
+        self._meet(loader, self.trace.texts.id(sites.user_site()))
 
     def loader(self, loader: Any) -> Loader:
         """What is known of a loader that is about to be iterated; torchdata's are first met here, so their line is unknown."""
@@ -156,7 +155,7 @@ class SamplesStream:
         if self.noise is not None and self.noise.waiting:
             self.noise.write()
 
-    def begin(self, iterator: Any) -> Pass:
+    def begin(self, iterator: Any) -> PassWriter:
         """A new pass, seen at its first draw."""
         self._settle()
         loader = iterator.__dict__.get("_distdoctor_loader") or Loader(_Unknown(iterator), 0)
@@ -174,20 +173,20 @@ class SamplesStream:
             flags |= PassFlag.GRADIENTS_ON
         if self.modes.evaluating:
             flags |= PassFlag.EVAL_MODE
-        texts = self.tape.texts
+        texts = self.trace.texts
         loop_site, described = texts.id(sites.user_site()), texts.id(f"{content.text}\0{outer.digest}")
         chain = texts.id(facts.chain)
         number = self._number(loader, (loader.made_site, loop_site, described, chain))
         self._counts[number] = count = self._counts.get(number, 0) + 1
         length = outer.length
         keep = _one_in(length, facts, flags)
-        seq = self.tape.passes.write(
+        seq = self.trace.passes.write(
             time.monotonic_ns(), 0, length, told.value, facts.seed, 0, 0, 0, 0, 0, self.steps, number, count,
             loop_site, loader.made_site, described, chain, told.site, told.calls, facts.num_replicas,
             facts.rank, loader.batch_size or facts.batch_size, loader.workers, keep, flags, 0, 0,
         )  # fmt: skip
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
-        self.latest = begun = Pass(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
+        self.latest = begun = PassWriter(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
         begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
@@ -197,7 +196,7 @@ class SamplesStream:
             self.rank.epoch = told.value if told.value >= 0 else count - 1
         return begun
 
-    def _new_set(self, content: Content) -> Callable[[int], DrawnSet | None] | None:
+    def _new_set(self, content: Content) -> Callable[[int], BitmapWriter | None] | None:
         """Makes the set of all samples that a pass draws from such data."""
         sets, length = self.sets, content.length
         return (lambda seq: sets.begin(seq, length)) if sets is not None and length > 0 else None
@@ -258,13 +257,13 @@ class SamplesStream:
 
     # --- set_epoch ---------------------------------------------------------------------------------------------------------
 
-    def _told(self, chain: Iterable[Any]) -> Told:
+    def _told(self, chain: Iterable[Any]) -> SamplerNotes:
         """What the outermost of these that was told an epoch was told."""
         for one in chain:
             told = self.told.get(one)
             if told is not None:
                 return told
-        return Told()
+        return SamplerNotes()
 
     def watch_set_epoch(self, kind: type) -> None:
         """Note calls of `set_epoch`, wherever among the bases of `kind` it is defined in Python."""
@@ -297,15 +296,15 @@ class SamplesStream:
     def _note_set_epoch(self, sampler: Any, epoch: Any) -> None:
         told = self.told.get(sampler)
         if told is None:
-            told = Told()
+            told = SamplerNotes()
             self.told.set(sampler, told)
         told.calls += 1
         told.value = _whole(epoch)
-        told.site = self.tape.texts.id(sites.user_site())
+        told.site = self.trace.texts.id(sites.user_site())
         if self._set_epoch_events < SET_EPOCH_EVENTS:
             self._set_epoch_events += 1
             name = type(sampler).__name__
-            self.tape.event(EventKind.SET_EPOCH, name, site=told.site, a=told.value, b=told.calls)
+            self.trace.event(EventKind.SET_EPOCH, name, site=told.site, a=told.value, b=told.calls)
 
 
 class _Unknown:
@@ -390,15 +389,15 @@ def install(rank: Rank) -> None:
     from torch.utils.data import dataloader
     from torch.utils.data.distributed import DistributedSampler
 
-    if rank.tape is None:
+    if rank.trace is None:
         return
-    stream = SamplesStream(rank, rank.tape)
+    stream = SamplesStream(rank, rank.trace)
     replicas.install(rank)
     stream.watch_set_epoch(DistributedSampler)
     stream.modes.install(rank)
     register_optimizer_step_pre_hook(rank.guarded(stream.stepped))
     made = rank.guarded(stream.made)
-    stream.noise = noise = worker_noise.install(rank, rank.tape)
+    stream.noise = noise = worker_rng.install(rank, rank.trace)
     about_to_iterate = rank.guarded(noise.about_to_iterate)
 
     @rank.guarded

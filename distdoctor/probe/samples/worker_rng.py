@@ -27,7 +27,7 @@ from torch.utils.data import dataloader, get_worker_info
 from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import Tape, file_name
+from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
 
 PASSES = 8  # of one rank whose workers are looked at
@@ -82,17 +82,17 @@ class Slots:
         return True
 
 
-class WorkerNoise(Slots):
+class WorkerRngWatch(Slots):
     """The slots of forked workers, in memory that survives a fork as the same memory, and those of spawned ones in a file."""
 
-    def __init__(self, rank: Rank, tape: Tape) -> None:
+    def __init__(self, rank: Rank, trace: TraceWriter) -> None:
         super().__init__(mmap.mmap(-1, SLOTS_BYTES))
-        self.rank, self.tape = rank, tape
+        self.rank, self.trace = rank, trace
         self.count = 0
         self.waiting: deque[tuple[int, Any, int]] = deque()  # (number, pass, workers), not written down yet
         self.spawned: dict[int, Slots] = {}  # by the number of the iterator
         self._file: mmap.mmap | None = None
-        self._path = os.path.join(rank.folder, f"{file_name(tape.rank, tape.attempt)[:-5]}.workers")
+        self._path = os.path.join(rank.folder, f"{file_name(trace.rank, trace.attempt)[:-5]}.workers")
 
     def about_to_iterate(self) -> None:
         """An iterator is about to be made; its workers will be forked within."""
@@ -122,7 +122,7 @@ class WorkerNoise(Slots):
             words = ";".join(
                 f"{sources}," + ",".join(f"{digest:x}" for digest in digests) for _, sources, digests in left
             )
-            self.tape.event(EventKind.WORKER_NOISE, words, a=seq, b=workers)
+            self.trace.event(EventKind.WORKER_NOISE, words, a=seq, b=workers)
 
     def _slots_of(self, number: int) -> Slots:
         return self.spawned.get(number, self)
@@ -217,10 +217,10 @@ def _state_of(held: Any) -> bytes:
     return b""
 
 
-def install(rank: Rank, tape: Tape) -> WorkerNoise:
+def install(rank: Rank, trace: TraceWriter) -> WorkerRngWatch:
     """Watch the fetchers of every loader from now on."""
     assert len(NOISE_SOURCES) == 4
-    noise = WorkerNoise(rank, tape)
+    noise = WorkerRngWatch(rank, trace)
     pid = os.getpid()
     _watch_fetchers(noise, lambda: not (rank.silent and os.getpid() == pid))
     initialising = rank.guarded(noise.initialising)

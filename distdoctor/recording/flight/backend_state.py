@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdoctor.recording.flight.entries import Dump, group_of, op_of, text, whole
+from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, text, whole
 from distdoctor.recording.rank_set import named
 
 
@@ -42,7 +42,7 @@ class BackendState:
     groups: tuple[GroupState, ...]
 
 
-def state_of(rank: int, dumps: Iterable[Dump]) -> BackendState:
+def state_of(rank: int, dumps: Iterable[FlightDump]) -> BackendState:
     """The state in the dumps of a rank, one per backend.
 
     gloo says `scheduled` for ever (torch 2.15): there only `retired` tells what is complete.
@@ -50,14 +50,14 @@ def state_of(rank: int, dumps: Iterable[Dump]) -> BackendState:
     return BackendState(rank, tuple(group for dump in dumps for group in _groups(dump)))
 
 
-def _groups(dump: Dump) -> Iterator[GroupState]:
+def _groups(dump: FlightDump) -> Iterator[GroupState]:
     entries: dict[str, list[Mapping[str, Any]]] = {}
     for entry in dump.entries:
         entries.setdefault(str(whole(entry.get("pg_id"))), []).append(entry)
     return (_group(dump, number, entries[number]) for number in sorted(entries))
 
 
-def _group(dump: Dump, number: str, entries: Sequence[Mapping[str, Any]]) -> GroupState:
+def _group(dump: FlightDump, number: str, entries: Sequence[Mapping[str, Any]]) -> GroupState:
     name, description = group_of(entries[-1])
     together = [entry for entry in entries if not entry.get("is_p2p")]
     enqueued, started, completed = dump.status.get(number, (-1, -1, -1))

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
-from distdoctor.recording.flight.entries import Dump, text, whole
-from distdoctor.recording.flight.rows import Part, recording_of_parts
+from distdoctor.recording.flight.entries import FlightDump, text, whole
+from distdoctor.recording.flight.rows import DumpPart, recording_of_parts
 from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
@@ -42,7 +42,7 @@ class _NoClasses(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to another file")
 
 
-def read_dump(path: Path, rank: int | None = None) -> Dump:
+def read_dump(path: Path, rank: int | None = None) -> FlightDump:
     """One dump. The rank is the last number of the file's name unless given.
 
     UnreadableRecording: torn, no dump at all, or a pickle that wants to run code.
@@ -60,7 +60,7 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
         raise _no_dump(path, str(trouble)) from None
 
 
-def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int) -> Dump:
+def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int) -> FlightDump:
     """The dump of a rank from what its file, or its worker server, holds.
 
     ValueError: it has no entries.
@@ -69,7 +69,7 @@ def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int)
     if not isinstance(entries, list | tuple) or not isinstance(config, dict) or not set(map(type, entries)) <= {dict}:
         raise ValueError("it holds no entries")
     status = content.get("pg_status") or {}
-    return Dump(
+    return FlightDump(
         rank,
         source,
         _by_number(entries),
@@ -176,7 +176,7 @@ def read_dumps(paths: Iterable[Path]) -> Recording:
     return recording
 
 
-def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[Part]:
+def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[DumpPart]:
     """What the files hold, read by as many processes as there are CPUs where that is worth it."""
     workers = min(len(os.sched_getaffinity(0)), len(paths) // DUMPS_PER_PROCESS)
     # A fork carries other threads' locks along; a daemonic process may have no children.
@@ -200,12 +200,12 @@ def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[Part]:
             ) from broken
 
 
-def _part(paths: Sequence[Path]) -> tuple[Part, list[Trouble]]:
+def _part(paths: Sequence[Path]) -> tuple[DumpPart, list[Trouble]]:
     troubles: list[Trouble] = []
-    return Part.of(_dumps(paths, troubles)), troubles
+    return DumpPart.of(_dumps(paths, troubles)), troubles
 
 
-def _dumps(paths: Iterable[Path], troubles: list[Trouble]) -> Iterator[Dump]:
+def _dumps(paths: Iterable[Path], troubles: list[Trouble]) -> Iterator[FlightDump]:
     for path in paths:
         try:
             yield read_dump(path)

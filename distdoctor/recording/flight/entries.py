@@ -61,7 +61,7 @@ _SIZED_BY_OUTPUT = frozenset(
 
 
 @dataclass(frozen=True)
-class Dump:
+class FlightDump:
     """One rank's dump as it lies on disk: `entries` and the rest of it, unjudged."""
 
     rank: int

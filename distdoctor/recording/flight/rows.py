@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.flight.entries import Dump, Kind, is_users_frame, kind_of, whole
-from distdoctor.recording.recording import Job, RankLog, Recording, Trouble, no_rows
+from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
+from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
@@ -33,15 +33,15 @@ _NUMBER_FIELDS = (
 )
 
 
-def recording_of(dumps: Iterable[Dump], troubles: list[Trouble] | None = None) -> Recording:
+def recording_of(dumps: Iterable[FlightDump], troubles: list[Trouble] | None = None) -> Recording:
     """The recording that dumps make together; each is let go before the next one is asked for. Times are wall clock.
 
     It has neither a running job nor ends: of a dump nobody knows how the job went on. `troubles` grows by ranks with two dumps.
     """
-    return recording_of_parts([Part.of(dumps)], troubles)
+    return recording_of_parts([DumpPart.of(dumps)], troubles)
 
 
-def recording_of_parts(parts: Iterable[Part], troubles: list[Trouble] | None = None) -> Recording:
+def recording_of_parts(parts: Iterable[DumpPart], troubles: list[Trouble] | None = None) -> Recording:
     """The same of dumps that were read in several processes."""
     table, troubles = _Table(), [] if troubles is None else troubles
     by_rank: dict[int, Columns] = {}
@@ -88,14 +88,14 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Part:
+class DumpPart:
     """Some dumps, read: their columns, whose codes count in `examples`, one entry of each kind."""
 
     columns: tuple[Columns, ...]
     examples: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, dumps: Iterable[Dump]) -> Part:
+    def of(cls, dumps: Iterable[FlightDump]) -> DumpPart:
         """Each dump is let go before the next one is asked for."""
         table = _Table()
         columns = tuple(table.read(dump) for dump in dumps)
@@ -131,7 +131,7 @@ class _Table:
     def text(self, words: str) -> int:
         return self.texts.setdefault(words, len(self.texts))
 
-    def joined(self, part: Part) -> Iterable[Columns]:
+    def joined(self, part: DumpPart) -> Iterable[Columns]:
         """The columns of dumps that another table has read, with the codes of this one."""
         stacks = self._stacks_of([example.get("frames") for example in part.examples])
         keys = zip(stacks, map(_bytes_of, _picked(part.examples, _KIND_FIELDS)), strict=True)
@@ -142,7 +142,7 @@ class _Table:
         mine = np.array(codes, np.int64)
         return (replace(columns, codes=mine[columns.codes] if len(mine) else columns.codes) for columns in part.columns)
 
-    def read(self, dump: Dump) -> Columns:
+    def read(self, dump: FlightDump) -> Columns:
         """The columns of one dump."""
         entries = dump.entries
         stacks = self._stacks_of([entry.get("frames") for entry in entries])
@@ -287,8 +287,8 @@ def _common_starts(read: Sequence[Columns], kinds: Sequence[Kind]) -> dict[str, 
     return starts
 
 
-def _log(read: Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> RankLog:
-    return RankLog(
+def _log(read: Columns, calls: Rows, groups: Rows, texts: tuple[str, ...]) -> RankTrace:
+    return RankTrace(
         rank=read.rank,
         calls=calls,
         groups=groups,

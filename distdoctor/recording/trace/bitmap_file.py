@@ -1,10 +1,10 @@
-"""How the set of samples that one long pass drew lies on disk, beside the tape: one bit for each sample of the data set.
+"""How the set of samples that one long pass drew lies on disk, beside the trace: one bit for each sample of the data set.
 
-    bytes 0-63   magic, number of the pass's record in the tape, samples of the data set, draws that the bits stand for
+    bytes 0-63   magic, number of the pass's record in the trace, samples of the data set, draws that the bits stand for
     from 64      the bits, the lowest of each byte first, filled up with zeros to whole 8 bytes
 
-Only long passes have such a file: of shorter ones the tape holds every draw. The latest draws of a pass are not in the bits yet,
-they are those of the tape's RAW block at work. Standard library only: this is imported inside the ranks.
+Only long passes have such a file: of shorter ones the trace holds every draw. The latest draws of a pass are not in the bits yet,
+they are those of the trace's RAW block at work. Standard library only: this is imported inside the ranks.
 """
 
 from __future__ import annotations

@@ -666,7 +666,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
     (BLOCK, 256),
     (TIME, 2048),
 )
-# Sections that a tape has only where their stream is asked for.
+# Sections that a trace has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {
     "gradients": ((TENSOR, 3072), (UPDATE, 1536), (DIGEST, 8192), (SPOT, 256)),
     "memory": ((MEMORY, 512), (HOLDER, 256), (SAVED, 192), (PEAK, 128), (DOING, 1)),

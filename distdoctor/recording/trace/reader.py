@@ -1,4 +1,4 @@
-"""Read one rank's tape from outside, at any moment: while the rank runs, after it was killed, on another machine."""
+"""Read one rank's trace from outside, at any moment: while the rank runs, after it was killed, on another machine."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def dtype_of(record: Record) -> np.dtype[np.void]:
 
 
 @dataclass(frozen=True)
-class Head:
-    """Who wrote the tape, from its header."""
+class TraceHead:
+    """Who wrote the trace, from its header."""
 
     rank: int
     world_size: int
@@ -56,23 +56,23 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Tape:
-    """A copy of everything that one tape held at the moment of reading. Rows are in the order in which they were written.
+class TraceReader:
+    """A copy of everything that one trace held at the moment of reading. Rows are in the order in which they were written.
 
     `rows["calls"]` etc. are structured arrays with the fields of `layout.CALL`, ...; `lost["calls"]` counts the records that
     the ring has forgotten; `texts[i]` is the text of id i.
     """
 
-    head: Head
+    head: TraceHead
     rows: Mapping[str, Rows]
     lost: Mapping[str, int]
     texts: tuple[str, ...]
 
 
-def read_tape(path: Path, *, only: frozenset[str] | None = None) -> Tape:
-    """The tape at `path`. `only` names the sections to read (all when None).
+def read_trace(path: Path, *, only: frozenset[str] | None = None) -> TraceReader:
+    """The trace at `path`. `only` names the sections to read (all when None).
 
-    UnreadableRecording: the file is no tape, is truncated, or was written by a newer distdoctor.
+    UnreadableRecording: the file is no trace, is truncated, or was written by a newer distdoctor.
     """
     try:
         # A copy, not a mapping: the writer goes on, and a file truncated under a mapping would kill us with SIGBUS.
@@ -82,11 +82,11 @@ def read_tape(path: Path, *, only: frozenset[str] | None = None) -> Tape:
             f"{path} cannot be read: {trouble}",
             way_out="Copy the run folder again, or examine the other ranks without it.",
         ) from trouble
-    return parse_tape(data, str(path), only=only)
+    return parse_trace(data, str(path), only=only)
 
 
-def parse_tape(data: bytes, source: str, *, only: frozenset[str] | None = None) -> Tape:
-    """The tape whose bytes are `data`; `source` names it in errors."""
+def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None) -> TraceReader:
+    """The trace whose bytes are `data`; `source` names it in errors."""
     sections = _sections(data, source)
     records = layout.RECORDS
     rows: dict[str, Rows] = {}
@@ -97,7 +97,7 @@ def parse_tape(data: bytes, source: str, *, only: frozenset[str] | None = None) 
             texts = _texts(data, offset, min(written, capacity))
         elif name in records and (only is None or name in only):
             rows[name], lost[name] = _ring(data, records[name], offset, stride, capacity)
-    return Tape(_head(data), rows, lost, texts)
+    return TraceReader(_head(data), rows, lost, texts)
 
 
 def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
@@ -105,7 +105,9 @@ def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
         return UnreadableRecording(f"{source} {why}", way_out=way_out)
 
     if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise refuse("is no distdoctor tape", "Point at the run folder that distdoctor made (.distdoctor/runs/latest).")
+        raise refuse(
+            "is no distdoctor trace", "Point at the run folder that distdoctor made (.distdoctor/runs/latest)."
+        )
     header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
     if header["version"] > layout.VERSION:
         raise refuse(
@@ -126,11 +128,11 @@ def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
     return found
 
 
-def _head(data: bytes) -> Head:
+def _head(data: bytes) -> TraceHead:
     header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
     host = header["host"].rstrip(b"\0").decode("utf-8", "replace")
-    kept = {name: header[name] for name in Head.__dataclass_fields__ if name != "host"}
-    return Head(**kept, host=host)
+    kept = {name: header[name] for name in TraceHead.__dataclass_fields__ if name != "host"}
+    return TraceHead(**kept, host=host)
 
 
 def _ring(data: bytes, record: Record, offset: int, stride: int, capacity: int) -> tuple[Rows, int]:

@@ -1,8 +1,8 @@
 """A run folder: what one launch leaves behind, and how it is read back.
 
 job.json                 argv, world size, launcher, when; then how each rank ended (written by the launcher)
-rank-00003.a0.tape       what rank 3 did, first start (a1: after one restart)
-rank-00003.a0.tape.memory-PID-FD   there was no room: the tape is in the memory of process PID
+rank-00003.a0.trace       what rank 3 did, first start (a1: after one restart)
+rank-00003.a0.trace.memory-PID-FD   there was no room: the trace is in the memory of process PID
 rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
@@ -22,27 +22,27 @@ from typing import Any
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
-from distdoctor.recording.recording import Job, RankEnd, RankLog, Recording, Trouble
+from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording, Trouble
 from distdoctor.recording.resumption import read_resumption
 from distdoctor.recording.trace.layout import STREAMS
-from distdoctor.recording.trace.reader import Tape, read_tape
+from distdoctor.recording.trace.reader import TraceReader, read_trace
 from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d+)\.a(\d+)\.sock$")
 _END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
-_TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.tape(?:\.memory-(\d+)-(\d+))?$")
+_TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.trace(?:\.memory-(\d+)-(\d+))?$")
 
 
-def tape_paths(folder: Path) -> dict[int, Path]:
-    """The newest tape of each rank (that of the last restart)."""
+def trace_paths(folder: Path) -> dict[int, Path]:
+    """The newest trace of each rank (that of the last restart)."""
     newest: dict[int, tuple[int, Path]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _TAPE.match(path.name)
         if match:
             rank, attempt = int(match[1]), int(match[2])
             if rank not in newest or attempt > newest[rank][0]:
-                # Where there was no room on the disk, an empty file says in which process's memory the tape lies.
+                # Where there was no room on the disk, an empty file says in which process's memory the trace lies.
                 newest[rank] = (attempt, Path(f"/proc/{match[3]}/fd/{match[4]}") if match[3] else path)
     return {rank: path for rank, (_, path) in sorted(newest.items())}
 
@@ -58,22 +58,22 @@ def socket_paths(folder: Path) -> dict[int, Path]:
 
 
 def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
-    """The recording in a run folder. A tape that cannot be read becomes a trouble; the other ranks are still there.
+    """The recording in a run folder. A trace that cannot be read becomes a trouble; the other ranks are still there.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    paths = tape_paths(folder)
+    paths = trace_paths(folder)
     job = read_job(folder)
     if not paths and job is None:
         raise NothingToInspect(
             f"{folder} holds no recording", way_out="Point at a run folder, by default .distdoctor/runs/latest."
         )
-    ranks: dict[int, RankLog] = {}
+    ranks: dict[int, RankTrace] = {}
     troubles: list[Trouble] = []
     sets = kept_files(folder)
     for rank, path in paths.items():
         try:
-            log = log_of(read_tape(path, only=only), _environment(folder, rank, path))
+            log = log_of(read_trace(path, only=only), _environment(folder, rank, path))
             ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}))
         except UnreadableRecording as trouble:
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
@@ -83,7 +83,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
     return replace(found, comparison=read_comparison(folder), resumption=read_resumption(folder))
 
 
-def assemble(ranks: Mapping[int, RankLog], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
+def assemble(ranks: Mapping[int, RankTrace], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
     """A recording from its parts, with what the ranks themselves noted as trouble."""
     from distdoctor.recording.trace.layout import EventKind
 
@@ -102,29 +102,29 @@ def _fell_silent(rank: int, what: str) -> Trouble:
     return Trouble(f"the recorder of rank {rank} fell silent: {what}", rank, ended)
 
 
-def log_of(tape: Tape, environment: Mapping[str, Any] | None = None) -> RankLog:
-    """A rank's log from its tape."""
+def log_of(trace: TraceReader, environment: Mapping[str, Any] | None = None) -> RankTrace:
+    """A rank's log from its trace."""
     from distdoctor.recording.recording import no_rows
 
     names = ("calls", "groups", "steps", "events", "passes", "blocks")
-    rows: dict[str, Any] = {name: tape.rows.get(name, no_rows(name)) for name in names}
-    head = tape.head
-    return RankLog(
+    rows: dict[str, Any] = {name: trace.rows.get(name, no_rows(name)) for name in names}
+    head = trace.head
+    return RankTrace(
         rank=head.rank,
-        texts=tape.texts,
-        lost=dict(tape.lost),
+        texts=trace.texts,
+        lost=dict(trace.lost),
         pid=head.pid,
         host=head.host,
         attempt=head.attempt,
         monotonic_to_wall_ns=head.wall_ns - head.monotonic_ns,
         environment=environment or {},
-        more={name: found for name, found in tape.rows.items() if name not in names},
+        more={name: found for name, found in trace.rows.items() if name not in names},
         **rows,
     )
 
 
-def _environment(folder: Path, rank: int, tape_path: Path) -> dict[str, Any]:
-    match = _TAPE.match(tape_path.name)
+def _environment(folder: Path, rank: int, trace_path: Path) -> dict[str, Any]:
+    match = _TAPE.match(trace_path.name)
     try:
         found = json.loads((folder / f"rank-{rank:05d}.a{match[2] if match else 0}.json").read_text("utf-8"))
     except (OSError, ValueError):

@@ -22,7 +22,7 @@ _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnSet:
+class SampleBitmap:
     """Some of the samples `range(length)`. `more` are in it beside those whose bits are set."""
 
     length: int
@@ -30,13 +30,13 @@ class DrawnSet:
     more: Indices = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @classmethod
-    def of(cls, indices: Iterable[int] | Indices, length: int) -> DrawnSet:
+    def of(cls, indices: Iterable[int] | Indices, length: int) -> SampleBitmap:
         """From indices below `length`."""
         return cls(length, np.zeros(0, np.uint8), np.unique(np.asarray(indices, np.uint32)))
 
-    def with_more(self, indices: Indices) -> DrawnSet:
+    def with_more(self, indices: Indices) -> SampleBitmap:
         """This set and these samples."""
-        return DrawnSet(self.length, self.bits, np.unique(np.concatenate([self.more, indices])))
+        return SampleBitmap(self.length, self.bits, np.unique(np.concatenate([self.more, indices])))
 
     def part(self, start: int, end: int) -> Bytes:
         """The bytes `start` to `end` of the bits, `more` included. A copy."""
@@ -66,7 +66,7 @@ class KeptFile:
         self.path = path
 
     @cached_property
-    def content(self) -> tuple[DrawnSet, int] | None:
+    def content(self) -> tuple[SampleBitmap, int] | None:
         """The set, and how many draws it stands for; None when it cannot be read (any more). The bits stay on disk."""
         try:
             with open(self.path, "rb") as file:
@@ -76,7 +76,7 @@ class KeptFile:
             if magic != bitmap_file.MAGIC or self.path.stat().st_size < bitmap_file.HEAD_BYTES + size:
                 return None
             bits = np.memmap(self.path, np.uint8, "r", bitmap_file.HEAD_BYTES, (size,))
-            return DrawnSet(length, bits), covered
+            return SampleBitmap(length, bits), covered
         except (OSError, ValueError, struct.error):
             return None
 
@@ -101,7 +101,7 @@ def count(part: Bytes) -> int:
     return int(_ONES[part].sum(dtype=np.int64))
 
 
-def parts(sets: Sequence[DrawnSet]) -> Iterator[tuple[int, list[Bytes]]]:
+def parts(sets: Sequence[SampleBitmap]) -> Iterator[tuple[int, list[Bytes]]]:
     """Where a chunk starts, in bytes, and that chunk of every set."""
     size = max((bitmap_file.bit_bytes(one.length) for one in sets), default=0)
     for start in range(0, size, CHUNK_BYTES):
@@ -126,7 +126,7 @@ def samples(start: int, part: Bytes, limit: int) -> Indices:
     return np.asarray(8 * (start + where[set_bits >> 3]) + (set_bits & 7), np.uint32)
 
 
-def missing(sets: Sequence[DrawnSet]) -> DrawnSet:
+def missing(sets: Sequence[SampleBitmap]) -> SampleBitmap:
     """The samples that are in none of these sets (over the same data)."""
     length = sets[0].length
     bits = np.zeros(bitmap_file.bit_bytes(length), np.uint8)
@@ -136,10 +136,10 @@ def missing(sets: Sequence[DrawnSet]) -> DrawnSet:
     bits[-(-length // 8) :] = 0
     if length % 8:
         bits[length // 8] &= (1 << length % 8) - 1
-    return DrawnSet(length, bits)
+    return SampleBitmap(length, bits)
 
 
-def pieces(one: DrawnSet) -> int:
+def pieces(one: SampleBitmap) -> int:
     """In how many runs of neighbours the set lies."""
     found, before = 0, False
     for _, (part,) in parts([one]):
@@ -149,7 +149,7 @@ def pieces(one: DrawnSet) -> int:
     return found
 
 
-def last(one: DrawnSet) -> int:
+def last(one: SampleBitmap) -> int:
     """The largest sample in it, -1 of an empty set."""
     found = -1
     for start, (part,) in parts([one]):
@@ -170,7 +170,7 @@ class InCommon:
     pairs: Mapping[tuple[int, int], int]
 
 
-def in_common(sets: Sequence[DrawnSet], *, examples: int = 4096, pairs: bool = False) -> InCommon:
+def in_common(sets: Sequence[SampleBitmap], *, examples: int = 4096, pairs: bool = False) -> InCommon:
     """What these sets have in common, exactly."""
     union, shared, found = 0, 0, np.empty(0, np.uint32)
     counts = dict.fromkeys(combinations(range(len(sets)), 2), 0) if pairs else {}

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.sampler_calls import epoch_variable, replaced, set_epoch_call
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -60,7 +60,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         },
         why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
         f"{repeated.draws:,} {what} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
-        cures=(Cure("set-epoch", change=_change(recording, repeated)),),
+        prescriptions=(Prescription("set-epoch", change=_change(recording, repeated)),),
         at_ns=later.started_ns,
     )
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import copies_in_workers, same_streams
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -27,7 +27,7 @@ from distdoctor.recording.trace.layout import PassFlag
 @check("DD307", "duplicated-by-workers", severity=ERROR, family="streams")
 def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
     known = {str(same.passes.one.made_line) for same in same_streams(orders, replicas)}  # told with its workers already
-    copied: dict[str, list[Pass]] = {}
+    copied: dict[str, list[LoaderPass]] = {}
     for passes in orders.by_rank.values():
         for one in passes:
             line = str(one.made_line)
@@ -37,7 +37,7 @@ def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
         yield _finding(found)
 
 
-def _finding(found: list[Pass]) -> Finding:
+def _finding(found: list[LoaderPass]) -> Finding:
     one, ranks = found[0], tuple(p.rank for p in found)
     batches = copies_in_workers(one)
     return Finding(
@@ -47,7 +47,9 @@ def _finding(found: list[Pass]) -> Finding:
         places=(Place(one.made_line, ranks, f"the loader is made, {one.workers} workers, data set {one.data.name}"),),
         evidence={"workers": one.workers, "batches_compared": batches, "dataset": one.data.name},
         why=f"{batches:,} different batches came {one.workers} times in a row each, once from every worker",
-        cures=(Cure("shard-the-stream", effect=f"each worker reads 1/{one.workers} of its rank's stream"),),
+        prescriptions=(
+            Prescription("shard-the-stream", effect=f"each worker reads 1/{one.workers} of its rank's stream"),
+        ),
         at_ns=one.started_ns,
     )
 

@@ -23,7 +23,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.sharing import SameData, same_data
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place, Severity
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription, Severity
 from distdoctor.diagnosis.source.sampler_calls import line_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -68,8 +68,8 @@ def _training(same: SameData, recording: Recording) -> Finding:
             "replicas": same.replicas.words,
         },
         why=_why(same),
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "distributed-sampler",
                 change=_change(recording, same),
                 effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
@@ -111,7 +111,9 @@ def _evaluation(same: SameData) -> Finding:
         place=one.made_line or one.loop_line,
         evidence={"dataset": one.data.name, "samples": one.length, "sampler": one.sampler},
         why=f"right, but {len(ranks)} times the work; fine for a small set",
-        cures=(Cure("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),),
+        prescriptions=(
+            Prescription("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),
+        ),
         at_ns=one.started_ns,
     )
 

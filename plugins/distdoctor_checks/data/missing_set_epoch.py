@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_variable, inserted_before, sampler_name
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -66,8 +66,8 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         why=f"the first {repeated.draws:,} {'batches' if repeated.iterable else 'draws'} of both epochs are equal on "
         f"{named(repeated.ranks)}{', by their first samples' if repeated.iterable else ''}; "
         f"the chance of that in two shuffles is {repeated.chance}",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "set-epoch",
                 change=_change(repeated, recording, f"{name}.set_epoch({epoch})"),
                 effect=f"each epoch draws its {later.length:,} samples in an order of its own"

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -65,7 +65,7 @@ def _finding(shared: Shared) -> Finding:
         },
         why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
         "the sampler's own padding is not counted",
-        cures=(Cure("same-seed-and-epoch", effect="disjoint shares"),),
+        prescriptions=(Prescription("same-seed-and-epoch", effect="disjoint shares"),),
         at_ns=one.started_ns,
     )
 
@@ -78,7 +78,7 @@ def _because(shared: Shared) -> str:
     return ""
 
 
-def _told(shared: Shared) -> list[tuple[int, Pass]]:
+def _told(shared: Shared) -> list[tuple[int, LoaderPass]]:
     return list(shared.passes.passes.items())[:4] if "epoch" in shared.differing else []
 
 

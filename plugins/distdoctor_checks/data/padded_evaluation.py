@@ -24,7 +24,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -77,7 +77,9 @@ def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
         evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},
         why=f"{one.length:,} samples do not divide by {one.num_replicas}; a metric over all {drawn:,} draws can be off by up to "
         f"{count / drawn:.1%}",
-        cures=(Cure("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),),
+        prescriptions=(
+            Prescription("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),
+        ),
         at_ns=one.started_ns,
     )
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, Overlap, Pass, SampleOrders, overlap
+from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, Overlap, SampleOrders, overlap
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -33,8 +33,8 @@ from distdoctor.recording.trace.layout import PassFlag
 class Leak:
     """`evaluated` on one rank holds samples that were `trained` on by another: `samples` of them among the kept indices."""
 
-    trained: Pass
-    evaluated: Pass
+    trained: LoaderPass
+    evaluated: LoaderPass
     common: Overlap
 
 
@@ -65,7 +65,7 @@ def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
     return None
 
 
-def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> Pass | None:
+def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> LoaderPass | None:
     """The latest pass over a Subset that the rank trained on, or evaluated."""
     wanted = PassFlag.TRANSLATED
     for one in reversed(orders.by_rank.get(rank, ())):
@@ -95,7 +95,7 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
         },
         why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, those of different ranks are not; "
         f"{known.words}",
-        cures=(Cure("same-split-everywhere"),),
+        prescriptions=(Prescription("same-split-everywhere"),),
         at_ns=evaluated.started_ns,
     )
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
 
@@ -42,7 +42,7 @@ def _finding(found: Resumption) -> Finding:
         f"{about}{n:,} samples {verb}" for n, verb in ((found.repeated, "repeat"), (found.lost, "are lost")) if n
     ]
     what = " and ".join(numbers) or f"the order of epoch 0 comes again in epoch {found.epoch}"
-    site = Site(found.path, found.line, found.function)
+    site = SourceLine(found.path, found.line, found.function)
     return Finding(
         title=f"resumed after step {found.step}, {what}: it {found.order}",
         ranks=found.ranks,
@@ -54,7 +54,11 @@ def _finding(found: Resumption) -> Finding:
         },
         why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; every sample "
         "was counted in each epoch, uninterrupted and resumed",
-        cures=(Cure("restore-the-position", effect="after a resumption every sample of the epoch still comes once"),),
+        prescriptions=(
+            Prescription(
+                "restore-the-position", effect="after a resumption every sample of the epoch still comes once"
+            ),
+        ),
     )
 
 

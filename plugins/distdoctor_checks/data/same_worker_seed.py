@@ -21,17 +21,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders
-from distdoctor.diagnosis.data.worker_rng import Worker, WorkerNoise
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
+from distdoctor.diagnosis.data.worker_rng import Worker, WorkerRng
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD308", "same-worker-seed", severity=WARNING)
-def examine(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Iterator[Finding]:
     told: set[str] = set()
     for alike, found in (
         ("workers", _by_worker(orders, noise)),
@@ -45,12 +45,12 @@ def examine(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> Ite
                 yield _finding(alike, passes, workers)
 
 
-Found = tuple[dict[int, Pass], list[Worker]]
+Found = tuple[dict[int, LoaderPass], list[Worker]]
 
 
-def _by_worker(orders: SampleOrders, noise: WorkerNoise) -> Iterator[Found]:
+def _by_worker(orders: SampleOrders, noise: WorkerRng) -> Iterator[Found]:
     """Training passes in which several workers of one rank began alike, with all ranks in which they did."""
-    found: dict[str, dict[int, tuple[Pass, list[Worker]]]] = defaultdict(dict)
+    found: dict[str, dict[int, tuple[LoaderPass, list[Worker]]]] = defaultdict(dict)
     for rank, passes in orders.by_rank.items():
         for one in passes:
             alike = _alike(noise.workers(rank, one.seq)) if one.trains else []
@@ -70,9 +70,9 @@ def _alike(workers: list[Worker]) -> list[Worker]:
     return largest if len(largest) > 1 else []
 
 
-def _by_epoch(orders: SampleOrders, noise: WorkerNoise) -> Iterator[Found]:
+def _by_epoch(orders: SampleOrders, noise: WorkerRng) -> Iterator[Found]:
     """A loader whose workers begin an epoch as they began the one before."""
-    found: dict[str, dict[int, tuple[Pass, list[Worker]]]] = defaultdict(dict)
+    found: dict[str, dict[int, tuple[LoaderPass, list[Worker]]]] = defaultdict(dict)
     for rank in orders.by_rank:
         for passes in orders.by_loader(rank).values():
             training = [one for one in passes if one.trains and noise.workers(rank, one.seq)]
@@ -93,7 +93,7 @@ def _again(earlier: list[Worker], later: list[Worker]) -> list[Worker]:
     return [one.only(name) for one, name in same if name]
 
 
-def _by_rank(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> Iterator[Found]:
+def _by_rank(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Iterator[Found]:
     """Replicas whose first workers begin an epoch alike."""
     for together in orders.together():
         for known in replicas.sets:
@@ -107,7 +107,7 @@ def _by_rank(orders: SampleOrders, noise: WorkerNoise, replicas: Replicas) -> It
                 yield passes, [first[0][0].only(min(shared)[0])]
 
 
-def _finding(alike: str, passes: dict[int, Pass], workers: list[Worker]) -> Finding:
+def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -> Finding:
     one, ranks = next(iter(passes.values())), tuple(passes)
     source = next(iter(workers[0].states))
     numbers = [worker.number for worker in workers]
@@ -129,7 +129,7 @@ def _finding(alike: str, passes: dict[int, Pass], workers: list[Worker]) -> Find
         ),
         evidence={"generator": source, "workers": numbers, "epoch": one.number - 1, "dataset": one.data.name},
         why=f"its state before the first batch is equal, and reading {one.data.name} draws from it",
-        cures=(Cure("seed-by-rank" if alike == "ranks" else "seed-workers"),),
+        prescriptions=(Prescription("seed-by-rank" if alike == "ranks" else "seed-workers"),),
         at_ns=one.started_ns,
     )
 

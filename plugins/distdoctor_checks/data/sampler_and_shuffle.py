@@ -20,12 +20,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together
-from distdoctor.diagnosis.facts.events import Noted
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.sampler_calls import line_at
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, PassFlag
 
 REFUSED = "sampler option is mutually exclusive with shuffle"
@@ -34,15 +34,15 @@ LEAST_DRAWS = 32  # of a rank; fewer samples are no data set that has to be shuf
 
 
 @check("DD312", "sampler-and-shuffle", severity=NOTE)
-def examine(noted: Noted, orders: SampleOrders | None, recording: Recording) -> Iterator[Finding]:
+def examine(noted: RankEvents, orders: SampleOrders | None, recording: Recording) -> Iterator[Finding]:
     yield from _refused(noted, recording)
     if orders is not None:
         yield from _in_order(orders)
 
 
-def _refused(noted: Noted, recording: Recording) -> Iterator[Finding]:
+def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
     """Ranks that torch's error has ended."""
-    found: dict[Site, list[int]] = defaultdict(list)
+    found: dict[SourceLine, list[int]] = defaultdict(list)
     at_ns = 0
     for rank, log, event in noted.events(EventKind.EXCEPTION):
         if REFUSED in log.text(int(event["text"])):
@@ -59,12 +59,12 @@ def _refused(noted: Noted, recording: Recording) -> Iterator[Finding]:
             places=(Place(site, tuple(ranks), "makes the loader"),),
             evidence={"error": REFUSED},
             why="a sampler is the order of the samples; torch refuses to be told the order twice",
-            cures=(Cure("shuffle-in-the-sampler", change=_without_shuffle(site, line)),),
+            prescriptions=(Prescription("shuffle-in-the-sampler", change=_without_shuffle(site, line)),),
             at_ns=at_ns,
         )
 
 
-def _without_shuffle(site: Site, line: str) -> str:
+def _without_shuffle(site: SourceLine, line: str) -> str:
     for words in (", shuffle=True", "shuffle=True, "):
         if words in line:
             return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{line.replace(words, '')}"
@@ -86,7 +86,7 @@ def _in_order(orders: SampleOrders) -> Iterator[Finding]:
             yield _finding(epochs, sorted(swapped))
 
 
-def _reads_in_order(one: Pass) -> bool:
+def _reads_in_order(one: LoaderPass) -> bool:
     stock = one.flags & (PassFlag.WHOLE | PassFlag.DISTRIBUTED_SAMPLER)
     first = one.first.astype(np.int64)
     if one.shuffles is not False or not stock or not one.comparable or one.flags & PassFlag.TRANSLATED:
@@ -114,7 +114,7 @@ def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
             "first_indices": [int(index) for index in one.first[:5]],
         },
         why=f"{one.sampler_name} does not shuffle; right for data that are shuffled already or must keep their order",
-        cures=(Cure("shuffle-in-the-sampler", effect="every epoch has an order of its own"),),
+        prescriptions=(Prescription("shuffle-in-the-sampler", effect="every epoch has an order of its own"),),
         at_ns=one.started_ns,
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 
@@ -74,8 +74,8 @@ def _finding(together: Together, known: ReplicaSet, wrong: str) -> Finding:
         why=f"{known.words}; the samplers of {named(ranks)} say num_replicas="
         f"{'/'.join(str(n) for n in sorted({p.num_replicas for p in together.passes.values()}))}, "
         f"rank={','.join(str(p.sampler_rank) for p in list(together.passes.values())[:8])}",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "sampler-of-this-world",
                 change="DistributedSampler(dataset)  # num_replicas and rank of the process group",
             ),

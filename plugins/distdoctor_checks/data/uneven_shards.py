@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -56,7 +56,7 @@ def _finding(together: Together) -> Finding:
             "samples": {rank: p.drawn for rank, p in list(passes.items())[:16]},
         },
         why=f"batches by rank: {', '.join(f'{rank}: {p.batches:,}' for rank, p in list(passes.items())[:8])}",
-        cures=(Cure("even-shards", effect=f"{fewest:,} or {most:,} batches on every rank"),),
+        prescriptions=(Prescription("even-shards", effect=f"{fewest:,} or {most:,} batches on every rank"),),
         at_ns=one.started_ns,
     )
 

@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together
-from distdoctor.diagnosis.data.undrawn import Hole, hole_of
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
+from distdoctor.diagnosis.data.undrawn import UndrawnSamples, hole_of
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -42,7 +42,7 @@ def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
             yield _finding(hole, epochs)
 
 
-def _hole(epochs: list[Together]) -> Hole | None:
+def _hole(epochs: list[Together]) -> UndrawnSamples | None:
     """What nobody drew in any epoch, when that is more than the ends of the epochs."""
     passes = [one for together in epochs for one in together.passes.values()]
     first = passes[0]
@@ -53,7 +53,7 @@ def _hole(epochs: list[Together]) -> Hole | None:
     return hole if hole.count > max(ends, LEAST_SHARE * first.length) and changing <= ends else None
 
 
-def _usable(one: Pass, first: Pass) -> bool:
+def _usable(one: LoaderPass, first: LoaderPass) -> bool:
     odd = PassFlag.REPLACEMENT | PassFlag.TRANSLATED
     return (
         one.exhausted
@@ -66,7 +66,7 @@ def _usable(one: Pass, first: Pass) -> bool:
     )
 
 
-def _drawn_elsewhere(hole: Hole, epochs: list[Together], orders: SampleOrders) -> bool:
+def _drawn_elsewhere(hole: UndrawnSamples, epochs: list[Together], orders: SampleOrders) -> bool:
     """Whether another loader over the same data, in training or evaluation, draws some of it: then the hole is a split."""
     first = epochs[0].one
     own = {(rank, one.seq) for together in epochs for rank, one in together.passes.items()}
@@ -78,7 +78,7 @@ def _drawn_elsewhere(hole: Hole, epochs: list[Together], orders: SampleOrders) -
     return False
 
 
-def _finding(hole: Hole, epochs: list[Together]) -> Finding:
+def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
     one, ranks = epochs[0].one, epochs[0].ranks
     count, about = hole.count, "about " if hole.keep_one_in > 1 else ""
     return Finding(
@@ -100,7 +100,7 @@ def _finding(hole: Hole, epochs: list[Together]) -> Finding:
         },
         why=f"{named(ranks)} came to the end of every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
         f"together; {one.sampler_name} leaves the same ones out each time",
-        cures=(Cure("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
+        prescriptions=(Prescription("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
         at_ns=one.started_ns,
     )
 

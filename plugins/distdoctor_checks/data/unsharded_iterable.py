@@ -19,7 +19,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -54,7 +54,7 @@ def _finding(same: SameStream) -> Finding:
             "replicas": same.replicas.words,
         },
         why=f"the first samples of {same.batches:,} different batches are equal on {named(ranks)}; {same.replicas.words}",
-        cures=(Cure("shard-the-stream", effect=f"each rank reads 1/{len(ranks)} of the stream"),),
+        prescriptions=(Prescription("shard-the-stream", effect=f"each rank reads 1/{len(ranks)} of the stream"),),
         at_ns=one.started_ns,
     )
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, WARNING, Cure, Finding
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, WARNING, Finding, Prescription
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import ProcessStacks
@@ -24,7 +24,7 @@ from distdoctor.testing.stacks import in_collective, looked_at, rank
 
 
 @check("DD608", "stacks-not-readable", severity=ERROR)
-def examine(standstill: Standstill) -> Iterator[Finding]:
+def examine(standstill: Stall) -> Iterator[Finding]:
     hidden = {number: p for number, p in standstill.stacks.processes() if p.trouble and p.is_python and not p.threads}
     hidden = {number: p for number, p in hidden.items() if p.state not in ("X", "Z")}
     if not hidden:
@@ -38,8 +38,8 @@ def examine(standstill: Standstill) -> Iterator[Finding]:
         severity=ERROR if all_of_them else WARNING,
         evidence={f"rank {number}": _visible(process) for number, process in hidden.items()},
         why="; ".join(f"{named([number])}: {_visible(process)}" for number, process in list(hidden.items())[:4]),
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "allow-ptrace", change=first.way_in or "run distdoctor hang-dump again; if that fails, run it as root"
             ),
         ),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, short
@@ -47,7 +47,9 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=tuple(place for wait in event.cycle for place in by_site(verdict, wait.calls)),
         evidence={"groups": groups, "cycle": edges},
         why="; ".join(edges),
-        cures=(Cure("same-order", change=f"use the groups in one order on every rank: {order} ({lines})"),),
+        prescriptions=(
+            Prescription("same-order", change=f"use the groups in one order on every rank: {order} ({lines})"),
+        ),
         at_ns=event.at_ns,
     )
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.group_making import Making
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing import recording
 
@@ -43,7 +43,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         for rank, timeline in verdict.facts.timelines.items()
         if rank not in event.ranks and Making(timeline).inside
     }
-    site = inside[min(inside)][1] if inside else Site()
+    site = inside[min(inside)][1] if inside else SourceLine()
     members = inside[min(inside)][0] if inside else ""
     silent = event.silence.seconds if event.silence else 0.0
     instead = [call for wait in event.waiting for call in wait.calls if call.rank in event.ranks]
@@ -63,8 +63,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         evidence={"new_groups": {rank: [text for text, _ in made] for rank, made in sorted(asked.items())}},
         why="all ranks of the job have to enter new_group, in one order; calls so far: "
         + ", ".join(f"rank {rank} {len(made)}" for rank, made in sorted(asked.items())[:8]),
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "new-group-on-every-rank",
                 change=f"take the new_group of {at(site)} out of any condition, for {named(event.ranks)} too",
             ),

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, RankLog, Recording, Site
+from distdoctor.recording.recording import Call, RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag, EventKind
 from distdoctor.testing import recording
 
@@ -48,7 +48,7 @@ class Line:
 
 @check("DD120", "handle-not-waited", severity=ERROR)
 def examine(calls: Collectives) -> Iterator[Finding]:
-    lines: dict[Site, Line] = defaultdict(Line)
+    lines: dict[SourceLine, Line] = defaultdict(Line)
     backends = {group.name: group.backend for group in calls.groups}
     for log in calls.recording.ranks.values():
         if not _failed(log, calls.recording):
@@ -58,14 +58,14 @@ def examine(calls: Collectives) -> Iterator[Finding]:
             yield _finding(site, line, line.first)
 
 
-def _failed(log: RankLog, recording: Recording) -> bool:
+def _failed(log: RankTrace, recording: Recording) -> bool:
     """An exception on its way out drops what the frames held: that is no habit of the line."""
     end = recording.job.ends.get(log.rank)
     raised = bool((log.events["kind"] == EventKind.EXCEPTION).any())
     return raised or (end is not None and bool(end.exit_code or end.signal))
 
 
-def _collect(log: RankLog, lines: dict[Site, Line], backends: dict[str, str]) -> None:
+def _collect(log: RankTrace, lines: dict[SourceLine, Line], backends: dict[str, str]) -> None:
     rows = log.calls[(log.calls["flags"] & CallFlag.ASYNC) != 0]
     asked = (rows["waited_ns"] != 0).tolist()
     dropped = ((rows["flags"] & CallFlag.DROPPED) != 0).tolist()
@@ -81,7 +81,7 @@ def _collect(log: RankLog, lines: dict[Site, Line], backends: dict[str, str]) ->
                 line.synchronised_elsewhere = "nccl" in backends.get(line.first.group, "")
 
 
-def _finding(site: Site, line: Line, first: Call) -> Finding:
+def _finding(site: SourceLine, line: Line, first: Call) -> Finding:
     ranks, count = tuple(sorted(line.dropped)), sum(line.dropped.values())
     waited = f"; {line.asked} others of this line were waited for" if line.asked else ""
     return Finding(
@@ -92,8 +92,8 @@ def _finding(site: Site, line: Line, first: Call) -> Finding:
         places=(Place(site, ranks, f"{first.op.word} {first.shape}, async_op=True"),),
         evidence={"dropped": dict(sorted(line.dropped.items())), "waited_for": line.asked, "first": first.words},
         why=f"the handle was dropped {count} times and nobody called wait() on it{waited}: the tensor is read before it is there",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "wait-for-the-handle",
                 change=f"keep what {first.op.word} at {at(site)} returns, and call .wait() on it before the tensor is used",
             ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -32,7 +32,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     assert event.divergence is not None
     assert event.odd is not None
     value = {variant.call: variant.call.dtype or "unknown" for variant in event.divergence.variants}
-    cure = Cure(
+    cure = Prescription(
         "same-dtype",
         change=f"convert before {event.odd.op.word} at {at(event.odd.site)}: tensor = tensor.to(torch.float32)",
     )

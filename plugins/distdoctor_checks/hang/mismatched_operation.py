@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, full, group_words, of_variants, table, test_of
 from distdoctor.recording.rank_set import named
@@ -53,12 +53,12 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "variants": {words: list(ranks) for words, ranks in variants.items()},
         },
         why=why,
-        cures=(_cure(event),),
+        prescriptions=(_cure(event),),
         at_ns=event.at_ns,
     )
 
 
-def _cure(event: Event) -> Cure:
+def _cure(event: Event) -> Prescription:
     assert event.odd is not None
     assert event.usual is not None
     if event.is_tie:
@@ -66,7 +66,7 @@ def _cure(event: Event) -> Cure:
         change = f"issue one operation on all ranks: {two}"
     else:
         change = f"issue {event.usual.op.word} at {at(event.odd.site)} on {named(event.ranks)} too"
-    return Cure("same-operation", change=change)
+    return Prescription("same-operation", change=change)
 
 
 def sick() -> Recording:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -34,7 +34,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     assert event.divergence is not None
     assert event.odd is not None
     value = {variant.call: variant.call.reduce_op.name.lower() for variant in event.divergence.variants}
-    cure = Cure(
+    cure = Prescription(
         "same-reduce-op",
         change=f"use one reduction on every rank at {at(event.odd.site)}, for example op=dist.ReduceOp.SUM",
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -35,7 +35,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     value = {variant.call: f"rank {variant.call.root}" for variant in event.divergence.variants}
     word = "dst" if event.odd.op.word in ("reduce", "gather") else "src"
     right = event.usual.root if event.usual is not None else 0
-    cure = Cure(
+    cure = Prescription(
         "same-root", change=f"pass one {word} on every rank at {at(event.odd.site)}, for example {word}={right}"
     )
     return mismatch(verdict, event, "root", value, cure, "nobody sends what the others wait for")

@@ -16,20 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import seconds, wait
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing import LogBuilder
-from distdoctor.testing.rank_log import SECOND, START_NS
+from distdoctor.testing import TraceBuilder
+from distdoctor.testing.rank_trace import SECOND, START_NS
 
 
 @check("DD118", "missing-rank-at-start", severity=ERROR, family="hang")
-def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Finding]:
     if standstill is not None:
         yield from seen_at_start(standstill)
     elif verdict is not None:
@@ -41,7 +41,7 @@ def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[
 def _finding(verdict: Verdict, event: Event) -> Finding:
     inside = sorted(verdict.facts.timelines.keys() - set(event.ranks))
     begun = {rank: site for rank in inside for _, _, _, site, _ in verdict.timeline(rank).events(EventKind.INIT_BEGUN)}
-    place = begun[min(begun)] if begun else Site()
+    place = begun[min(begun)] if begun else SourceLine()
     unstarted = [rank for rank in event.ranks if rank not in verdict.facts.timelines]
     silent = event.silence.seconds if event.silence else 0.0
     words = [f"{wait(inside)} in init_process_group for {verdict.recording.world_size} ranks"]
@@ -58,8 +58,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=tuple(Place(site, (rank,), "waits in init_process_group") for rank, site in begun.items()),
         evidence={"arrived": inside, "missing": list(event.ranks), "world_size": verdict.recording.world_size},
         why="; ".join(words),
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "start-every-rank",
                 change=f"start {named(event.ranks)}, or launch with as many ranks as there are: {len(inside)}",
             ),
@@ -73,7 +73,7 @@ def _starting(late: bool) -> Recording:
 
     logs = {}
     for rank in range(4):
-        log = LogBuilder(rank, world_size=4)
+        log = TraceBuilder(rank, world_size=4)
         log.now = START_NS
         if rank != 2 or not late:
             log.event(EventKind.INIT_BEGUN, "gloo", site="train.py:5 main")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short, test_of
 from distdoctor.diagnosis.source.rank_guard import statement_at
@@ -47,8 +47,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=of_variants(verdict, event),
         evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line},
         why=f"only where `{guard.only_if}` is {at(call.site)} reached, but every rank holds a part of the state",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "state-dict-on-every-rank",
                 change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the writing inside",
             ),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, full, group_words, of_variants, short, test_of
 from distdoctor.diagnosis.source.patch import out_of_condition
@@ -58,19 +58,19 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         },
         why=f"not every member of the group reaches {at(guarded.site)}: only where `{event.guard.only_if}`"
         + (f"; {who}" if who else ""),
-        cures=(cure(verdict, event, guarded),),
+        prescriptions=(cure(verdict, event, guarded),),
         at_ns=event.at_ns,
     )
 
 
-def cure(verdict: Verdict, event: Event, guarded: Call) -> Cure:
+def cure(verdict: Verdict, event: Event, guarded: Call) -> Prescription:
     assert event.guard is not None
     source = verdict.recording.sources.get(guarded.site.path, "")
     edit = out_of_condition(source, guarded.site.line, event.guard.line) if source else ""
     words = (
         f"take the {guarded.op.word} of {at(guarded.site)} out of `{test_of(event.guard)}` (line {event.guard.line})"
     )
-    return Cure("call-on-every-rank", change=edit or words)
+    return Prescription("call-on-every-rank", change=edit or words)
 
 
 def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site
 from distdoctor.diagnosis.memory.oom_message import lost_its_worker, request_of, shared_memory_in
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.testing import recording
 
 # POSIX numbers of Linux; the names are what people search for.
@@ -64,8 +64,8 @@ def _unknown(event: Event) -> Finding:
         evidence={"exception": first.words, "failed_after_it": victims, "traceback": first.traceback},
         why=f"{named(victims)} failed because a peer was gone or late ({' '.join(first.words.split())[:160]}); that "
         "rank's own end is not on record",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "mend-the-first-failure",
                 change="find the rank that left no last words: its host's log, `dmesg`, the scheduler",
             ),
@@ -96,7 +96,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "failed_after_it": _echoes(verdict, event),
         },
         why=_why(verdict, event, ending),
-        cures=(_cure(verdict, ending, place),),
+        prescriptions=(_cure(verdict, ending, place),),
         at_ns=event.at_ns,
     )
 
@@ -167,27 +167,27 @@ def _echoes(verdict: Verdict, event: Event) -> list[int]:
     return sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
 
 
-def _last_site(verdict: Verdict, rank: int) -> Site:
+def _last_site(verdict: Verdict, rank: int) -> SourceLine:
     timeline = verdict.facts.timelines.get(rank)
-    return timeline.last_site if timeline is not None else Site()
+    return timeline.last_site if timeline is not None else SourceLine()
 
 
-def _cure(verdict: Verdict, ending: Ending, place: Site) -> Cure:
+def _cure(verdict: Verdict, ending: Ending, place: SourceLine) -> Prescription:
     if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
-        return Cure(
+        return Prescription(
             "mend-the-first-failure", change="look who kills processes there: the scheduler, a watchdog, `kill -9`"
         )
     if _is_killed(ending):
-        return Cure("lower-host-memory")
+        return Prescription("lower-host-memory")
     if ending.how == VANISHED:
-        return Cure(
+        return Prescription(
             "mend-the-first-failure",
             change=f"look for rank {ending.rank} in `dmesg` and the scheduler's log of its host",
         )
     statement = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     where = f" at {at(place)}" if place else ""
     line = f": `{statement[:100]}`" if statement else ""
-    return Cure(
+    return Prescription(
         "mend-the-first-failure", change=f"mend rank {ending.rank}{where}{line}; the other ranks only follow it"
     )
 

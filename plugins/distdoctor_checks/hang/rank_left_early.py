@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, counts, full, group_words, short
 from distdoctor.diagnosis.source.loop_exits import left_by
@@ -67,8 +67,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "waiting_ranks": sorted(call.rank for call in stuck),
         },
         why="; ".join(why),
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "stay-until-the-end",
                 change=left.cure
                 if left

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Cure, Finding
-from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Finding, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.loop_exits import left_by
 from distdoctor.diagnosis.source.patch import out_of_condition
@@ -29,12 +29,12 @@ from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.stacks import in_collective, looked_at
 
-IN_CALLS = (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.NEW_GROUP)
-Variant = list[Standing]
+IN_CALLS = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.NEW_GROUP)
+Variant = list[RankActivity]
 
 
 @check("DD126", "ranks-apart", severity=ERROR, family="hang")
-def examine(standstill: Standstill, verdict: Verdict | None) -> Iterator[Finding]:
+def examine(standstill: Stall, verdict: Verdict | None) -> Iterator[Finding]:
     if verdict is not None and verdict.facts.timelines:
         return  # what was recorded says more
     if standstill.cut:
@@ -42,8 +42,8 @@ def examine(standstill: Standstill, verdict: Verdict | None) -> Iterator[Finding
     if not standstill.recording.job.running:
         raise NotApplicable("the job does not run any more")
     waiting = list(standstill.of_kind(*IN_CALLS))
-    lost = [s for s in standstill.of_kind(Doing.GONE) if s.rank in standstill.stacks.absent]
-    if waiting and lost and not any(True for _ in standstill.of_kind(Doing.INIT)):
+    lost = [s for s in standstill.of_kind(Activity.GONE) if s.rank in standstill.stacks.absent]
+    if waiting and lost and not any(True for _ in standstill.of_kind(Activity.INIT)):
         yield _left(lost, standstill)
         return
     everybody = len(waiting) == len(standstill.standings) > 1
@@ -57,7 +57,7 @@ def examine(standstill: Standstill, verdict: Verdict | None) -> Iterator[Finding
         yield _apart(variants, standstill)
 
 
-def _left(lost: list[Standing], standstill: Standstill) -> Finding:
+def _left(lost: list[RankActivity], standstill: Stall) -> Finding:
     """A rank has no process any more, and others wait."""
     end = standstill.recording.job.ends.get(lost[0].rank)
     in_order = end is not None and end.exit_code == 0
@@ -82,8 +82,8 @@ def _left(lost: list[Standing], standstill: Standstill) -> Finding:
         places=standstill.places(*lost),
         evidence={"waiting_ranks": [s.rank for s in standstill.waiting]},
         why=why,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "stay-until-the-end",
                 change=left.cure
                 if left
@@ -93,7 +93,7 @@ def _left(lost: list[Standing], standstill: Standstill) -> Finding:
     )
 
 
-def _ring(waiting: list[Standing]) -> Variant:
+def _ring(waiting: list[RankActivity]) -> Variant:
     """Ranks that all receive from one another."""
     on = {s.rank: int(s.arguments["src"]) for s in waiting if s.op is Op.RECV and s.arguments.get("src", "").isdigit()}
     for start in sorted(on):
@@ -106,7 +106,7 @@ def _ring(waiting: list[Standing]) -> Variant:
     return []
 
 
-def _receives(ring: Variant, standstill: Standstill) -> Finding:
+def _receives(ring: Variant, standstill: Stall) -> Finding:
     return Finding(
         code="DD114",
         slug="send-recv-cycle",
@@ -116,15 +116,15 @@ def _receives(ring: Variant, standstill: Standstill) -> Finding:
         place=ring[0].site,
         places=standstill.places(*ring),
         why="everybody receives first, so nobody comes to send",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "batch-isend-irecv", change=f"let one side send first at {_at(ring[0])}, or use dist.batch_isend_irecv"
             ),
         ),
     )
 
 
-def _variants(waiting: list[Standing]) -> list[Variant]:
+def _variants(waiting: list[RankActivity]) -> list[Variant]:
     """The ranks by what they wait in, the majority first."""
     found: dict[tuple[object, ...], Variant] = {}
     for standing in waiting:
@@ -134,7 +134,7 @@ def _variants(waiting: list[Standing]) -> list[Variant]:
     return sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank))
 
 
-def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
+def _apart(variants: list[Variant], standstill: Stall) -> Finding:
     usual, odd = variants[0], variants[1]
     tie = len(usual) == len(odd)
     guards = {id(variant): _guard(variant, other, standstill) for variant, other in ((usual, odd), (odd, usual))}
@@ -155,7 +155,7 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
     )
     code, slug, cure = "", "", "record-the-job"
     in_pairs = [variant[0].op in (Op.SEND, Op.RECV) for variant in (odd, usual)]
-    if odd[0].doing is Doing.NEW_GROUP and not tie:
+    if odd[0].doing is Activity.NEW_GROUP and not tie:
         code, slug, cure = "DD119", "group-made-by-some", "new-group-on-every-rank"
     elif in_pairs[0] and (not tie or in_pairs[1]):
         code, slug, cure = "DD113", "unmatched-send-recv", "pair-send-with-recv"
@@ -177,15 +177,19 @@ def _apart(variants: list[Variant], standstill: Standstill) -> Finding:
         why=_why(guard, odd, tie)
         + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else "")
         + (f"; {left.effect}" if left else ""),
-        cures=(Cure(cure, change=left.cure if left else _change(cure, guard, odd, usual, sources) + _decided(local)),),
+        prescriptions=(
+            Prescription(
+                cure, change=left.cure if left else _change(cure, guard, odd, usual, sources) + _decided(local)
+            ),
+        ),
     )
 
 
-def _confidence(unclear: bool, standstill: Standstill) -> Confidence:
+def _confidence(unclear: bool, standstill: Stall) -> Confidence:
     return POSSIBLE if unclear or standstill.stacks.elsewhere else LIKELY
 
 
-def _guard(variant: Variant, other: Variant, standstill: Standstill) -> Guard | None:
+def _guard(variant: Variant, other: Variant, standstill: Stall) -> Guard | None:
     """A condition on the rank around this side's line that is not around the other side's."""
     site, others = variant[0].site, other[0].site
     source = standstill.recording.sources.get(site.path, "")
@@ -196,7 +200,7 @@ def _guard(variant: Variant, other: Variant, standstill: Standstill) -> Guard | 
     return next((g for g in guards if all(g.lets_through(s.rank) is not False for s in variant)), None)
 
 
-def _condition(variant: Variant, other: Variant, standstill: Standstill) -> tuple[str, str, int] | None:
+def _condition(variant: Variant, other: Variant, standstill: Stall) -> tuple[str, str, int] | None:
     """(line of the call, condition, its line): the innermost condition around this side alone; ranks may differ in it."""
     site, others = variant[0].site, other[0].site
     source = standstill.recording.sources.get(site.path, "")
@@ -256,7 +260,7 @@ def _end(variant: Variant) -> str:
     return f"the {variant[0].call} of {_at(variant[0])}" + (f" (tag {tag})" if tag.isdigit() else "")
 
 
-def _at(standing: Standing) -> str:
+def _at(standing: RankActivity) -> str:
     return f"{standing.site.path.rpartition('/')[2]}:{standing.site.line}" if standing.site else "an unknown line"
 
 

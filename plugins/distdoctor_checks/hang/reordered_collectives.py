@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, condition, full, group_words, of_variants, short
 from distdoctor.recording.recording import Call, Recording
@@ -54,8 +54,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "hangs": not unnoticed,
         },
         why=f"{why}; {note}" if note else why,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "same-order",
                 change=f"call {theirs} before {mine} on every rank (sort the names, not the arrival)",
             ),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
 from distdoctor.recording.rank_set import named
@@ -44,8 +44,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=tuple(by_site(verdict, calls)),
         evidence={"cycle": edges},
         why=why,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "batch-isend-irecv",
                 change=f"post the send and the receive of {at(calls[0].site)} together: batch_isend_irecv",
             ),

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -68,7 +68,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "condition": event.guard.test if event.guard else "",
         },
         why=_why(verdict, event, odd),
-        cures=(_cure(verdict, event, odd),),
+        prescriptions=(_cure(verdict, event, odd),),
         at_ns=event.at_ns,
     )
 
@@ -121,31 +121,33 @@ def _others(event: Event) -> list[int]:
     return [rank for variant in variants for rank in variant.ranks if rank not in event.ranks]
 
 
-def _cure(verdict: Verdict, event: Event, odd: Call) -> Cure:
+def _cure(verdict: Verdict, event: Event, odd: Call) -> Prescription:
     guard, usual = event.guard, event.usual
     if usual is not None and is_join(verdict.recording.sources, usual.site):
-        return Cure(
+        return Prescription(
             "call-on-every-rank",
             change=f"take the {odd.op.word} of {at(odd.site)} out of the block of join() ({at(usual.site)}), "
             "or make it a torch.distributed.algorithms.Joinable of its own",
         )
     if guard is not None and guard.how == LEAVES and usual is not None:
-        return Cure(
+        return Prescription(
             "call-on-every-rank",
             change=f"{event.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
             f"{usual.op.word} of line {usual.site.line}; call it before leaving, or let all ranks leave together",
         )
     if guard is not None:
-        return Cure(
+        return Prescription(
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
         )
     left = _left_by(verdict, event)
     if left is not None:
-        return Cure("decide-once", change=left.cure)
+        return Prescription("decide-once", change=left.cure)
     if usual is None or (event.departure is not None and event.departure.how == ADDED):
-        return Cure("call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none")
-    return Cure(
+        return Prescription(
+            "call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none"
+        )
+    return Prescription(
         "call-on-every-rank",
         change=f"call the {usual.op.word} of {at(usual.site)} on {named(event.ranks)} too, before {at(odd.site)}",
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing
@@ -67,7 +67,7 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
         },
         why=f"it enters the collectives last in {late.share:.0%} of {late.step.count} steps, "
         f"{lost:.1f} ms after the others (median, deviation {late.step.spread / MILLISECOND:.1f} ms)",
-        cures=(Cure("balance-ranks", effect=f"up to {lost:.1f} ms a step, {lost / step:.0%}"),),
+        prescriptions=(Prescription("balance-ranks", effect=f"up to {lost:.1f} ms a step, {lost / step:.0%}"),),
     )
 
 
@@ -102,7 +102,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         },
         why=f"its last call was at {at(place)}, and since then it has been in code that is no communication{rhythm}; "
         "stuck or slow shows in its stack: distdoctor hang-dump",
-        cures=(Cure("balance-ranks"),),
+        prescriptions=(Prescription("balance-ranks"),),
         at_ns=event.at_ns,
     )
 

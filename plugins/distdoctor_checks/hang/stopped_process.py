@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding
-from distdoctor.diagnosis.hang.live.rank_activity import Standing, is_held_by_kernel
-from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_held_by_kernel
+from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 
 @check("DD117", "stopped-process", severity=ERROR, family="hang")
-def examine(standstill: Standstill) -> Iterator[Finding]:
+def examine(standstill: Stall) -> Iterator[Finding]:
     for standing in standstill.standings.values():
         process = standing.process
         if process is None:
@@ -41,11 +41,11 @@ def examine(standstill: Standstill) -> Iterator[Finding]:
             places=standstill.places(standing),
             evidence=evidence_of(process) | ({"tracer pid": process.tracer} if process.tracer else {}),
             why=_why(standing, standstill),
-            cures=(Cure("continue-the-process", change=change),),
+            prescriptions=(Prescription("continue-the-process", change=change),),
         )
 
 
-def _long(process: ProcessStacks, standstill: Standstill) -> bool:
+def _long(process: ProcessStacks, standstill: Stall) -> bool:
     return process.still_seconds is not None and standstill.exceeds_patience(process.still_seconds)
 
 
@@ -72,7 +72,7 @@ def _words(process: ProcessStacks) -> tuple[str, str]:
     )
 
 
-def _why(standing: Standing, standstill: Standstill) -> str:
+def _why(standing: RankActivity, standstill: Stall) -> str:
     parts = [standstill.who_waits] if standstill.who_waits else []
     return "; ".join(
         [

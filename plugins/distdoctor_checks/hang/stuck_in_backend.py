@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
 from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
 from distdoctor.recording.recording import Recording
@@ -30,7 +30,7 @@ from distdoctor.testing import recording
 
 
 @check("DD122", "stuck-in-backend", severity=ERROR, family="hang")
-def examine(verdict: Verdict | None, standstill: Standstill | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Finding]:
     if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
     events = verdict.events if verdict is not None else ()
@@ -65,7 +65,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         },
         why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program"
         + (f"; {backend}" if backend else ""),
-        cures=(Cure("gather-backend-evidence"),),
+        prescriptions=(Prescription("gather-backend-evidence"),),
         at_ns=event.at_ns,
     )
 

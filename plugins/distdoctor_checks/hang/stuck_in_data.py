@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Doing, Standing, line_of
-from distdoctor.diagnosis.hang.live.stall import Standstill, evidence_of
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Activity, RankActivity, line_of
+from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import ProcessStacks
 from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 
 @check("DD115", "stuck-in-data", severity=ERROR, family="hang")
-def examine(standstill: Standstill) -> Iterator[Finding]:
-    for standing in standstill.of_kind(Doing.DATA):
+def examine(standstill: Stall) -> Iterator[Finding]:
+    for standing in standstill.of_kind(Activity.DATA):
         worker = _stuck_worker(standing, standstill)
         at_work = any(_is_at_work(one) for one in standing.seen.workers)
         if standing.rank in standstill.explained or (worker is None and (at_work or not standstill.is_stuck(standing))):
@@ -41,7 +41,7 @@ def examine(standstill: Standstill) -> Iterator[Finding]:
             places=_places(standing, worker, site, standstill),
             evidence=evidence_of(worker if worker is not None else standing.process),
             why=_why(standing, worker, standstill),
-            cures=(Cure("time-out-the-loader", change=_change(worker, site or standing.site)),),
+            prescriptions=(Prescription("time-out-the-loader", change=_change(worker, site or standing.site)),),
         )
 
 
@@ -51,7 +51,7 @@ def _is_at_work(worker: ProcessStacks) -> bool:
     return main is not None and main.inside("torch/utils/data/_utils/fetch.py") is not None
 
 
-def _stuck_worker(standing: Standing, standstill: Standstill) -> ProcessStacks | None:
+def _stuck_worker(standing: RankActivity, standstill: Stall) -> ProcessStacks | None:
     for worker in standing.seen.workers:
         still = worker.still_seconds is None or standstill.exceeds_patience(worker.still_seconds)
         waits = not worker.moved and worker.cpu_share < BUSY_SHARE
@@ -60,12 +60,12 @@ def _stuck_worker(standing: Standing, standstill: Standstill) -> ProcessStacks |
     return None
 
 
-def _place(worker: ProcessStacks) -> Site:
+def _place(worker: ProcessStacks) -> SourceLine:
     user = worker.main.user_frame if worker.main is not None else None
-    return user.site if user is not None else Site()
+    return user.site if user is not None else SourceLine()
 
 
-def _title(standing: Standing, worker: ProcessStacks | None, standstill: Standstill) -> str:
+def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall) -> str:
     how_long = standstill.how_long(standing)
     if worker is None:
         return f"waits for a batch{how_long}, which it makes itself (num_workers=0)"
@@ -73,7 +73,9 @@ def _title(standing: Standing, worker: ProcessStacks | None, standstill: Standst
     return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}{how_long}"
 
 
-def _places(standing: Standing, worker: ProcessStacks | None, site: Site, standstill: Standstill) -> tuple[Place, ...]:
+def _places(
+    standing: RankActivity, worker: ProcessStacks | None, site: SourceLine, standstill: Stall
+) -> tuple[Place, ...]:
     rows = standstill.places(standing)
     if worker is None or not site:
         return rows
@@ -86,7 +88,7 @@ def _places(standing: Standing, worker: ProcessStacks | None, site: Site, stands
     )
 
 
-def _why(standing: Standing, worker: ProcessStacks | None, standstill: Standstill) -> str:
+def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall) -> str:
     parts = [standstill.who_waits] if standstill.who_waits else []
     if worker is not None:
         since = f", it last ran {worker.still_seconds:.0f} s ago" if worker.still_seconds is not None else ""
@@ -96,7 +98,7 @@ def _why(standing: Standing, worker: ProcessStacks | None, standstill: Standstil
     return "; ".join(parts)
 
 
-def _change(worker: ProcessStacks | None, site: Site) -> str:
+def _change(worker: ProcessStacks | None, site: SourceLine) -> str:
     if worker is not None and worker.is_stopped:
         return f"kill -CONT {worker.pid}, once you know who stopped it"
     where = f"{site.path.rpartition('/')[2]}:{site.line}"

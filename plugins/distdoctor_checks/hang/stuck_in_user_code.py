@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Confidence, Cure, Finding, Place
-from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
-from distdoctor.diagnosis.hang.live.stall import LIKELY, POSSIBLE, Standstill, evidence_of
+from distdoctor.diagnosis.finding import ERROR, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stall import LIKELY, POSSIBLE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, short
@@ -29,11 +29,11 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.silence
-OWN_CODE = (Doing.USER, Doing.CHECKPOINT)
+OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 
 
 @check("DD116", "stuck-in-user-code", severity=ERROR, family="hang")
-def examine(standstill: Standstill | None, verdict: Verdict | None) -> Iterator[Finding]:
+def examine(standstill: Stall | None, verdict: Verdict | None) -> Iterator[Finding]:
     if standstill is not None:
         yield from _seen(standstill)
         return
@@ -45,11 +45,11 @@ def examine(standstill: Standstill | None, verdict: Verdict | None) -> Iterator[
         yield from _never_came(verdict)
 
 
-def _seen(standstill: Standstill) -> Iterator[Finding]:
+def _seen(standstill: Stall) -> Iterator[Finding]:
     """By stacks."""
     for standing in standstill.of_kind(*OWN_CODE):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
-        at_start = any(True for _ in standstill.of_kind(Doing.INIT))  # then it is late, which DD118 says
+        at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
         if standing.rank in standstill.explained or alone or at_start or not standstill.is_stuck(standing):
             continue
         yield Finding(
@@ -60,7 +60,7 @@ def _seen(standstill: Standstill) -> Iterator[Finding]:
             places=standstill.places(standing),
             evidence=evidence_of(standing.process) | _children(standing),
             why=_why(standing, standstill),
-            cures=(Cure("bound-the-wait", change=_change(standing)),),
+            prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
         )
 
 
@@ -102,8 +102,8 @@ def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...],
         },
         why=f"{named(c.rank for c in waits)} entered it and {named(ranks)} issued nothing since; what it does meanwhile only its "
         "stack says (distdoctor hang-dump, while the job lives)",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "bound-the-wait",
                 change=f"look at what {named(ranks)} does after {at(last.site) if last else 'its start'}",
             ),
@@ -112,12 +112,12 @@ def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...],
     )
 
 
-def _children(standing: Standing) -> dict[str, object]:
+def _children(standing: RankActivity) -> dict[str, object]:
     running = [f"{child.command[:60]} (pid {child.pid}, state {child.state})" for child in standing.seen.children]
     return {"child processes": running} if running else {}
 
 
-def _why(standing: Standing, standstill: Standstill) -> str:
+def _why(standing: RankActivity, standstill: Stall) -> str:
     process = standing.process
     parts = [standstill.who_waits] if standstill.who_waits else []
     if process is not None and process.held_gil:
@@ -134,7 +134,7 @@ def _why(standing: Standing, standstill: Standstill) -> str:
     return "; ".join(parts)
 
 
-def _change(standing: Standing) -> str:
+def _change(standing: RankActivity) -> str:
     line = standing.line.strip()
     path = standing.site.path.rpartition("/")[2]
     where = f"{path}:{standing.site.line}"

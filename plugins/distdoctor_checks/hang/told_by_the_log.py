@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription
 from distdoctor.recording.job_log import LAUNCHER, Clue, ClueKind, parse_log
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -34,7 +34,7 @@ FOLLOWS = (
 
 
 @dataclass(frozen=True)
-class Told:
+class LogVerdict:
     """The fact that a plain log is all there is."""
 
     streams: ClassVar[frozenset[str]] = frozenset()
@@ -48,7 +48,7 @@ class Told:
 
 
 @check("DD127", "told-by-the-log", severity=ERROR, family="hang")
-def examine(told: Told) -> Iterator[Finding]:
+def examine(told: LogVerdict) -> Iterator[Finding]:
     recording, clues = told.recording, told.recording.clues
     exceptions = [clue for clue in clues if clue.kind is ClueKind.EXCEPTION and not clue.words.startswith(FOLLOWS)]
     own = [clue for clue in exceptions if not clue.words.rpartition("torch.distributed.")[2].startswith(FOLLOWS)]
@@ -73,8 +73,8 @@ def _raised(clue: Clue) -> Finding:
         place=clue.site,
         evidence=_quoted(clue),
         why=f"line {clue.line_number} of the log; it is the first error that is not about a lost peer",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "mend-the-first-failure",
                 change=f"mend the {clue.words.partition(':')[0]}; the other errors follow from it",
             ),
@@ -94,8 +94,10 @@ def _sizes(clue: Clue) -> Finding:
         evidence=_quoted(clue) | {"bytes came": came, "bytes expected": expected},
         why=f"line {clue.line_number} of the log; gloo aborts the receiver, which may be innocent: {came} bytes are "
         f"{came // 4} float32, {expected} are {expected // 4}",
-        cures=(
-            Cure("same-shape", change="print the shapes of all ranks before this call, or run it under distdoctor run"),
+        prescriptions=(
+            Prescription(
+                "same-shape", change="print the shapes of all ranks before this call, or run it under distdoctor run"
+            ),
         ),
     )
 
@@ -115,8 +117,8 @@ def _not_arrived(clues: tuple[Clue, ...]) -> Iterator[Finding]:
             place=found[0].site,
             evidence=_quoted(found[0]),
             why=f"line {found[0].line_number} of the log; the key ends in the rank within its group that never wrote it",
-            cures=(
-                Cure(
+            prescriptions=(
+                Prescription(
                     "start-every-rank",
                     change=f"find out whether {named(ranks)} was started, and what it did before init_process_group",
                 ),
@@ -131,8 +133,8 @@ def _not_arrived(clues: tuple[Clue, ...]) -> Iterator[Finding]:
             confidence=LIKELY,
             evidence=_quoted(joined),
             why=f"line {joined.line_number} of the log; which ones are missing it does not say",
-            cures=(
-                Cure(
+            prescriptions=(
+                Prescription(
                     "start-every-rank", change=f"start all {expected} ranks with the same MASTER_ADDR and MASTER_PORT"
                 ),
             ),
@@ -155,8 +157,8 @@ def _watchdog(clues: tuple[Clue, ...]) -> Iterator[Finding]:
         place=slowest.site,
         evidence=_quoted(slowest),
         why=f"line {slowest.line_number} of the log; {len(found)} ranks printed their last collective",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "record-the-job",
                 change="set TORCH_FR_DUMP_TEMP_FILE, or run it under distdoctor run; then distdoctor examine",
             ),
@@ -175,8 +177,8 @@ def _killed(recording: Recording) -> Iterator[Finding]:
                 ranks=(rank,),
                 confidence=POSSIBLE if end.signal == 6 else LIKELY,  # gloo aborts innocent ranks
                 why="as torchrun lists it; it names whoever ended first, which is not always the cause",
-                cures=(
-                    Cure(
+                prescriptions=(
+                    Prescription(
                         "mend-the-first-failure",
                         change=f"look at the output of rank {rank}"
                         + (" and at dmesg (out of memory?)" if end.signal == 9 else ""),
@@ -196,8 +198,8 @@ def _peer_gone(clues: tuple[Clue, ...]) -> Iterator[Finding]:
             place=found[0].site,
             evidence=_quoted(found[0]) | {"innocent ranks": sorted(told)},
             why=f"line {found[0].line_number} of the log; whoever printed this is not the one that left",
-            cures=(
-                Cure(
+            prescriptions=(
+                Prescription(
                     "record-the-job", change="look for a rank that printed nothing; distdoctor run would have named it"
                 ),
             ),

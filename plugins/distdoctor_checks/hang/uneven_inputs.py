@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, of_variants, short
 from distdoctor.recording.rank_set import named
@@ -52,8 +52,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "issued": short(event.odd) if event.odd else "",
         },
         why=table,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "join-uneven-inputs",
                 change=f"wrap the loop at {at(uneven.site)} in `with model.join():`, or make every rank draw {least} batches "
                 "(drop_last=True with a DistributedSampler)",

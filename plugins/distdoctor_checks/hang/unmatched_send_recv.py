@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, full, pairwise, short
@@ -44,8 +44,8 @@ def _misfit(verdict: Verdict, event: Event) -> Finding:
         places=tuple(by_site(verdict, [sent, got])),
         evidence={"sent": full(sent), "received": full(got), "sent_bytes": sent.nbytes, "received_bytes": got.nbytes},
         why="a receive must be as large as its send: a larger send aborts it on gloo, a smaller one leaves the rest unset",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "pair-send-with-recv", change=f"give {at(sent.site)} and {at(got.site)} tensors of one shape and dtype"
             ),
         ),
@@ -69,7 +69,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=tuple(places),
         evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in event.unpaired]},
         why=_why(verdict, event, receive),
-        cures=(Cure("pair-send-with-recv", change=_change(event, receive)),),
+        prescriptions=(Prescription("pair-send-with-recv", change=_change(event, receive)),),
         at_ns=event.at_ns,
     )
 

@@ -18,10 +18,10 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import branch_line
@@ -36,7 +36,7 @@ MESSAGE = (
 
 
 @check("DD121", "unused-parameters", severity=ERROR, family="hang")
-def examine(verdict: Verdict, partings: Partings | None) -> Iterator[Finding]:
+def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[Finding]:
     told = list(verdict.told("DD121"))
     for event in told:
         yield _finding(verdict, event, left_out_last(partings.gradients, event.ranks[0]) if partings else ())
@@ -45,7 +45,7 @@ def examine(verdict: Verdict, partings: Partings | None) -> Iterator[Finding]:
             yield _before_it_raises(verdict, parting, left_out(parting.peers, parting.step, partings.gradients))
 
 
-def _before_it_raises(verdict: Verdict, parting: Parting, names: tuple[str, ...]) -> Finding:
+def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple[str, ...]) -> Finding:
     line = branch_line(verdict.recording.sources, names)
     return Finding(
         title=f"{parting.when}: {_several(names)} took no part in the loss, so DDP left {which(parting)} unaveraged",
@@ -55,7 +55,7 @@ def _before_it_raises(verdict: Verdict, parting: Parting, names: tuple[str, ...]
         evidence=evidence(parting, parameters=list(names[:16])),
         why=f"{len(names)} gradients are None on every rank; the reducer waits for them, and has not finished the buckets that "
         "they share with others. The next forward will raise",
-        cures=(Cure("find-unused-parameters"),),
+        prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=parting.at_ns,
     )
 
@@ -84,7 +84,7 @@ def _finding(verdict: Verdict, event: Event, known: tuple[str, ...]) -> Finding:
         ),
         evidence={"exception": ending.words[:500], "parameters": words, "traceback": ending.traceback},
         why="the reducer waits for the gradient of every parameter that wants one; these took no part in the loss before",
-        cures=(Cure("find-unused-parameters"),),
+        prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=event.at_ns,
     )
 

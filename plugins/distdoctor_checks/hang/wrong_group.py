@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import GroupCalls
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription
 from distdoctor.diagnosis.hang.live.rank_activity import line_of
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short
@@ -55,8 +55,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=of_variants(verdict, event),
         evidence={"group_used": larger.name, "group_meant": event.group.name, "members": list(event.group.members)},
         why=f"the ranks that issued it, {named(event.ranks)}, are exactly the members of {event.group.words}",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "use-the-subgroup",
                 change=edit or f"pass group= at {at(odd.site)}: the group of {named(event.group.members)}",
             ),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import Memory, mib
 from distdoctor.diagnosis.memory.nearly_full import fullest
 from distdoctor.recording.recording import Recording
@@ -36,12 +36,14 @@ def examine(memory: Memory) -> Iterator[Finding]:
         place=bound.site,
         evidence=bound.evidence,
         why=bound.why,
-        cures=(
-            Cure("checkpoint-activations", effect=f"most of {mib(bound.activations)}, for one more forward per step"),
-            Cure(
+        prescriptions=(
+            Prescription(
+                "checkpoint-activations", effect=f"most of {mib(bound.activations)}, for one more forward per step"
+            ),
+            Prescription(
                 "mixed-precision", effect=f"up to {mib(bound.activations // 2)}: activations of matrix products halve"
             ),
-            Cure("halve-the-micro-batch", effect=f"{mib(bound.activations // 2)}: activations halve"),
+            Prescription("halve-the-micro-batch", effect=f"{mib(bound.activations // 2)}: activations halve"),
         ),
     )
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, Phase
 
 LEAST_BYTES = 16 * MIB
@@ -49,13 +49,13 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
         place=_wrapped_at(one) or one.site,
         evidence={"bucket_bytes": size, "gradient_bytes": one.most("gradients")},
         why="the reducer's own sizes; gradients are no views of the buckets, and these stay through the forward",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "make-buckets-lazily",
                 change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
                 effect=f"up to {mib(size)} less at the peak of the forward, the size of the buckets; less at that of backward",
             ),
-            Cure(
+            Prescription(
                 "gradient-as-bucket-view",
                 change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
                 effect=f"up to {mib(size)} less where backward or the optimizer's step are the peak",
@@ -65,9 +65,9 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
     )
 
 
-def _wrapped_at(rank: RankMemory) -> Site:
+def _wrapped_at(rank: RankMemory) -> SourceLine:
     events = rank.log.events[rank.log.events["kind"] == EventKind.WRAPPED]
-    return rank.log.site(events[0]["site"]) if len(events) else Site()
+    return rank.log.site(events[0]["site"]) if len(events) else SourceLine()
 
 
 def sick() -> Recording:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import Memory, mib
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.testing.memory import MIB, memory_job
 
@@ -30,7 +30,7 @@ from distdoctor.testing.memory import MIB, memory_job
 def examine(memory: Memory) -> Iterator[Finding]:
     seen = {rank: list(_contexts(log)) for rank, log in memory.recording.ranks.items()}
     owners = {device: rank for rank, found in seen.items() for device, own, _, _ in found if own}
-    guests: dict[str, dict[int, tuple[int, Site]]] = {}
+    guests: dict[str, dict[int, tuple[int, SourceLine]]] = {}
     for rank, found in seen.items():
         for device, own, cached, site in found:
             if not own and owners.get(device, rank) != rank:
@@ -39,12 +39,12 @@ def examine(memory: Memory) -> Iterator[Finding]:
         yield _finding(owners[device], by_rank)
 
 
-def _contexts(log: RankLog) -> Iterator[tuple[str, bool, int, Site]]:
+def _contexts(log: RankTrace) -> Iterator[tuple[str, bool, int, SourceLine]]:
     for event in log.events[log.events["kind"] == EventKind.CONTEXT]:
         yield log.text(int(event["text"])), bool(event["a"]), int(event["b"]), log.site(int(event["site"]))
 
 
-def _finding(owner: int, by_rank: dict[int, tuple[int, Site]]) -> Finding:
+def _finding(owner: int, by_rank: dict[int, tuple[int, SourceLine]]) -> Finding:
     ranks = tuple(sorted(by_rank))
     cached = sum(size for size, _ in by_rank.values())
     site = by_rank[ranks[0]][1]
@@ -57,7 +57,7 @@ def _finding(owner: int, by_rank: dict[int, tuple[int, Site]]) -> Finding:
         places=(Place(site, ranks, "seen after this step; what made it came before"),),
         evidence={"owner": owner, "cached_bytes": {rank: size for rank, (size, _) in by_rank.items()}},
         why=f"{named(ranks)} keep {mib(cached)} there by PyTorch's allocator, and some hundred MiB each for the context",
-        cures=(Cure("stay-on-the-own-device"),),
+        prescriptions=(Prescription("stay-on-the-own-device"),),
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.recording import Recording
 
@@ -62,7 +62,9 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
         },
         why=f"at most {mib(worst.most('peak'))} were allocated at once; {mib(worst.last('inactive'))} lie in split blocks"
         + (f"; {retries} requests had to be retried" if retries else ""),
-        cures=(Cure("expand-segments", effect=f"up to {mib(unused)} less reserved, what was never in use"),),
+        prescriptions=(
+            Prescription("expand-segments", effect=f"up to {mib(unused)} less reserved, what was never in use"),
+        ),
         confidence=CERTAIN if retries else LIKELY,
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import Evaluation, Memory, mib
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
@@ -63,8 +63,8 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
         why=f"{one.nodes} operations were recorded for backward while the model was in eval mode"
         + (f", over {one.batches} batches" if one.batches else "")
         + ", and neither backward nor autograd.grad was called",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "evaluate-without-gradients",
                 change=change,
                 effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph",

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.memory.memory import MIB, Held, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 LEAST_STEPS = 24  # for what only grows in bytes
 LEAST_GROWTH = 16 * MIB
@@ -44,7 +44,7 @@ class Growth:
     """What grows on one rank."""
 
     holder: Holder
-    looks: tuple[Held, ...]
+    looks: tuple[HeldBytes, ...]
     graph: bool
     keeping: Keeping | None
 
@@ -102,7 +102,7 @@ def _finding(growths: Sequence[Growth]) -> Finding:
     one = max(growths, key=lambda growth: growth.looks[-1].step)
     ranks = tuple(sorted(growth.holder.rank for growth in growths))
     holder, keeping, first, last = one.holder, one.keeping, one.looks[0], one.looks[-1]
-    place = keeping.site if keeping is not None else holder.site if holder.site.line else Site()
+    place = keeping.site if keeping is not None else holder.site if holder.site.line else SourceLine()
     may_be_bounded = not one.graph and bool(_BOUNDED_NAME.search(holder.label))
     size = one.bytes_per_step
     if one.graph:
@@ -132,34 +132,34 @@ def _finding(growths: Sequence[Growth]) -> Finding:
             "bytes_per_step": round(size),
         },
         why=why,
-        cures=(_cure(one),),
+        prescriptions=(_cure(one),),
         confidence=CERTAIN if one.graph else POSSIBLE if may_be_bounded else LIKELY,
         severity=NOTE if may_be_bounded else WARNING,
     )
 
 
-def _cure(growth: Growth) -> Cure:
+def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
     less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} operations"
     effect = f"{less} less with every step, as measured between looks at `{holder.label}`"
     if not growth.graph:
-        return Cure("bound-what-is-kept", effect=effect)
+        return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:
-        return Cure("detach-what-is-kept", effect=effect)
+        return Prescription("detach-what-is-kept", effect=effect)
     old, value = keeping.text, keeping.value
     if keeping.how == CARRIES:
         pad = " " * (len(old) - len(old.lstrip()))
         new = f"{pad}{holder.label} = {holder.label}.detach()"
         if holder.kind in ("tuple", "list"):
             new = f"{pad}{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
-        return Cure("detach-what-is-kept", change=f"{old}\n+{new}", effect=effect)
+        return Prescription("detach-what-is-kept", change=f"{old}\n+{new}", effect=effect)
     if value.isidentifier() or value.endswith(")"):
         last = keeping.at
         name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
         if last >= 0:
             new = f"{old[:last]}{value}.{name}(){old[last + len(value) :]}"
-            return Cure("detach-what-is-kept", change=f"-{old}\n+{new}", effect=effect)
-    return Cure("detach-what-is-kept", change=f"detach `{value[:60]}` before it is kept", effect=effect)
+            return Prescription("detach-what-is-kept", change=f"-{old}\n+{new}", effect=effect)
+    return Prescription("detach-what-is-kept", change=f"detach `{value[:60]}` before it is kept", effect=effect)
 
 
 # -- a process that grows ----------------------------------------------------------------------------------------------
@@ -193,7 +193,11 @@ def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -
         place=site,
         evidence={"bytes_per_step": round(rate), "grown_bytes": round(grown), "steps": steps},
         why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; data that is read in once looks the same",
-        cures=(Cure("bound-what-is-kept", change="run `distdoctor check-memory` with the same arguments for longer"),),
+        prescriptions=(
+            Prescription(
+                "bound-what-is-kept", change="run `distdoctor check-memory` with the same arguments for longer"
+            ),
+        ),
         confidence=POSSIBLE,
         severity=NOTE,
     )

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site
@@ -96,7 +96,7 @@ def _no_room(words: str, own: RankMemory | None) -> Finding:
         title="a DataLoader worker found no room in shared memory",
         evidence={"shm_size": size, "shm_free": free},
         why=words[:200] + seen,
-        cures=(Cure("lower-host-memory", change=change),),
+        prescriptions=(Prescription("lower-host-memory", change=change),),
         confidence=CERTAIN,
     )
 
@@ -114,7 +114,7 @@ def _killed(verdict: Verdict, ending: Ending, own: RankMemory | None) -> Finding
         title=f"a DataLoader worker was killed by the kernel for lack of memory: {limit}",
         evidence={"kernel_kills": end.kernel_kills, "counter": end.kernel_counter, "limit_bytes": end.memory_limit},
         why=f"the worker is gone, and {end.kernel_counter} counts {kills} in those seconds{seen}",
-        cures=(Cure("lower-host-memory", change=change),),
+        prescriptions=(Prescription("lower-host-memory", change=change),),
         confidence=LIKELY,
     )
 
@@ -140,7 +140,11 @@ def _short(host: str, ranks: list[RankMemory]) -> Finding | None:
             "processes": workers,
         },
         why=f"{len(ranks)} ranks hold {mib(own)}" + (f", their {workers} workers {mib(theirs)}" if workers else ""),
-        cures=(Cure("lower-host-memory", effect=f"{mib(theirs / workers)} for each worker less" if workers else ""),),
+        prescriptions=(
+            Prescription(
+                "lower-host-memory", effect=f"{mib(theirs / workers)} for each worker less" if workers else ""
+            ),
+        ),
         confidence=LIKELY,
     )
 

@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site
-from distdoctor.diagnosis.memory.memory import Doing, Memory, RankMemory, Shortage, mib
+from distdoctor.diagnosis.memory.memory import Memory, PhasePeak, RankMemory, Shortage, mib
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, Request, request_of
 from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import RankEnd, Recording, Site
+from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, Phase
 
 FRAGMENTED = 0.25  # of what the allocator has reserved
@@ -52,7 +52,7 @@ def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
 
 def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
     shortage = own.shortage if own is not None else None
-    place = ending.site or Site()
+    place = ending.site or SourceLine()
     phase = shortage.phase if shortage is not None else ""
     asked = f" for {mib(request.asked)}" if request.asked else ""
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
@@ -81,7 +81,7 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
             "failed_after_it": echoes,
         },
         why=_why(ending, request, own, shortage, echoes),
-        cures=tuple(_cures(request, own, phase)),
+        prescriptions=tuple(_cures(request, own, phase)),
         at_ns=event.at_ns,
     )
 
@@ -90,8 +90,10 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
     """The kernel ended it, without a word of its own."""
     doing = own.doing if own is not None and len(own.rows) else None
     timeline = verdict.facts.timelines.get(ending.rank)
-    began = (doing.began_at if doing else Site()) or (timeline.last_site if timeline is not None else Site())
-    place = Site.parse(end.last_line) or began
+    began = (doing.began_at if doing else SourceLine()) or (
+        timeline.last_site if timeline is not None else SourceLine()
+    )
+    place = SourceLine.parse(end.last_line) or began
     when = "" if doing is None else f" in step {doing.step}, {doing.phase.word}" if doing.phase else ", setting up"
     stuck = [call for wait in event.waiting for call in wait.calls]
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
@@ -137,7 +139,7 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
             "failed_after_it": echoes,
         },
         why="; ".join(words),
-        cures=tuple(_cures_of_killed(own, doing, growth)),
+        prescriptions=tuple(_cures_of_killed(own, doing, growth)),
         at_ns=event.at_ns,
     )
 
@@ -153,7 +155,7 @@ def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float)
     return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more with every step") if site else None
 
 
-def _last_at(verdict: Verdict, end: RankEnd, doing: Doing | None, place: Site) -> str:
+def _last_at(verdict: Verdict, end: RankEnd, doing: PhasePeak | None, place: SourceLine) -> str:
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line)
     statement = f": `{line[:80]}`" if line else ""
     if end.last_line:
@@ -163,10 +165,10 @@ def _last_at(verdict: Verdict, end: RankEnd, doing: Doing | None, place: Site) -
     return f"the last line on record, with which its {doing.phase.word} began{statement}"
 
 
-def _cures_of_killed(own: RankMemory | None, doing: Doing | None, growth: float) -> Iterator[Cure]:
+def _cures_of_killed(own: RankMemory | None, doing: PhasePeak | None, growth: float) -> Iterator[Prescription]:
     """The next thing to try first: what grows, the batch on a CPU, else what processes hold beside the device."""
     if growth:
-        yield Cure(
+        yield Prescription(
             "bound-what-is-kept",
             change="something keeps more in every step: let go of it, or give it a bound; a larger limit only delays the end",
             effect=f"{mib(growth)} a step",
@@ -174,11 +176,11 @@ def _cures_of_killed(own: RankMemory | None, doing: Doing | None, growth: float)
     elif own is not None and not own.on_device and doing is not None and doing.phase in (Phase.FORWARD, Phase.BACKWARD):
         model = sum(_held(own).get(name, 0) for name in _WORDS)
         stay = f" at {mib(model)}" if model else ""
-        yield Cure(
+        yield Prescription(
             "halve-the-micro-batch",
             effect=f"what the forward keeps halves; parameters, gradients and optimizer state stay{stay}",
         )
-    yield Cure(
+    yield Prescription(
         "lower-host-memory",
         change="less host memory per rank, or a higher limit: docker --memory, Slurm --mem, the pod's limit",
     )
@@ -216,19 +218,21 @@ def _model(own: RankMemory | None) -> list[str]:
 _WORDS = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
 
 
-def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Cure]:
+def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Prescription]:
     """The next thing to try first."""
     held = _held(own)
     total = request.allocated + request.cached
     if request.of == DEVICE and total and request.cached >= max(FRAGMENTED * total, request.asked):
-        yield Cure("expand-segments", effect=f"{mib(request.cached)} were reserved and not in use when it failed")
+        yield Prescription(
+            "expand-segments", effect=f"{mib(request.cached)} were reserved and not in use when it failed"
+        )
     model = sum(held.get(name, 0) for name in _WORDS)
     if phase == "optimizer step" or (held.get("state", 0) > model / 3 and phase == "setting up"):
-        yield Cure(
+        yield Prescription(
             "halve-the-micro-batch", change="the optimizer's state did not fit: shard it (fully_shard) or offload it"
         )
         return
-    yield Cure(
+    yield Prescription(
         "halve-the-micro-batch",
         effect="what the forward keeps halves; parameters, gradients and optimizer state stay"
         + (f" at {mib(model)}" if model else ""),

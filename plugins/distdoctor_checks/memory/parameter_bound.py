@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import Memory, mib
 from distdoctor.diagnosis.memory.nearly_full import fullest
 from distdoctor.recording.recording import Recording
@@ -36,13 +36,15 @@ def examine(memory: Memory) -> Iterator[Finding]:
         place=bound.site,
         evidence=bound.evidence,
         why=bound.why,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "fully-shard",
                 effect=f"{mib(bound.sharded(bound.weights + bound.optimizer))} per rank, divided by {bound.ranks}",
             ),
-            Cure("offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank go to host memory"),
-            Cure(
+            Prescription(
+                "offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank go to host memory"
+            ),
+            Prescription(
                 "set-gradients-to-none",
                 effect="the gradients' bytes less during the forward, where zero_grad(set_to_none=False) keeps them",
             ),

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -96,8 +96,8 @@ def _finding(
         place=memory.ranks[heavy[0]].site,
         evidence={"bytes_by_rank": sizes, "more_by_category": more},
         why=why,
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "divide-the-memory",
                 effect=f"up to {mib((top - usual) * (1 - 1 / len(sizes)))} less on the fullest rank",
             ),

@@ -20,9 +20,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Holder, Memory, mib
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 LEAST_BYTES = MIB
 LOOKS = 3
@@ -62,8 +62,8 @@ def _finding(memory: Memory, holders: list[Holder]) -> Finding:
         places=(Place(place, ranks, "keeps the graph" if retaining else f"`{one.label}` is held here"),),
         evidence={"variable": one.label, "saved_bytes": [look.saved for look in one.looks]},
         why=f"after steps {', '.join(str(look.step) for look in one.looks[-LOOKS:])} it still held what was kept for backward",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "let-the-graph-go",
                 change="leave out retain_graph=True" if retaining else f"`del {one.label}` when the step is over",
                 effect=f"{mib(size)} less at the peak of the next forward, as counted in the graph",
@@ -74,13 +74,13 @@ def _finding(memory: Memory, holders: list[Holder]) -> Finding:
     )
 
 
-def _retaining_line(memory: Memory, site: Site) -> Site | None:
+def _retaining_line(memory: Memory, site: SourceLine) -> SourceLine | None:
     lines = memory.recording.sources.get(site.path, "").splitlines()
     near = [n for n, text in enumerate(lines, 1) if re.search(r"\bretain_graph\s*=\s*(?!False|None)", text)]
     if not near or not site.line:
         return None
     line = min(near, key=lambda n: abs(n - site.line))
-    return Site(site.path, line, site.function) if abs(line - site.line) <= 40 else None
+    return SourceLine(site.path, line, site.function) if abs(line - site.line) <= 40 else None
 
 
 def sick() -> Recording:

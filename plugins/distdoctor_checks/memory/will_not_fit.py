@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
 from distdoctor.diagnosis.memory.budget import VARIABLE, Budget, savings
 from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.recording import Recording
@@ -45,10 +45,11 @@ def examine(budget: Budget) -> Iterator[Finding]:
         },
         why=f"measured: {', '.join(f'{mib(v)} {k}' for k, v in parts.items() if v) or 'no category was counted'}"
         + ("" if enough else "; no single remedy saves so much"),
-        cures=tuple(
-            Cure(one.remedy, effect=f"{one.limit} {mib(one.bytes)}: {one.about}") for one in savings(rank, ranks)
+        prescriptions=tuple(
+            Prescription(one.remedy, effect=f"{one.limit} {mib(one.bytes)}: {one.about}")
+            for one in savings(rank, ranks)
         )
-        or (Cure("halve-the-micro-batch"),),
+        or (Prescription("halve-the-micro-batch"),),
     )
 
 

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import text_at
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD803", "clip-before-unscale", severity=ERROR)
 def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
-    found: dict[Site, list[tuple[int, int, str, int]]] = {}
+    found: dict[SourceLine, list[tuple[int, int, str, int]]] = {}
     for rank, own in gradients.ranks.items():
         for event in own.events(EventKind.CLIPPED):
             if event["a"]:
@@ -40,13 +40,13 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             places=(Place(site, ranks, "clips scaled gradients"),),
             evidence={"step": rows[0][1], "clips": rows[0][2]},
             why="scaler.unscale_ was not called between backward and this line, so the limit meets gradients times the scale",
-            cures=(Cure("unscale-first", change=_change(recording, site)),),
+            prescriptions=(Prescription("unscale-first", change=_change(recording, site)),),
             confidence=CERTAIN,
             at_ns=rows[0][3],
         )
 
 
-def _change(recording: Recording, site: Site) -> str:
+def _change(recording: Recording, site: SourceLine) -> str:
     line = text_at(recording.sources, site)
     return f"+scaler.unscale_(optimizer)\n {line}" if line else ""
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.gradients import Gradients, Peers, Update
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -32,7 +32,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             yield _finding(peers, *apart)
 
 
-def _first_apart(gradients: Gradients, peers: Peers) -> tuple[int, dict[int, Update]] | None:
+def _first_apart(gradients: Gradients, peers: ReplicaGroup) -> tuple[int, dict[int, Update]] | None:
     """The first step at which the counts of skipped steps, or the scales, differ."""
     rows: dict[int, dict[int, Update]] = {}
     for rank, own in gradients.updates(peers).items():
@@ -46,7 +46,7 @@ def _first_apart(gradients: Gradients, peers: Peers) -> tuple[int, dict[int, Upd
     return None
 
 
-def _finding(peers: Peers, step: int, updates: dict[int, Update]) -> Finding:
+def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Finding:
     skipped = {rank: update.number("skipped") for rank, update in updates.items()}
     scales: dict[int, Any] = {rank: f"{update.value('scale'):g}" for rank, update in updates.items()}
     differ = skipped if len(set(skipped.values())) > 1 else scales
@@ -66,7 +66,7 @@ def _finding(peers: Peers, step: int, updates: dict[int, Update]) -> Finding:
         ),
         evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},
         why=f"{named(peers.ranks)} should decide together whether a step overflows; here each decided by gradients of its own",
-        cures=(Cure("average-before-unscale"),),
+        prescriptions=(Prescription("average-before-unscale"),),
         at_ns=min(update.at_ns for update in updates.values()),
     )
 

@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import DigestFlag, EventKind
 
 
 @dataclass(frozen=True)
-class Seen:
+class _FiniteState:
     """The first value of one kind on one rank. `backward` counts the backward passes of that rank."""
 
     rank: int
@@ -34,7 +34,7 @@ class Seen:
     name: str
     step: int
     backward: int
-    site: Site
+    site: SourceLine
     at_ns: int
 
 
@@ -47,22 +47,22 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     yield from _from_updates(gradients)
 
 
-def _seen(gradients: Gradients, rank: int) -> Iterator[Seen]:
+def _seen(gradients: Gradients, rank: int) -> Iterator[_FiniteState]:
     own = gradients.ranks[rank]
     for event in own.events(EventKind.NON_FINITE):
         text, name = own.log.text(int(event["text"])), own.log.text(int(event["more"]))
         at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
-        yield Seen(rank, text, name, int(event["a"]), int(event["b"]), own.log.site(int(event["site"])), at_ns)
+        yield _FiniteState(rank, text, name, int(event["a"]), int(event["b"]), own.log.site(int(event["site"])), at_ns)
 
 
-def _from_events(seen: list[Seen], gradients: Gradients) -> Finding:
+def _from_events(seen: list[_FiniteState], gradients: Gradients) -> Finding:
     when = min((one.step, one.backward) for one in seen)
     first = [one for one in seen if (one.step, one.backward) == when]
     ranks = tuple(sorted({one.rank for one in first}))
     layer = next((one for one in first if one.what in ("output", "input")), None)
     gradient = next((one for one in first if one.what == "gradient"), None)
     loss = next((one for one in first if one.what == "loss"), None)
-    place = next((one.site for one in first if one.site), Site())
+    place = next((one.site for one in first if one.site), SourceLine())
     others = tuple(rank for rank in gradients.ranks if rank not in ranks)
     return Finding(
         title=f"step {when[0]}: {_what(loss, layer, gradient)} on {named(ranks)}"
@@ -78,13 +78,13 @@ def _from_events(seen: list[Seen], gradients: Gradients) -> Finding:
             "where": "forward" if loss else "gradient",
         },
         why=_why(loss, layer, gradient),
-        cures=(Cure("find-the-first-nan"),),
+        prescriptions=(Prescription("find-the-first-nan"),),
         confidence=CERTAIN,
         at_ns=min(one.at_ns for one in first),
     )
 
 
-def _what(loss: Seen | None, layer: Seen | None, gradient: Seen | None) -> str:
+def _what(loss: _FiniteState | None, layer: _FiniteState | None, gradient: _FiniteState | None) -> str:
     if layer is not None:
         came = "came out of" if layer.what == "output" else "was already in the input of"
         return f"the loss is {loss.name if loss else 'not finite'}: the first such value {came} {layer.name}"
@@ -93,7 +93,7 @@ def _what(loss: Seen | None, layer: Seen | None, gradient: Seen | None) -> str:
     return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, the loss is"
 
 
-def _why(loss: Seen | None, layer: Seen | None, gradient: Seen | None) -> str:
+def _why(loss: _FiniteState | None, layer: _FiniteState | None, gradient: _FiniteState | None) -> str:
     if layer is not None and layer.what == "input":
         return "the batch, or what prepares it, holds a NaN or an infinity"
     if loss is not None and layer is None:
@@ -120,7 +120,7 @@ def _from_updates(gradients: Gradients) -> Iterator[Finding]:
         evidence={"step": step, "parameters": names[:8], "tensors": max(u.number("non_finite") for u in first)},
         why=f"{max(u.number('non_finite') for u in first)} of {first[0].number('tensors')} gradients hold a NaN or an infinity, "
         "and no rank's loss was seen to; averaging spreads it, `distdoctor check-grads` names rank and layer",
-        cures=(Cure("find-the-first-nan"),),
+        prescriptions=(Prescription("find-the-first-nan"),),
         confidence=LIKELY,
         at_ns=min(update.at_ns for update in first),
     )

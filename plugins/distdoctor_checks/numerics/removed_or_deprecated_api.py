@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 SUCCESSORS = {
@@ -46,7 +46,7 @@ class Use:
     """One line that uses one name."""
 
     name: str
-    site: Site
+    site: SourceLine
     removed: bool = False
 
 
@@ -95,7 +95,9 @@ def examine(deprecations: Deprecations) -> Iterator[Finding]:
             places=(Place(use.site, ranks, f"uses {use.name}"),) if use.site else (),
             evidence={"api": use.name, "instead": successor, "removed": use.removed},
             why=f"used by {named(ranks)}" if not use.removed else f"the import failed on {named(ranks)}",
-            cures=(Cure("use-the-successor", change=f"{use.name} -> {successor}" if successor else ""),),
+            prescriptions=(
+                Prescription("use-the-successor", change=f"{use.name} -> {successor}" if successor else ""),
+            ),
             severity=ERROR if use.removed else NOTE,
             confidence=CERTAIN,
             at_ns=at_ns,

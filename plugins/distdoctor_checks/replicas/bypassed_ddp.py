@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, all_partings, cause_of
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, all_partings, cause_of
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, text_at, which
 from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 
@@ -37,7 +37,7 @@ def examine(unwrapped: UnwrappedReplicas, recording: Recording) -> Iterator[Find
         yield _never_wrapped(one)
 
 
-def _bypassed(parting: Parting, partings: Partings, recording: Recording) -> Finding:
+def _bypassed(parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording) -> Finding:
     seen = event_site(partings.gradients, EventKind.BYPASSED, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
@@ -55,13 +55,13 @@ def _bypassed(parting: Parting, partings: Partings, recording: Recording) -> Fin
         evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
         why=f"since the step before there were {max(parting.counts('backwards').values())} backward passes and no forward "
         f"through the wrapper; {parting.share} differ, {sides(parting)}",
-        cures=(Cure("call-the-wrapper", change=_change(recording, line)),),
+        prescriptions=(Prescription("call-the-wrapper", change=_change(recording, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
     )
 
 
-def _change(recording: Recording, line: Site) -> str:
+def _change(recording: Recording, line: SourceLine) -> str:
     if ".module(" not in text_at(recording.sources, line):
         return ""
     return replaced(recording.sources[line.path], line.line, ".module(", "(")
@@ -82,7 +82,11 @@ def _never_wrapped(one: Unwrapped) -> Finding:
         },
         why=f"these ranks {one.together} and start from the same weights, their gradients differ in step {one.step}, and the "
         f"largest collective carried {one.largest:,} of {one.nbytes:,} bytes",
-        cures=(Cure("all-reduce-gradients", change="model = DistributedDataParallel(model)  # before the first step"),),
+        prescriptions=(
+            Prescription(
+                "all-reduce-gradients", change="model = DistributedDataParallel(model)  # before the first step"
+            ),
+        ),
         confidence=LIKELY,
         at_ns=one.at_ns,
     )

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     BEFORE,
-    Parting,
-    Partings,
+    ReplicaDivergence,
+    ReplicaDivergences,
     cause_of,
     changed_between_steps,
     single_bit,
@@ -36,7 +36,7 @@ _MANTISSA = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}
 
 
 @check("DD214", "corrupted-replica", severity=ERROR, family="replicas")
-def examine(partings: Partings) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         bit = single_bit(parting)
         if bit is None or parting.first is None or cause_of(parting, partings.gradients) != "DD214":
@@ -62,13 +62,13 @@ def examine(partings: Partings) -> Iterator[Finding]:
                 )
                 if part
             ),
-            cures=(Cure("check-hardware"), Cure("change-every-replica")),
+            prescriptions=(Prescription("check-hardware"), Prescription("change-every-replica")),
             confidence=LIKELY,
             at_ns=parting.at_ns,
         )
 
 
-def _when(parting: Parting) -> str:
+def _when(parting: ReplicaDivergence) -> str:
     if parting.what == BEFORE and parting.exact and parting.agreed > 0:
         return f"between steps {parting.agreed} and {parting.step}"
     return parting.when

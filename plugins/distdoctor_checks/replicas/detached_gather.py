@@ -17,16 +17,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD217", "detached-gather", severity=ERROR)
 def examine(gradients: Gradients) -> Iterator[Finding]:
-    seen: dict[tuple[Site, str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    seen: dict[tuple[SourceLine, str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
     for rank, own in gradients.ranks.items():
         for event in own.events(EventKind.DETACHED_GATHER):
             key = own.log.site(int(event["site"])), own.log.text(int(event["text"])), own.log.text(int(event["more"]))
@@ -45,7 +45,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             evidence={"step": min(step for _, step, _ in events), "op": op, "bytes": nbytes, "missing": missing},
             why=f"the bits that came out of {op} on {named(ranks)} stand in the graph of the loss, without a gradient"
             + ("; no path leads from the loss to what was gathered" if cut else ", this rank's own part included"),
-            cures=(Cure("gather-with-gradient"),),
+            prescriptions=(Prescription("gather-with-gradient"),),
             severity=ERROR if cut else WARNING,
             confidence=CERTAIN if cut else LIKELY,
             at_ns=min(at_ns for _, _, at_ns in events),

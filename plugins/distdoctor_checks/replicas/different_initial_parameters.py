@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.replicas.divergence import Partings, cause_of
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.recording import Recording
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
-def examine(partings: Partings) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD201":
             continue
@@ -43,7 +43,7 @@ def examine(partings: Partings) -> Iterator[Finding]:
                 )
                 if part
             ),
-            cures=(Cure("same-initial-weights"),),
+            prescriptions=(Prescription("same-initial-weights"),),
             at_ns=parting.at_ns,
         )
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Cure, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Prescription
 from distdoctor.recording.comparison import Comparison, Layer
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class AgainstBaseline:
 
     streams: ClassVar[frozenset[str]] = frozenset()
     comparison: Comparison
-    line: Site
+    line: SourceLine
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         if recording.comparison is None:
             raise NotApplicable("no gradients were compared with a baseline (check-grads --against single)")
         rows = (log.site(row["site"]) for log in recording.ranks.values() for row in log.rows("updates")[-1:])
-        return cls(recording.comparison, next((site for site in rows if site), Site()))
+        return cls(recording.comparison, next((site for site in rows if site), SourceLine()))
 
 
 @check("DD213", "differs-from-baseline", severity=ERROR, live=False)
@@ -48,7 +48,7 @@ def examine(against: AgainstBaseline) -> Iterator[Finding]:
         yield _finding(comparison, against.line)
 
 
-def _finding(comparison: Comparison, line: Site) -> Finding:
+def _finding(comparison: Comparison, line: SourceLine) -> Finding:
     different, factor = comparison.different, comparison.factor
     by_batch = bool(comparison.noisy) and factor is None and not comparison.missing
     return Finding(
@@ -68,16 +68,18 @@ def _finding(comparison: Comparison, line: Site) -> Finding:
             "likely": comparison.likely,
         },
         why=_why(comparison, by_batch=by_batch),
-        cures=(_cure(factor, by_batch=by_batch),),
+        prescriptions=(_cure(factor, by_batch=by_batch),),
         severity=NOTE if by_batch else ERROR,
         confidence=LIKELY if by_batch else CERTAIN,
     )
 
 
-def _cure(factor: float | None, *, by_batch: bool) -> Cure:
+def _cure(factor: float | None, *, by_batch: bool) -> Prescription:
     if by_batch:
-        return Cure("normalise-the-whole-batch")
-    return Cure("match-the-baseline", effect=f"gradients change by the factor {1 / factor:.4g}" if factor else "")
+        return Prescription("normalise-the-whole-batch")
+    return Prescription(
+        "match-the-baseline", effect=f"gradients change by the factor {1 / factor:.4g}" if factor else ""
+    )
 
 
 def _title(comparison: Comparison, *, by_batch: bool) -> str:

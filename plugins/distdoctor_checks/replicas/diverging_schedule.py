@@ -19,19 +19,19 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
 from distdoctor.diagnosis.source.loop_exits import exits_around
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
 
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas")
-def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD218":
             continue
@@ -57,13 +57,13 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
             evidence=evidence(parting, lr=rates),
             why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"
             + _pace(ahead),
-            cures=(Cure("same-schedule", change=exits[0].cure if exits else ""),),
+            prescriptions=(Prescription("same-schedule", change=exits[0].cure if exits else ""),),
             confidence=CERTAIN,
             at_ns=parting.at_ns,
         )
 
 
-def _ahead(parting: Parting, gradients: Gradients) -> tuple[int, ...]:
+def _ahead(parting: ReplicaDivergence, gradients: Gradients) -> tuple[int, ...]:
     """The ranks that go through the same learning rates as the others, only earlier; none where the rates are others."""
     taken: dict[int, list[float]] = {}
     for rank, updates in gradients.updates(parting.peers).items():
@@ -87,7 +87,7 @@ def _role(rates: dict[int, float], ranks: tuple[int, ...]) -> str:
     return f"steps with learning rate {rate:.6g}"
 
 
-def _line(parting: Parting, recording: Recording) -> Site:
+def _line(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
     """Where the schedule moves, when the source near the step shows it."""
     for words in (("scheduler.step(",), ("sched", ".step("), ('["lr"]', "="), ("['lr']", "=")):
         found = line_with(recording.sources, parting.site, *words)

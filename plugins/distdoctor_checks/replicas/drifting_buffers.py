@@ -18,12 +18,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import variants_of
-from distdoctor.diagnosis.replicas.gradients import Gradients, Peers
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
@@ -38,7 +38,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
                 yield _finding(gradients, peers, drifts, normalisation)
 
 
-def _drifts(gradients: Gradients, peers: Peers, normalisation: bool) -> dict[str, Drift]:
+def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> dict[str, Drift]:
     """The buffers of one kind that differ, by name."""
     values: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for rank in peers.ranks:
@@ -55,12 +55,12 @@ def _drifts(gradients: Gradients, peers: Peers, normalisation: bool) -> dict[str
     return found
 
 
-def _finding(gradients: Gradients, peers: Peers, drifts: dict[str, Drift], normalisation: bool) -> Finding:
+def _finding(gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift], normalisation: bool) -> Finding:
     name, (step, variants) = next(iter(drifts.items()))
     more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
     wrapped = event_site(gradients, EventKind.WRAPPED, peers.ranks)
     updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
-    site = wrapped or next((u.site for u in updates if u.site), Site())
+    site = wrapped or next((u.site for u in updates if u.site), SourceLine())
     what = "running statistics" if normalisation else "buffers"
     return Finding(
         title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}",
@@ -69,7 +69,7 @@ def _finding(gradients: Gradients, peers: Peers, drifts: dict[str, Drift], norma
         places=(Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "nobody averages buffers"),),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
         why=f"{len(drifts)} {what} follow each rank's own data and are never brought together",
-        cures=(Cure("broadcast-buffers"),),
+        prescriptions=(Prescription("broadcast-buffers"),),
         severity=NOTE if normalisation else WARNING,
         confidence=CERTAIN,
         at_ns=min((u.at_ns for u in updates), default=0),

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.replicas.divergence import Partings, cause_of, changed_between_steps
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, cause_of, changed_between_steps
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
 @check("DD205", "drifting-optimizer-state", severity=ERROR, family="replicas")
-def examine(partings: Partings) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD205":
             continue
@@ -40,7 +40,7 @@ def examine(partings: Partings) -> Iterator[Finding]:
             places=places(parting),
             evidence=evidence(parting),
             why=". ".join(part for part in parts if part),
-            cures=(Cure("same-optimizer-state"),),
+            prescriptions=(Prescription("same-optimizer-state"),),
             at_ns=parting.at_ns,
         )
 

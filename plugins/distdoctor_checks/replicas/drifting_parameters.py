@@ -17,15 +17,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.replicas.divergence import BEFORE, Parting, Partings, cause_of, changed_between_steps
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.replicas.divergence import (
+    BEFORE,
+    ReplicaDivergence,
+    ReplicaDivergences,
+    cause_of,
+    changed_between_steps,
+)
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
-def examine(partings: Partings) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD203":
             continue
@@ -40,18 +46,18 @@ def examine(partings: Partings) -> Iterator[Finding]:
             places=places(parting),
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),
-            cures=(Cure("change-every-replica"),),
+            prescriptions=(Prescription("change-every-replica"),),
             at_ns=parting.at_ns,
         )
 
 
-def _when(parting: Parting) -> str:
+def _when(parting: ReplicaDivergence) -> str:
     if parting.what == BEFORE and parting.exact:
         return f"between steps {parting.agreed} and {parting.step}" if parting.agreed > 0 else "before step 1"
     return parting.when
 
 
-def _why(parting: Parting, changed: tuple[int, ...]) -> str:
+def _why(parting: ReplicaDivergence, changed: tuple[int, ...]) -> str:
     parts = [f"{parting.share} differ, and all gradients agreed until then"]
     if changed:
         parts.append(f"{named(changed)} found other weights than its last step had left; the others found their own")

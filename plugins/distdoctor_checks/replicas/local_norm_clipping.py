@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, TensorFlag, UpdateFlag
 
 APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
@@ -38,7 +38,7 @@ _SHARDING = ("FullyShardedDataParallel", "fully_shard")
 class Clipping:
     """One clipping of one step: the norm of each rank."""
 
-    site: Site
+    site: SourceLine
     step: int
     norms: Mapping[int, float]
     at_ns: int
@@ -52,7 +52,7 @@ class Clipping:
 def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
     for replica_set in replicas.sets:
         sharded = replica_set.by in _SHARDING
-        by_site: dict[Site, list[Clipping]] = defaultdict(list)
+        by_site: dict[SourceLine, list[Clipping]] = defaultdict(list)
         for clipping in _clippings(gradients, replica_set.ranks):
             if sharded or _agree_at_the_step(gradients, replica_set.ranks, clipping.step):
                 by_site[clipping.site].append(clipping)
@@ -63,9 +63,9 @@ def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
 
 def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clipping]:
     """The clippings by a norm of the rank's own that all these ranks made on the same line in the same step."""
-    found: dict[tuple[Site, int, int], dict[int, tuple[float, int]]] = defaultdict(dict)
+    found: dict[tuple[SourceLine, int, int], dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
-        own, seen = gradients.ranks.get(rank), dict[tuple[Site, int], int]()
+        own, seen = gradients.ranks.get(rank), dict[tuple[SourceLine, int], int]()
         for event in own.events(EventKind.CLIP_NORM) if own is not None else ():
             assert own is not None
             if own.log.text(int(event["text"])) == "own":
@@ -106,7 +106,7 @@ def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: boo
             "replicas_by": replica_set.by,
         },
         why=f"clip_grad_norm_ saw {norms}, in {len(clippings)} of {len(clippings)} steps; {replica_set.words}",
-        cures=(Cure("clip-the-whole-gradient"),),
+        prescriptions=(Prescription("clip-the-whole-gradient"),),
         confidence=CERTAIN,
         at_ns=first.at_ns,
     )

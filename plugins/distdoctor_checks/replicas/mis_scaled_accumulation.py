@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.wording import text_at
@@ -79,7 +79,9 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
         ),
         evidence={"micro_steps": micro_steps, "factor": factor, "error": error, "roots": updates[0].roots},
         why=f"{named(ranks)}: between backward and the loss stands `{updates[0].roots}`; it should be 1/{micro_steps} in all",
-        cures=(Cure("divide-once", change=change, effect=f"gradients change by the factor {1 / error:g}"),),
+        prescriptions=(
+            Prescription("divide-once", change=change, effect=f"gradients change by the factor {1 / error:g}"),
+        ),
         confidence=LIKELY,
         at_ns=min(update.at_ns for update in updates),
     )

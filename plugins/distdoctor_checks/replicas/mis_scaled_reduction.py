@@ -20,10 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, Peers, Update
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, ReplicaGroup, Update
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
 
 TOLERANCE = 0.01  # reductions in 16 bits lose that much
@@ -46,7 +46,7 @@ def _close(value: float, known: float) -> bool:
     return math.isclose(value, known, rel_tol=TOLERANCE)
 
 
-def _factors(gradients: Gradients, peers: Peers) -> Iterator[tuple[int, float]]:
+def _factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[int, float]]:
     """(step, what was used divided by the mean of what the ranks computed), where all elements agree on it."""
     spots: dict[int, dict[str, dict[int, tuple[list[float], list[float]]]]] = defaultdict(lambda: defaultdict(dict))
     for rank in peers.ranks:
@@ -78,11 +78,11 @@ def _ratios(ranks: dict[int, tuple[list[float], list[float]]]) -> Iterator[float
             yield used.pop() / mean
 
 
-def _finding(gradients: Gradients, peers: Peers, step: int, factor: float, steps: int) -> Finding:
+def _finding(gradients: Gradients, peers: ReplicaGroup, step: int, factor: float, steps: int) -> Finding:
     ranks = len(peers.ranks)
     update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
-    line = _reduction(gradients, peers) if peers.by == BY_HAND else Site()
-    site = line or (update.site if update else Site())
+    line = _reduction(gradients, peers) if peers.by == BY_HAND else SourceLine()
+    site = line or (update.site if update else SourceLine())
     summed = factor > 1
     what = "summed over the ranks and never divided" if summed else "divided by the number of ranks once too often"
     return Finding(
@@ -93,13 +93,15 @@ def _finding(gradients: Gradients, peers: Peers, step: int, factor: float, steps
         evidence={"factor": factor, "ranks": ranks, "step": step, "steps_compared": steps, "replicas_by": peers.by},
         why=f"elements of the gradients before and after the reduction were compared in {steps} steps: the optimizer uses "
         f"{factor:.4g} times their mean, and {ranks} ranks take part",
-        cures=(Cure("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),),
+        prescriptions=(
+            Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),
+        ),
         confidence=CERTAIN,
         at_ns=update.at_ns if update else 0,
     )
 
 
-def _reduction(gradients: Gradients, peers: Peers) -> Site:
+def _reduction(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
     """The user's line that reduces gradients: the one with the most all_reduces of their shapes."""
     own = gradients.ranks[peers.ranks[0]]
     shapes = {tensor.shape for tensor in own.tensors.values()}
@@ -108,7 +110,7 @@ def _reduction(gradients: Gradients, peers: Peers) -> Site:
     for call in calls:
         counts[int(call["site"])] += own.log.text(int(call["shape"])) in shapes
     best = max(counts, key=lambda site: counts[site], default=0)
-    return own.log.site(best) if counts.get(best) else Site()
+    return own.log.site(best) if counts.get(best) else SourceLine()
 
 
 def sick() -> Recording:

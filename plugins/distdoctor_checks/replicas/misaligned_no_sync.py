@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording
 
 
 @check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas")
-def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD207":
             continue
@@ -43,12 +43,12 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
             evidence=evidence(parting, synchronised_forwards=synced, local_forwards=unsynced),
             why=f"forwards since the step before: averaging {by_rank(synced)}; local {by_rank(unsynced)}. "
             f"{parting.share} differ, {sides(parting)}",
-            cures=(Cure("align-no-sync"),),
+            prescriptions=(Prescription("align-no-sync"),),
             at_ns=parting.at_ns,
         )
 
 
-def _what(parting: Parting) -> str:
+def _what(parting: ReplicaDivergence) -> str:
     synced = parting.counts("synced")
     if not any(synced.values()):
         return "every forward since the step before was inside no_sync"

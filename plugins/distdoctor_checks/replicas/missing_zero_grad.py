@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import UpdateFlag
@@ -56,7 +56,7 @@ def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
         evidence={"optimizer": optimizer, "steps": [update.step for update in updates][:8], "norms": norms[:8]},
         why=f"in steps {updates[0].step} to {updates[-1].step} the gradients of the step before were still there"
         + (f"; their norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""),
-        cures=(Cure("zero-grad"),),
+        prescriptions=(Prescription("zero-grad"),),
         confidence=CERTAIN,
         at_ns=updates[0].at_ns,
     )

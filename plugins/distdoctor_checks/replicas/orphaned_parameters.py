@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.recording.recording import RankLog, Recording, Site
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 
 @dataclass(frozen=True)
-class Orphans:
+class OrphanedNames:
     """Parameters of one rank in no optimizer. `later`: they came after it; `stale` of its `own` parameters no module holds."""
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Orphans:
     later: bool
     stale: int
     own: int
-    built: Site
+    built: SourceLine
 
     @property
     def abandoned(self) -> bool:
@@ -47,8 +47,8 @@ class Orphans:
 @check("DD211", "orphaned-parameters", severity=ERROR)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     # Shards differ in size, and an empty one has no gradient to be seen: ranks are told together, by the one that saw most.
-    seen: dict[tuple[Site, bool, bool], dict[int, Orphans]] = defaultdict(dict)
-    at_ns: dict[tuple[Site, bool, bool], int] = {}
+    seen: dict[tuple[SourceLine, bool, bool], dict[int, OrphanedNames]] = defaultdict(dict)
+    at_ns: dict[tuple[SourceLine, bool, bool], int] = {}
     for rank, own in gradients.ranks.items():
         for event in own.events(EventKind.ORPHANED):
             found = _orphans(own.log, event)
@@ -60,10 +60,10 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
         yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients)
 
 
-def _orphans(log: RankLog, event: Any) -> Orphans:
+def _orphans(log: RankTrace, event: Any) -> OrphanedNames:
     names, (how, *pairs) = log.text(int(event["text"])), log.text(int(event["more"])).split()
     numbers = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)}
-    return Orphans(
+    return OrphanedNames(
         tuple(names.split(";")),
         int(event["a"]),
         int(event["b"]),
@@ -74,11 +74,11 @@ def _orphans(log: RankLog, event: Any) -> Orphans:
     )
 
 
-def _finding(orphans: Orphans, ranks: tuple[int, ...], at_ns: int, gradients: Gradients) -> Finding:
+def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients) -> Finding:
     more = f" and {orphans.count - 1} more" if orphans.count > 1 else ""
     which = f"{orphans.names[0]}{more}"
     left_out = not (orphans.abandoned or orphans.later)
-    step = next((u.site for u in gradients.every_update() if u.rank == ranks[0] and u.site), Site())
+    step = next((u.site for u in gradients.every_update() if u.rank == ranks[0] and u.site), SourceLine())
     place = orphans.built or step
     title = f"no optimizer holds {which}: their gradients are computed and never used"
     if orphans.abandoned:
@@ -102,14 +102,14 @@ def _finding(orphans: Orphans, ranks: tuple[int, ...], at_ns: int, gradients: Gr
             "held_by_optimizer": orphans.own,
         },
         why=_why(orphans),
-        cures=(Cure("build-the-optimizer-last"),),
+        prescriptions=(Prescription("build-the-optimizer-last"),),
         severity=NOTE if left_out else ERROR,
         confidence=CERTAIN if orphans.abandoned or left_out else LIKELY,
         at_ns=at_ns,
     )
 
 
-def _why(orphans: Orphans) -> str:
+def _why(orphans: OrphanedNames) -> str:
     kept = "they have gradients, stand in no group of any optimizer, and kept every bit over the first steps"
     if orphans.abandoned:
         return f"{kept}; no module holds any of the {orphans.own} parameters that the optimizer was built with"

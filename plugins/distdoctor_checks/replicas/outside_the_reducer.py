@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind, TensorFlag
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas")
-def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD219":
             continue
@@ -41,12 +41,14 @@ def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
             ),
             evidence=evidence(parting, how=how),
             why=f"{parting.share} differ at the step, {sides(parting)}, and the wrapper averages none of them",
-            cures=(Cure("wrap-last"),),
+            prescriptions=(Prescription("wrap-last"),),
             at_ns=parting.at_ns,
         )
 
 
-def _origin(parting: Parting, partings: Partings, recording: Recording, wrapped: Site) -> tuple[Site, str]:
+def _origin(
+    parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording, wrapped: SourceLine
+) -> tuple[SourceLine, str]:
     gradients, ranks = partings.gradients, parting.peers.ranks
     outside = any(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
     if not outside:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.wording import evidence
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.rank_set import named
@@ -25,13 +25,13 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas")
-def examine(partings: Partings, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) == "DD210":
             yield _finding(parting, recording)
 
 
-def _finding(parting: Parting, recording: Recording) -> Finding:
+def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
     partial = [difference for difference in parting.differences if difference.none_on]
     without = tuple(sorted({rank for difference in partial for rank in difference.none_on}))
     line = branch_line(recording.sources, [difference.name for difference in partial])
@@ -58,7 +58,7 @@ def _finding(parting: Parting, recording: Recording) -> Finding:
         ),
         why=f"{len(partial)} of {parting.compared} gradients are None on some of {named(parting.peers.ranks)} and not on "
         "others, so they cannot have been averaged with one another",
-        cures=(Cure("same-branch-everywhere"),),
+        prescriptions=(Prescription("same-branch-everywhere"),),
         at_ns=parting.at_ns,
     )
 

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Cure, Finding, Place
-from distdoctor.diagnosis.replicas.divergence import Parting, all_partings, cause_of, noise_of
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, all_partings, cause_of, noise_of
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
 
 SEEN = 2  # backward passes with a state of their own
@@ -60,7 +60,7 @@ def _dropout(gradients: Gradients, rank: int) -> str:
 
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, one.ranks[0])
-    site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), Site())
+    site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
     return Finding(
         title=f"dropout draws the same on all of {named(one.ranks)}: {dropout}",
         ranks=one.ranks,
@@ -68,12 +68,12 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         places=(Place(site, one.ranks, "backward begins in the same random state"),),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
-        cures=(Cure("seed-by-rank"),),
+        prescriptions=(Prescription("seed-by-rank"),),
         confidence=CERTAIN,
     )
 
 
-def _unequal(parting: Parting, gradients: Gradients) -> Finding:
+def _unequal(parting: ReplicaDivergence, gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, parting.peers.ranks[0])
     site = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     return Finding(
@@ -84,7 +84,7 @@ def _unequal(parting: Parting, gradients: Gradients) -> Finding:
         evidence=evidence(parting, generator="default", dropout=dropout),
         why=f"{parting.share} that every rank holds whole have other gradients, {sides(parting)}; the layers are split over "
         "these ranks, so what is not split has to be computed alike",
-        cures=(Cure("seed-by-rank"),),
+        prescriptions=(Prescription("seed-by-rank"),),
         severity=ERROR,
         confidence=LIKELY,
         at_ns=parting.at_ns,
@@ -92,7 +92,7 @@ def _unequal(parting: Parting, gradients: Gradients) -> Finding:
 
 
 def _recomputed(gradients: Gradients) -> Iterator[Finding]:
-    seen: dict[tuple[Site, str], list[int]] = {}
+    seen: dict[tuple[SourceLine, str], list[int]] = {}
     at_ns = 0
     for rank, own in gradients.ranks.items():
         for event in own.events(EventKind.UNKEPT_NOISE):
@@ -107,7 +107,7 @@ def _recomputed(gradients: Gradients) -> Iterator[Finding]:
             evidence={"generator": "default", "function": name},
             why="the random state changed while the function ran; backward runs it again from another state, so gradients belong "
             "to another dropout mask than the loss",
-            cures=(Cure("seed-by-rank", change="leave preserve_rng_state=False out of the call"),),
+            prescriptions=(Prescription("seed-by-rank", change="leave preserve_rng_state=False out of the call"),),
             severity=WARNING,
             confidence=CERTAIN,
             at_ns=at_ns,

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
-from distdoctor.diagnosis.replicas.divergence import Parting, Partings, cause_of
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.gradients import BY_HAND
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
@@ -26,7 +26,7 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
-def examine(partings: Partings) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD202":
             continue
@@ -37,12 +37,12 @@ def examine(partings: Partings) -> Iterator[Finding]:
             places=places(parting),
             evidence=evidence(parting, synced=parting.counts("synced")),
             why=_why(parting),
-            cures=(Cure("all-reduce-gradients"),),
+            prescriptions=(Prescription("all-reduce-gradients"),),
             at_ns=parting.at_ns,
         )
 
 
-def _why(parting: Parting) -> str:
+def _why(parting: ReplicaDivergence) -> str:
     parts = []
     if parting.peers.by == BY_HAND:
         parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or changed after it")

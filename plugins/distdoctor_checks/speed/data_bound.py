@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -58,7 +58,11 @@ def examine(timing: Timing) -> Iterator[Finding]:
             "steps": worst.data.count,
         },
         why=f"{_loader(worst)}; median over {worst.data.count} steps, deviation {worst.data.spread / MILLISECOND:.1f} ms",
-        cures=(Cure("load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"),),
+        prescriptions=(
+            Prescription(
+                "load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"
+            ),
+        ),
     )
 
 

@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.events import Noted
-from distdoctor.diagnosis.finding import NOTE, Cure, Finding, Place
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import NOTE, Finding, Place, Prescription
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing.rank_log import LogBuilder
+from distdoctor.testing.rank_trace import TraceBuilder
 
 
 @check("DD502", "data-parallel", severity=NOTE, live=False)
-def examine(noted: Noted) -> Iterator[Finding]:
+def examine(noted: RankEvents) -> Iterator[Finding]:
     for rank, log, row in noted.events(EventKind.DATA_PARALLEL):
         devices, count, site = log.text(int(row["text"])).split(","), int(row["a"]), log.site(int(row["site"]))
         if count < 2:
@@ -37,12 +37,12 @@ def examine(noted: Noted) -> Iterator[Finding]:
             places=(Place(site, (rank,), "made here"),),
             evidence={"devices": devices, "count": count},
             why=f"every step copies the parameters to {count} devices and gathers on device {devices[0]}",
-            cures=(Cure("one-process-per-device"),),
+            prescriptions=(Prescription("one-process-per-device"),),
         )
 
 
 def _job(devices: str) -> Recording:
-    log = LogBuilder(0, world_size=1)
+    log = TraceBuilder(0, world_size=1)
     count = len(devices.split(",")) if devices else 0
     log.event(EventKind.DATA_PARALLEL, devices, site="train.py:14 main", a=count)
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Arrivals, RankTimes, Timing
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag
@@ -48,7 +48,7 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
         return None
     over = _last_bucket(arrivals, native)
     each = {rank: _exposed(timing.ranks[rank], over) for rank in arrivals.ranks}
-    exposed = {rank: Middle.of(found) for rank, found in each.items()}
+    exposed = {rank: RobustMedian.of(found) for rank, found in each.items()}
     rank = min(exposed, key=lambda one: exposed[one].value)  # all of them wait at least that long
     least = exposed[rank]
     if not least.count or np.quantile(each[rank], 0.25) < 0.5 * least.value:
@@ -77,7 +77,7 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
         },
         why=f"{one}{nbytes / 2**20:.1f} MiB in {buckets} bucket{'s' if buckets > 1 else ''} a step, "
         f"{nbytes / 2**20 / (milliseconds / 1e3):.0f} MiB/s if all of it were exposed",
-        cures=(Cure("hide-communication", effect=f"up to {milliseconds:.1f} ms a step"),),
+        prescriptions=(Prescription("hide-communication", effect=f"up to {milliseconds:.1f} ms a step"),),
     )
 
 

@@ -17,20 +17,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.events import Noted
-from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Cure, Finding, Place
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing.rank_log import LogBuilder
+from distdoctor.testing.rank_trace import TraceBuilder
 
 WITH_TENSOR_CORES = 70  # compute capability 7.0, Volta
 LEAST_BYTES = 64 * MIB  # kept by the products of a step: below, launching kernels takes longer than computing
 
 
 @check("DD510", "full-precision", severity=NOTE, live=False)
-def examine(noted: Noted) -> Iterator[Finding]:
+def examine(noted: RankEvents) -> Iterator[Finding]:
     found = {}
     for rank, log, row in noted.events(EventKind.FULL_PRECISION):
         if int(row["a"]) >= WITH_TENSOR_CORES and int(row["b"]) >= LEAST_BYTES and log.text(int(row["more"])) == "ieee":
@@ -48,8 +48,8 @@ def examine(noted: Noted) -> Iterator[Finding]:
         places=(Place(site, ranks, "backward of these products"),),
         evidence={"device": device, "capability": capability / 10, "kept_bytes": int(row["b"]), "tf32": False},
         why=f"on {named(ranks)} the products keep {mib(int(row['b']))} for backward, all in fp32, and TF32 is off",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "mixed-precision",
                 effect=f"up to {mib(int(row['b']) // 2)} of memory; `distdoctor compare --strategies ddp,amp` measures the time",
             ),
@@ -58,7 +58,7 @@ def examine(noted: Noted) -> Iterator[Finding]:
 
 
 def _job(precision: str) -> Recording:
-    log = LogBuilder(0, world_size=1)
+    log = TraceBuilder(0, world_size=1)
     log.event(EventKind.FULL_PRECISION, "NVIDIA A100", more=precision, site="train.py:31 train", a=80, b=900 * MIB)
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag, Op
@@ -54,7 +54,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
     together = np.diff(arrivals.steps[mine]) == 0
     if np.median(between[together]) > BETWEEN * np.median(took):
         return None
-    each = Middle.of([float(took[arrivals.steps[mine] == step].sum()) for step in steps])
+    each = RobustMedian.of([float(took[arrivals.steps[mine] == step].sum()) for step in steps])
     if each.value < SHARE * timing.step_ns:
         return None
     site = arrivals.site(arrivals.ranks[0], int(mine[0]))
@@ -80,7 +80,9 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
         },
         why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms for each call; "
         f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
-        cures=(Cure("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step"),),
+        prescriptions=(
+            Prescription("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step"),
+        ),
     )
 
 

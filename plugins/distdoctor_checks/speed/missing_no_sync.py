@@ -22,11 +22,11 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients, Update
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
-from distdoctor.recording.recording import RankLog, Recording
+from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.layout import CallFlag, EventKind, Op, UpdateFlag
 from distdoctor.testing.timing import TimedJob, timed_job
 
@@ -74,7 +74,7 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> 
         },
         why=f"{n} forwards that average and {n} backward passes on one line between two optimizer steps; "
         f"C++ issued {first.calls} calls, {first.calls // n} for each pass",
-        cures=(Cure("no-sync", effect=_effect(first, saved)),),
+        prescriptions=(Prescription("no-sync", effect=_effect(first, saved)),),
     )
 
 
@@ -93,7 +93,7 @@ def _repeated(one: RankGradients) -> Repeated | None:
     return _sent(one.log, backwards, digested[-1])
 
 
-def _sent(log: RankLog, micro_steps: int, update: Update) -> Repeated | None:
+def _sent(log: RankTrace, micro_steps: int, update: Update) -> Repeated | None:
     calls = log.calls
     native = calls[((calls["flags"] & CallFlag.NATIVE) != 0) & (calls["op"] == Op.ALL_REDUCE)]
     steps = native["step"]
@@ -118,7 +118,7 @@ def _seconds(timing: Timing | None, found: dict[int, Repeated]) -> tuple[float, 
     """The least and the most that the ranks waited in passes whose average was needless, seconds a step; () when it is noise."""
     if timing is None or not all(times.on_cpu for times in timing.ranks.values()):
         return ()
-    tails = [Middle.of(timing.ranks[rank].of("earlier_tails_ns")) for rank in found if rank in timing.ranks]
+    tails = [RobustMedian.of(timing.ranks[rank].of("earlier_tails_ns")) for rank in found if rank in timing.ranks]
     if not tails or not all(tail.stands_out for tail in tails):
         return ()
     each = [tail.value / 1e9 for tail in tails]

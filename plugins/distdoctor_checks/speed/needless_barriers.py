@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
@@ -59,8 +59,8 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
     each = round(float(inside.sum()) / len(hit))
     came, left = arrivals.at[:, inside], arrivals.left[:, inside]
     over = np.where((left > 0).all(axis=0), left.max(axis=0) - came.max(axis=0), np.nan)
-    cost = Middle.of(_per_step(arrivals.steps[inside], over))
-    waited = Middle.of(_per_step(arrivals.steps[inside], came.max(axis=0) - came.min(axis=0)))
+    cost = RobustMedian.of(_per_step(arrivals.steps[inside], over))
+    waited = RobustMedian.of(_per_step(arrivals.steps[inside], came.max(axis=0) - came.min(axis=0)))
     site = arrivals.site(arrivals.ranks[0], int(np.flatnonzero(inside)[0]))
     if not site:
         return None
@@ -79,7 +79,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
         },
         why=f"in {len(hit)} of {len(steps)} steps; {milliseconds:.2f} ms a step in the barrier once everybody is there, and "
         f"{waited.value / MILLISECOND:.2f} ms of waiting for the last, which mostly moves to the next collective",
-        cures=(Cure("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
+        prescriptions=(Prescription("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
     )
 
 

@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.events import Noted
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing.rank_log import LogBuilder
+from distdoctor.testing.rank_trace import TraceBuilder
 
 FEWEST = 16  # steps that were looked at
 
 
 @check("DD503", "needless-find-unused", severity=NOTE, live=False)
-def examine(noted: Noted) -> Iterator[Finding]:
-    found: dict[tuple[str, Site], list[tuple[int, int, int, float]]] = {}
+def examine(noted: RankEvents) -> Iterator[Finding]:
+    found: dict[tuple[str, SourceLine], list[tuple[int, int, int, float]]] = {}
     for rank, log, row in noted.events(EventKind.SEARCHED):
         walks, looked, left_out, spent = (int(row[name]) for name in ("more", "a", "b", "c"))
         key = (log.text(int(row["text"])), log.site(int(row["site"])))
@@ -47,12 +47,12 @@ def examine(noted: Noted) -> Iterator[Finding]:
             evidence={"steps": looked, "seconds_per_forward": round(walk / 1e3, 6)},
             why=f"the walk over the graph takes {walk:.2f} ms after each forward, and a map of used parameters is reduced after "
             "each backward",
-            cures=(Cure("stop-searching", effect=f"{walk:.2f} ms a forward, and one collective less"),),
+            prescriptions=(Prescription("stop-searching", effect=f"{walk:.2f} ms a forward, and one collective less"),),
         )
 
 
 def _job(left_out: int) -> Recording:
-    logs = [LogBuilder(rank, world_size=2) for rank in range(2)]
+    logs = [TraceBuilder(rank, world_size=2) for rank in range(2)]
     for log in logs:
         row = log.event(EventKind.SEARCHED, "0,1", site="train.py:14 main", a=32, b=left_out, c=32_000_000)
         row["more"] = 40

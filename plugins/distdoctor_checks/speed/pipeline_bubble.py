@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing.timing import pipelined_job
 
@@ -36,8 +36,8 @@ def examine(timing: Timing) -> Iterator[Finding]:
     stages, micro_batches = _pipeline(timing)
     if len(stages) < 2 or micro_batches < 2:
         return
-    idle = {rank: Middle.of(timing.ranks[rank].idle) for rank in stages}
-    busy = {rank: Middle.of(timing.ranks[rank].walls - timing.ranks[rank].idle) for rank in stages}
+    idle = {rank: RobustMedian.of(timing.ranks[rank].idle) for rank in stages}
+    busy = {rank: RobustMedian.of(timing.ranks[rank].walls - timing.ranks[rank].idle) for rank in stages}
     schedule = (len(stages) - 1) / (micro_batches + len(stages) - 1)
     least = min(idle.values(), key=lambda one: one.value)
     if schedule >= SCHEDULE and timing.is_worth(least, 0.7 * schedule):
@@ -52,7 +52,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
 
 
 def _too_few(
-    timing: Timing, stages: tuple[int, ...], micro_batches: int, schedule: float, idle: Mapping[int, Middle]
+    timing: Timing, stages: tuple[int, ...], micro_batches: int, schedule: float, idle: Mapping[int, RobustMedian]
 ) -> Finding:
     p, enough = len(stages), 4 * len(stages)
     then = (p - 1) / (enough + p - 1)
@@ -65,7 +65,9 @@ def _too_few(
         places=(Place(site, stages, "sends to the next stage"),),
         evidence={"stages": p, "micro_batches": micro_batches, "bubble": round(schedule, 3), **_numbers(timing, idle)},
         why=f"(p - 1) / (m + p - 1) = {p - 1} / {micro_batches + p - 1}; waiting was measured: {_shares(timing, idle)}",
-        cures=(Cure("fill-the-pipeline", effect=f"{enough} micro-batches: {then:.0%} instead of {schedule:.0%}"),),
+        prescriptions=(
+            Prescription("fill-the-pipeline", effect=f"{enough} micro-batches: {then:.0%} instead of {schedule:.0%}"),
+        ),
     )
 
 
@@ -74,8 +76,8 @@ def _uneven(
     busiest: int,
     others: list[int],
     usual: float,
-    busy: Mapping[int, Middle],
-    idle: Mapping[int, Middle],
+    busy: Mapping[int, RobustMedian],
+    idle: Mapping[int, RobustMedian],
 ) -> Finding:
     site = _site(timing.ranks[busiest])
     most = busy[busiest].value
@@ -92,8 +94,10 @@ def _uneven(
             **_numbers(timing, idle),
         },
         why=f"busy is the step of {timing.step_ns / MILLISECOND:.1f} ms less waiting for handles and in blocking calls",
-        cures=(
-            Cure("fill-the-pipeline", effect=f"even stages: {(most - even) / MILLISECOND:.1f} ms a step less, at most"),
+        prescriptions=(
+            Prescription(
+                "fill-the-pipeline", effect=f"even stages: {(most - even) / MILLISECOND:.1f} ms a step less, at most"
+            ),
         ),
     )
 
@@ -120,7 +124,7 @@ def _sends(times: RankTimes) -> dict[int, int]:
     return found
 
 
-def _numbers(timing: Timing, idle: Mapping[int, Middle]) -> dict[str, object]:
+def _numbers(timing: Timing, idle: Mapping[int, RobustMedian]) -> dict[str, object]:
     return {
         "idle_ms": {rank: round(one.value / MILLISECOND, 2) for rank, one in idle.items()},
         "step_ms": round(timing.step_ns / MILLISECOND, 2),
@@ -128,16 +132,16 @@ def _numbers(timing: Timing, idle: Mapping[int, Middle]) -> dict[str, object]:
     }
 
 
-def _shares(timing: Timing, idle: Mapping[int, Middle]) -> str:
+def _shares(timing: Timing, idle: Mapping[int, RobustMedian]) -> str:
     shares = [one.value / timing.step_ns for one in idle.values()]
     low, high = f"{min(shares):.0%}", f"{max(shares):.0%}"
     return low if low == high else f"{low}-{high}"
 
 
-def _site(times: RankTimes) -> Site:
+def _site(times: RankTimes) -> SourceLine:
     calls = times.log.calls
     sites = calls["site"][calls["op"] == Op.SEND]
-    return times.log.site(int(sites[-1])) if len(sites) else Site()
+    return times.log.site(int(sites[-1])) if len(sites) else SourceLine()
 
 
 def sick() -> Recording:

@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.events import Noted
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Cure, Finding, Place
-from distdoctor.recording.recording import Job, Recording, Site
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing.rank_log import LogBuilder
+from distdoctor.testing.rank_trace import TraceBuilder
 
 SYNCHRONIZE = "synchronize"
 
 
 @check("DD507", "synchronising-every-step", severity=NOTE, live=False)
-def examine(noted: Noted) -> Iterator[Finding]:
-    found: dict[tuple[Site, str], dict[int, tuple[int, int, int]]] = {}
+def examine(noted: RankEvents) -> Iterator[Finding]:
+    found: dict[tuple[SourceLine, str], dict[int, tuple[int, int, int]]] = {}
     for rank, log, row in noted.events(EventKind.WAITED_FOR_DEVICE):
         times, steps, nanoseconds = int(row["a"]), int(row["b"]), int(row["c"])
         if times >= steps > 0:
@@ -47,7 +47,7 @@ def examine(noted: Noted) -> Iterator[Finding]:
             places=(Place(site, ranks, "waits for the device"),),
             evidence={"calls": times, "steps": steps, "seconds_per_step": round(milliseconds / 1e3, 6), "by": name},
             why=f"{times} times in {steps} steps; up to {milliseconds:.2f} ms of each step, less what the device computes then",
-            cures=(Cure("read-now-and-then"),),
+            prescriptions=(Prescription("read-now-and-then"),),
         )
 
 
@@ -56,7 +56,7 @@ def _often(per_step: float) -> str:
 
 
 def _job(times: int) -> Recording:
-    log = LogBuilder(0, world_size=1)
+    log = TraceBuilder(0, world_size=1)
     log.event(EventKind.WAITED_FOR_DEVICE, "item", site="train.py:35 train", a=times, b=8, c=times * 3_000_000)
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
 

@@ -19,18 +19,18 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Cure, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Job, RankLog, Recording, Site
+from distdoctor.recording.recording import Job, RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag
-from distdoctor.testing.rank_log import LogBuilder
+from distdoctor.testing.rank_trace import TraceBuilder
 
 FEWEST = 16  # calls per rank
 
 
 @check("DD509", "wrong-backend", severity=WARNING, live=False)
 def examine(collectives: Collectives) -> Iterator[Finding]:
-    found: dict[tuple[str, Site], dict[int, tuple[int, int]]] = {}
+    found: dict[tuple[str, SourceLine], dict[int, tuple[int, int]]] = {}
     for rank, log in collectives.recording.ranks.items():
         for key, sent in _through_gloo(log):
             found.setdefault(key, {})[rank] = sent
@@ -45,11 +45,11 @@ def examine(collectives: Collectives) -> Iterator[Finding]:
             places=(Place(site, ranks, f"hands CUDA tensors to group {group}"),),
             evidence={"calls": calls, "bytes": nbytes, "group": group},
             why=f"on {named(ranks)}: gloo copies them to the host and back",
-            cures=(Cure("nccl-for-devices"),),
+            prescriptions=(Prescription("nccl-for-devices"),),
         )
 
 
-def _through_gloo(log: RankLog) -> Iterator[tuple[tuple[str, Site], tuple[int, int]]]:
+def _through_gloo(log: RankTrace) -> Iterator[tuple[tuple[str, SourceLine], tuple[int, int]]]:
     """((group, line), (calls, bytes)) of the line that hands most bytes of each group to the wrong backend."""
     for group in log.group_list():
         if group.backend != "gloo" or _shares_devices(log):
@@ -64,7 +64,7 @@ def _through_gloo(log: RankLog) -> Iterator[tuple[tuple[str, Site], tuple[int, i
         yield (group.name, log.site(int(worst))), (len(mine), int(mine["nbytes"].sum()))
 
 
-def _shares_devices(log: RankLog) -> bool:
+def _shares_devices(log: RankTrace) -> bool:
     """Whether this host has more ranks than devices, so that NCCL could not be used."""
     devices = log.environment.get("cuda_devices")
     variables = log.environment.get("variables", {})
@@ -75,7 +75,7 @@ def _shares_devices(log: RankLog) -> bool:
 def _job(backend: str) -> Recording:
     logs = []
     for rank in range(2):
-        log = LogBuilder(rank, world_size=2)
+        log = TraceBuilder(rank, world_size=2)
         log.group("0", range(2), backend=backend)
         for _ in range(20):
             log.call("all_reduce", (1000, 1000), native=True, flags=CallFlag.ON_DEVICE, site="train.py:31 train")

@@ -18,46 +18,45 @@ from hypothesis import strategies as st
 
 from distdoctor.diagnosis.data.resumption import compare
 from distdoctor.diagnosis.data.sample_account import EpochAccount, accounts
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders, Together, overlap, repeats_within
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together, overlap, repeats_within
 from distdoctor.diagnosis.data.undrawn import hole_of
 from distdoctor.probe.samples import bitmap_writer
-from distdoctor.probe.samples.bitmap_writer import DrawnSets
-from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
-from distdoctor.probe.samples.sample_pass import Pass as Writer
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.samples.bitmap_writer import BitmapWriters
+from distdoctor.probe.samples.sample_pass import MOST_BLOCKS, PassWriter
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.bitmap_file import file_name
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.trace.run_folder import read_run
-from distdoctor.recording.trace.sample_bitmap import DrawnSet, kept_files, last, missing, pieces
+from distdoctor.recording.trace.sample_bitmap import SampleBitmap, kept_files, last, missing, pieces
 
 SOME = settings(max_examples=25, deadline=None)
 TRAINS = PassFlag.STEPPED | PassFlag.GRADIENTS_ON
 
 
 class Job:
-    """Ranks whose passes are written by the probe's own hand, where one index in `keep` fits the tape."""
+    """Ranks whose passes are written by the probe's own hand, where one index in `keep` fits the trace."""
 
     def __init__(self, folder: Path, world: int, length: int, keep: int = 8) -> None:
         self.folder, self.length, self.keep = folder, length, keep
-        self.tapes = [Tape(str(folder), rank, world, rank, 0) for rank in range(world)]
-        self.sets = [DrawnSets(str(folder), rank, 0) for rank in range(world)]
+        self.traces = [TraceWriter(str(folder), rank, world, rank, 0) for rank in range(world)]
+        self.sets = [BitmapWriters(str(folder), rank, 0) for rank in range(world)]
 
     def epoch(self, drawn: list[list[int]], *, size: int = 700, padded: bool = False, over: bool = True) -> None:
         for rank, draws in enumerate(drawn):
-            tape, sets = self.tapes[rank], self.sets[rank]
-            names = list(tape.passes.fields)[1:-1]
+            trace, sets = self.traces[rank], self.sets[rank]
+            names = list(trace.passes.fields)[1:-1]
             text = f"Numbers\0{self.length}\0abcd\x004\0abcd"
             about = {
-                "dataset_length": self.length, "dataset": tape.texts.id(text), "keep_one_in": self.keep, "batch_size": size,
+                "dataset_length": self.length, "dataset": trace.texts.id(text), "keep_one_in": self.keep, "batch_size": size,
                 "flags": TRAINS | (PassFlag.DISTRIBUTED_SAMPLER if padded else 0), "num_replicas": len(drawn),
                 "sampler_rank": rank, "loader": 1, "pass_number": 1, "started_ns": 1,
             }  # fmt: skip
-            seq = tape.passes.write(*(int(about.get(name, 0)) for name in names))
-            stream: Any = SimpleNamespace(tape=tape, steps=0, optimizer=0)
+            seq = trace.passes.write(*(int(about.get(name, 0)) for name in names))
+            stream: Any = SimpleNamespace(trace=trace, steps=0, optimizer=0)
             flags = PassFlag(int(about["flags"]))
             new_set = (lambda s, sets=sets: sets.begin(s, self.length)) if self.keep > 1 else None
-            writer = Writer(stream, None, 0, seq, flags, self.keep, new_set)
+            writer = PassWriter(stream, None, 0, seq, flags, self.keep, new_set)
             for at in range(0, len(draws), size):
                 writer.draw(draws[at : at + size])
             if over:
@@ -66,7 +65,7 @@ class Job:
     def recording(self) -> Recording:
         return read_run(self.folder)
 
-    def passes(self, number: int = 0) -> list[Pass]:
+    def passes(self, number: int = 0) -> list[LoaderPass]:
         return [passes[number] for passes in SampleOrders.of(self.recording()).by_rank.values()]
 
     def account(self, number: int = 0) -> EpochAccount:
@@ -121,7 +120,7 @@ def test_distinct_shared_and_unseen_samples_are_those_of_brute_force(
 @SOME
 @given(st.integers(1, 300), st.lists(st.lists(st.integers(0, 299), max_size=30), min_size=1, max_size=3))
 def test_what_is_missing_is_found_with_its_ends_and_pieces(length: int, drawn: list[list[int]]) -> None:
-    sets = [DrawnSet.of([index for index in draws if index < length], length) for draws in drawn]
+    sets = [SampleBitmap.of([index for index in draws if index < length], length) for draws in drawn]
     left = sorted(set(range(length)) - {index for draws in drawn for index in draws})
     hole = missing(sets)
     assert (len(hole), last(hole)) == (len(left), left[-1] if left else -1)

@@ -17,14 +17,13 @@ from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.diagnosis.data.repeated_orders import repetitions
-from distdoctor.diagnosis.data.samples import Pass, SampleOrders, overlap, repeats_within, unseen
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, overlap, repeats_within, unseen
 from distdoctor.diagnosis.data.sharing import same_data, shared_samples
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.probe.samples.sample_pass import MOST_BLOCKS
-from distdoctor.probe.samples.sample_pass import Pass as Writer
-from distdoctor.probe.writer import Tape, file_name
+from distdoctor.probe.samples.sample_pass import MOST_BLOCKS, PassWriter
+from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
-from distdoctor.recording.trace.reader import read_tape
+from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import log_of
 from distdoctor.testing.samples import sampled_job
 
@@ -172,23 +171,23 @@ def test_what_accelerate_fills_up_is_told_apart(length: int, world: int, size: i
 # --- what the probe writes, read back --------------------------------------------------------------------------------------
 
 
-def written(batches: list[list[int]], keep: int = 1, passes: int = 1, until: int | None = None) -> list[Pass]:
-    """Passes written by the probe's own hand into a tape, and read from it."""
+def written(batches: list[list[int]], keep: int = 1, passes: int = 1, until: int | None = None) -> list[LoaderPass]:
+    """Passes written by the probe's own hand into a trace, and read from it."""
     with tempfile.TemporaryDirectory() as folder:
-        tape = Tape(folder, 0, 1, 0, 0)
-        stream = SimpleNamespace(tape=tape, steps=0, optimizer=0)
+        trace = TraceWriter(folder, 0, 1, 0, 0)
+        stream = SimpleNamespace(trace=trace, steps=0, optimizer=0)
         for number in range(passes):
-            values = [0] * (len(tape.passes.fields) - 2)
-            names = list(tape.passes.fields)[1:-1]
+            values = [0] * (len(trace.passes.fields) - 2)
+            names = list(trace.passes.fields)[1:-1]
             values[names.index("keep_one_in")], values[names.index("loader")] = keep, 1
             values[names.index("pass_number")] = number + 1
-            seq = tape.passes.write(*values)
-            writer = Writer(stream, None, 0, seq, PassFlag(0), keep)  # type: ignore[arg-type]
+            seq = trace.passes.write(*values)
+            writer = PassWriter(stream, None, 0, seq, PassFlag(0), keep)  # type: ignore[arg-type]
             for batch in batches[:until]:
                 writer.draw(batch)
             if until is None:
                 writer.exhausted()
-        orders = SampleOrders.of(_recording(log_of(read_tape(Path(folder) / file_name(0, 0)))))
+        orders = SampleOrders.of(_recording(log_of(read_trace(Path(folder) / file_name(0, 0)))))
     return list(orders.by_rank[0])
 
 
@@ -200,7 +199,7 @@ def _recording(log: Any) -> Any:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 9000), st.integers(1, 1500), st.sampled_from([1, 2, 8, 256]), st.randoms(use_true_random=False))
-def test_a_tape_holds_every_kept_index_in_order(length: int, size: int, keep: int, random: Any) -> None:
+def test_a_trace_holds_every_kept_index_in_order(length: int, size: int, keep: int, random: Any) -> None:
     draws = list(range(length))
     random.shuffle(draws)
     (one,) = written([draws[at : at + size] for at in range(0, length, size)], keep)

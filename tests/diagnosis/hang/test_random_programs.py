@@ -12,8 +12,8 @@ from programs import EXPLAINED_BY, FAULTS, program
 
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Recording
-from distdoctor.testing import Film, recording
-from distdoctor.testing.rank_log import SECOND
+from distdoctor.testing import SimulatedJob, recording
+from distdoctor.testing.rank_trace import SECOND
 
 thorough = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -25,12 +25,12 @@ def judged(found: Recording) -> list[Event]:
     return list(Verdict.of(found).events)
 
 
-def played(seed: int, ranks: int, fault: str, culprit: int) -> Film:
+def played(seed: int, ranks: int, fault: str, culprit: int) -> SimulatedJob:
     """A film in which the fault does harm."""
     script = program(seed, ranks, fault=fault, culprit=culprit)
     assume(script is not None)
     assert script is not None
-    film: Film = script.film(random.Random(seed), exits=True)
+    film: SimulatedJob = script.film(random.Random(seed), exits=True)
     everybody_is_through = all(runner.end is not None for runner in film.runners.values())
     assume(fault in ("reduction", "raise") or not everybody_is_through)
     return film

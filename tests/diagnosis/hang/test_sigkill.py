@@ -31,7 +31,7 @@ def test_the_limit_of_the_cgroup_is_named_with_step_and_phase() -> None:
         "was killed by the kernel for lack of memory in step 5, backward: its cgroup's limit of 2 GiB was reached"
     )
     assert finding.place.line == 31
-    assert [cure.slug for cure in finding.cures] == ["halve-the-micro-batch", "lower-host-memory"]
+    assert [cure.slug for cure in finding.prescriptions] == ["halve-the-micro-batch", "lower-host-memory"]
     assert "after step 4 it had 900 MiB resident" in finding.why
 
 
@@ -57,7 +57,7 @@ def test_what_grew_until_the_end_is_the_first_thing_to_mend() -> None:
     assert finding.evidence["bytes_per_step"] == 50 * MIB
     assert finding.place.line == 20
     assert "`cache` keeps 50 MiB more with every step" in finding.why
-    assert finding.cures[0].slug == "bound-what-is-kept"
+    assert finding.prescriptions[0].slug == "bound-what-is-kept"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Findin
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.testing import LogBuilder, Script, recording
-from distdoctor.testing.rank_log import SECOND, START_NS
+from distdoctor.testing import Script, TraceBuilder, recording
+from distdoctor.testing.rank_trace import SECOND, START_NS
 
 PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -95,7 +95,7 @@ def test_a_rank_killed_by_nobody_of_ours_was_most_likely_out_of_memory() -> None
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (1,), LIKELY)
     assert "out-of-memory killer" in finding.title
-    assert finding.cures[0].slug == "lower-host-memory"
+    assert finding.prescriptions[0].slug == "lower-host-memory"
 
 
 def test_ranks_that_the_launcher_ended_are_nobodys_fault() -> None:
@@ -166,7 +166,7 @@ def hung(keep: int, culprit: int = 2, after: int = 200) -> Recording:
     """Four ranks with rings of `keep` calls; one skips a call in the end."""
     logs = {}
     for rank in range(4):
-        log = LogBuilder(rank, world_size=4)
+        log = TraceBuilder(rank, world_size=4)
         for number in range(after):
             log.call("all_reduce", [8 + number % 3], site=f"train.py:{41 + number % 3} step")
         if rank != culprit:
@@ -188,7 +188,7 @@ def test_a_ring_that_forgot_nearly_everything_still_names_the_rank(keep: int) ->
 def test_a_parting_that_every_ring_has_forgotten_is_not_invented_elsewhere() -> None:
     logs = {}
     for rank in range(3):
-        log = LogBuilder(rank, world_size=3)
+        log = TraceBuilder(rank, world_size=3)
         log.call("all_reduce", [8], reduce_op="max" if rank == 1 else "sum")
         for _ in range(50):
             log.call("barrier")
@@ -219,7 +219,7 @@ def test_a_record_that_was_read_while_it_was_written_is_not_believed() -> None:
 def test_a_group_of_the_same_name_made_again_starts_again() -> None:
     logs = {}
     for rank in range(2):
-        log = LogBuilder(rank, world_size=2)
+        log = TraceBuilder(rank, world_size=2)
         for life in range(2):
             log.group("0", [0, 1])
             for _ in range(3 + rank * (1 - life)):  # the first life may end raggedly: both left it
@@ -234,7 +234,7 @@ def test_a_group_of_the_same_name_made_again_starts_again() -> None:
 def test_groups_of_one_name_and_other_members_are_never_compared() -> None:
     logs = {}
     for rank, members in enumerate(([0, 1], [0, 1], [2, 3], [2, 3])):
-        log = LogBuilder(rank, world_size=4)
+        log = TraceBuilder(rank, world_size=4)
         log.group("1", members)
         log.call("all_reduce" if rank < 2 else "barrier", group="1")
         logs[rank] = log.build()
@@ -263,7 +263,7 @@ def test_silence_on_several_hosts_is_judged_by_the_wall_clock_and_with_patience_
     assert codes(script.live(silent_for=130)) == [("DD123", (3,))]
 
 
-def in_new_group(log: LogBuilder, *, earlier: int = 0, members: str = "0,1,2") -> None:
+def in_new_group(log: TraceBuilder, *, earlier: int = 0, members: str = "0,1,2") -> None:
     for _ in range(earlier):
         log.event(EventKind.NEW_GROUP_BEGUN, "0,1", site="train.py:8 main", b=1)
     log.event(EventKind.NEW_GROUP_BEGUN, members, site="train.py:9 main")
@@ -272,7 +272,7 @@ def in_new_group(log: LogBuilder, *, earlier: int = 0, members: str = "0,1,2") -
 def test_a_rank_that_has_made_fewer_groups_than_the_others_looks_for_them_under_another_name() -> None:
     logs = {}
     for rank in range(3):
-        log = LogBuilder(rank, world_size=3)
+        log = TraceBuilder(rank, world_size=3)
         log.group("0", [0, 1, 2])
         in_new_group(log, earlier=0 if rank == 2 else 1)
         logs[rank] = log.build()
@@ -285,7 +285,7 @@ def test_a_rank_that_has_made_fewer_groups_than_the_others_looks_for_them_under_
 def test_ranks_that_are_no_members_of_a_group_under_construction_are_not_accused() -> None:
     logs = {}
     for rank in range(3):
-        log = LogBuilder(rank, world_size=3)
+        log = TraceBuilder(rank, world_size=3)
         log.group("0", [0, 1, 2])
         if rank < 2:
             in_new_group(log, members="0,1")

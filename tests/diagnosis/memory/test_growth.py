@@ -11,7 +11,7 @@ from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line
 from distdoctor.plugins import load
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
 
@@ -103,16 +103,16 @@ def train(model):
     ],
 )
 def test_the_line_that_keeps_is_read_from_the_source(label: str, line: int, how: str, value: str) -> None:
-    found = keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), label)
+    found = keeping_line({"t.py": SOURCE}, SourceLine("t.py", 6, "train"), label)
 
     assert found is not None
     assert (found.site.line, found.how, found.value) == (line, how, value)
 
 
 def test_what_is_made_anew_or_detached_keeps_nothing() -> None:
-    assert keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), "loss") is None
-    assert keeping_line({"t.py": SOURCE}, Site("t.py", 6, "train"), "safe") is None
-    assert keeping_line({}, Site("t.py", 6, "train"), "total") is None
+    assert keeping_line({"t.py": SOURCE}, SourceLine("t.py", 6, "train"), "loss") is None
+    assert keeping_line({"t.py": SOURCE}, SourceLine("t.py", 6, "train"), "safe") is None
+    assert keeping_line({}, SourceLine("t.py", 6, "train"), "total") is None
 
 
 def test_requests_are_read_from_the_words_of_torch_numpy_and_python() -> None:
@@ -176,7 +176,7 @@ def test_a_worker_without_room_in_shared_memory_is_named_by_its_last_words() -> 
 def test_of_what_is_kept_together_the_one_element_with_a_graph_is_named(line: str, value: str) -> None:
     source = f"def train():\n    history = []\n    {line}\n"
 
-    found = keeping_line({"train.py": source}, Site("train.py", 2, "train"), "history")
+    found = keeping_line({"train.py": source}, SourceLine("train.py", 2, "train"), "history")
 
     assert found is not None
     assert found.value == value

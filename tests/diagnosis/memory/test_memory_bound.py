@@ -22,7 +22,7 @@ def test_the_parts_of_the_peak_are_spelt_out_and_the_saving_is_computed() -> Non
     finding = optimizer_bound.examine.look(optimizer_bound.sick())[0]
 
     assert finding.why.startswith("2.44 GiB parameters and gradients + 2.93 GiB optimizer state + 1.86 GiB activations")
-    assert finding.cures[0].effect == "1.46 GiB per rank, divided by 2"
+    assert finding.prescriptions[0].effect == "1.46 GiB per rank, divided by 2"
 
 
 def test_one_full_rank_of_four_is_the_one_that_is_named() -> None:

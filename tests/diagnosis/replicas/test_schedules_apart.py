@@ -57,7 +57,7 @@ def test_a_rank_that_left_a_loop_earlier_is_named_with_the_condition_that_let_it
     assert [(place.site.line, place.ranks) for place in finding.places if "leaves the loop" in place.role] == [
         (15, (1,))
     ]
-    assert "`if target and divergence > target:` (train.py:15)" in finding.cures[0].change
+    assert "`if target and divergence > target:` (train.py:15)" in finding.prescriptions[0].change
 
 
 @pytest.mark.parametrize("other", [[0.1, 0.1, 0.1, 0.01, 0.01, 0.01], [0.1, 0.1, 0.1, 0.04, 0.03, 0.02]])
@@ -65,4 +65,4 @@ def test_a_schedule_of_its_own_is_put_down_to_no_loop(other: list[float]) -> Non
     finding = told([0.1, 0.1, 0.1, 0.1, 0.05, 0.04], other)
 
     assert "earlier" not in finding.why
-    assert not finding.cures[0].change
+    assert not finding.prescriptions[0].change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.diagnosis.source.loop_exits import exits_around, left_by, skipped_by
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 SOURCE = """\
 def reduce(loss):
@@ -47,11 +47,11 @@ def forever(trainer, patience):
         if train_step(trainer, 1) < patience:
             sys.exit(0)
 """
-REDUCE = Site("train.py", 2, "reduce")
+REDUCE = SourceLine("train.py", 2, "reduce")
 
 
 def test_the_loop_is_found_through_the_functions_that_lead_to_the_call() -> None:
-    left = left_by({"train.py": SOURCE}, REDUCE, Site("train.py", 24, "train"))
+    left = left_by({"train.py": SOURCE}, REDUCE, SourceLine("train.py", 24, "train"))
 
     assert left is not None
     assert left.words == "`if loss < best:` (train.py:22)"
@@ -60,14 +60,14 @@ def test_the_loop_is_found_through_the_functions_that_lead_to_the_call() -> None
 @pytest.mark.parametrize(
     ("inside", "after"),
     [
-        (REDUCE, Site("train.py", 32, "evaluate")),  # no loop before it leads to the call
-        (REDUCE, Site("train.py", 16, "train")),  # still in the loop
+        (REDUCE, SourceLine("train.py", 32, "evaluate")),  # no loop before it leads to the call
+        (REDUCE, SourceLine("train.py", 16, "train")),  # still in the loop
         (REDUCE, None),  # two loops may have been left for good
-        (Site("train.py", 6, "forward"), Site("train.py", 24, "train")),  # torch calls it, not this file
-        (Site("other.py", 9, "elsewhere"), Site("train.py", 24, "train")),
+        (SourceLine("train.py", 6, "forward"), SourceLine("train.py", 24, "train")),  # torch calls it, not this file
+        (SourceLine("other.py", 9, "elsewhere"), SourceLine("train.py", 24, "train")),
     ],
 )
-def test_where_none_or_several_fit_nobody_is_accused(inside: Site, after: Site | None) -> None:
+def test_where_none_or_several_fit_nobody_is_accused(inside: SourceLine, after: SourceLine | None) -> None:
     assert left_by({"train.py": SOURCE}, inside, after) is None
 
 
@@ -81,10 +81,10 @@ def test_a_rank_that_has_ended_may_have_returned_or_exited() -> None:
 
 
 def test_the_exits_of_the_loops_around_a_line_are_their_own_and_do_not_only_count() -> None:
-    found = exits_around(SOURCE, Site("train.py", 16, "train"))
+    found = exits_around(SOURCE, SourceLine("train.py", 16, "train"))
 
     assert [(one.site.line, one.test) for one in found] == [(22, "loss < best")]
-    assert exits_around("def (", Site("train.py", 1, "")) == ()
+    assert exits_around("def (", SourceLine("train.py", 1, "")) == ()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_exits_of_the_loops_around_a_line_are_their_own_and_do_not_only_coun
 def test_a_turn_that_a_rank_skips_by_itself_may_be_why_it_ended_early(test: str, is_told: bool) -> None:
     source = f"for batch in loader:\n    if {test}:\n        continue\n    dist.all_reduce(batch)\n"
 
-    left = left_by({"train.py": source}, Site("train.py", 4, "<module>"))
+    left = left_by({"train.py": source}, SourceLine("train.py", 4, "<module>"))
 
     assert (left is not None and left.skips) == is_told
 
@@ -112,5 +112,5 @@ def test_a_turn_is_skipped_only_before_the_call() -> None:
     before, after = "if loss > 10: continue", "if batch.loss > 10: continue"
 
     for first, second, told in ((before, "pass", True), ("pass", after, False), (before, before, True)):
-        found = skipped_by({"train.py": body.format(first, second)}, Site("tools.py", 7, "average"))
+        found = skipped_by({"train.py": body.format(first, second)}, SourceLine("tools.py", 7, "average"))
         assert (found is not None and found.skips) == told

@@ -9,7 +9,7 @@ import pytest
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.speed.robust_median import Middle
+from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Timing
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
@@ -110,10 +110,10 @@ def test_calls_that_overlap_count_once() -> None:
 
 
 def test_a_middle_stands_out_only_above_its_scatter() -> None:
-    assert Middle.of([10, 10.5, 9.5, 10]).stands_out
-    assert not Middle.of([1, 20, 3, 40, 0, 9]).stands_out
-    assert not Middle.of([]).stands_out
-    assert Middle.of([5, float("nan"), 5]).count == 2
+    assert RobustMedian.of([10, 10.5, 9.5, 10]).stands_out
+    assert not RobustMedian.of([1, 20, 3, 40, 0, 9]).stands_out
+    assert not RobustMedian.of([]).stands_out
+    assert RobustMedian.of([5, float("nan"), 5]).count == 2
 
 
 def test_the_seconds_of_a_missing_no_sync_are_a_band_or_nothing() -> None:

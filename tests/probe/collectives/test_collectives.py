@@ -216,7 +216,7 @@ from torch.utils.data import DataLoader, TensorDataset
 class Spying(TensorDataset):
     def __getitem__(self, i):
         from distdoctor.probe import start
-        assert start._rank is None or start._rank.silent or start._rank.tape is None
+        assert start._rank is None or start._rank.silent or start._rank.trace is None
         return super().__getitem__(i)
 
 def main():
@@ -248,7 +248,7 @@ def test_loader_workers_subprocesses_and_forks_of_a_rank_record_nothing(tmp_path
     done = launch(script, folder, ranks=1)
 
     assert done.returncode == 0, done.stderr
-    assert len(list(folder.glob("*.tape"))) == 1
+    assert len(list(folder.glob("*.trace"))) == 1
     log = read_run(folder).ranks[0]
     assert len(log.calls) == 1
     assert len(log.steps) == 0

@@ -188,7 +188,7 @@ def test_ranks_with_different_intervals_look_at_common_steps() -> None:
     assert [step for step in steps if slow.wants(step)][:6] == [1, 2, 3, 4, 16, 32]
 
 
-def test_a_tape_has_the_sections_only_where_the_stream_is_asked_for() -> None:
+def test_a_trace_has_the_sections_only_where_the_stream_is_asked_for() -> None:
     names = {record.name for record, _ in MORE_RINGS["gradients"]}
     assert not names & {name for name, *_ in plan()[0]}
     assert names <= {name for name, *_ in plan({"gradients"})[0]}

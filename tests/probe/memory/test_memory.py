@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distdoctor.diagnosis.memory.memory import Memory
-from distdoctor.probe.memory.holders import Look, locals_of
+from distdoctor.probe.memory.holders import HolderScan, locals_of
 from distdoctor.probe.memory.host_memory import children, host
 from distdoctor.probe.memory.storages import Storages, categories
 from distdoctor.probe.memory.stream import graphs, is_out_of_memory, looks_at_holders
@@ -74,7 +74,7 @@ def hold() -> dict[str, Any]:
     recent = deque([torch.ones(5)], maxlen=3)
     recorder = jobs.Recorder()
     recorder.seen.append(torch.ones(7))
-    units = {unit.label: unit for unit in Look(Storages(), only_frames=True, seconds=5).units()}
+    units = {unit.label: unit for unit in HolderScan(Storages(), only_frames=True, seconds=5).units()}
     assert tensors
     assert nested
     assert recent
@@ -105,7 +105,7 @@ def cached(number: int) -> torch.Tensor:
 def test_a_look_finds_what_classes_and_unbounded_caches_hold() -> None:
     Registry.seen.append(torch.ones(11))
     cached(13)
-    units = {unit.label: unit for unit in Look(Storages(), seconds=5).units()}
+    units = {unit.label: unit for unit in HolderScan(Storages(), seconds=5).units()}
 
     assert units["Registry.seen"].bytes == 44
     assert units["cached (lru_cache)"].bytes == 52
@@ -114,7 +114,7 @@ def test_a_look_finds_what_classes_and_unbounded_caches_hold() -> None:
 def test_a_look_keeps_nothing_alive() -> None:
     def inner() -> weakref.ref[torch.Tensor]:
         gone, kept = torch.ones(3), [torch.ones(4)]
-        Look(Storages(), seconds=5).units()
+        HolderScan(Storages(), seconds=5).units()
         ref = weakref.ref(gone)
         del gone
         assert ref() is None

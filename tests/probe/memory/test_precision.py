@@ -16,7 +16,7 @@ from distdoctor.recording.trace.layout import EventKind
 
 
 class Notes:
-    """Takes what would go onto the tape."""
+    """Takes what would go onto the trace."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []

@@ -9,7 +9,7 @@ import torch
 
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.device_waits import FIRST, METHODS, STEPS, DeviceWaits
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import EventKind
 from distdoctor.recording.trace.run_folder import read_run
 
@@ -23,7 +23,7 @@ class OnDevice(torch.Tensor):
 @pytest.fixture
 def rank(tmp_path: Path) -> Rank:
     found = Rank(str(tmp_path), frozenset({"progress"}))
-    found.tape = Tape(str(tmp_path), 0, 1, 0, 0)
+    found.trace = TraceWriter(str(tmp_path), 0, 1, 0, 0)
     return found
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Cure, Finding
-from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
 
 STARTING_SECONDS = 20.0  # importing torch and a first look at the devices, on a slow file system
 
 
-def seen_at_start(standstill: Standstill) -> Iterator[Finding]:
+def seen_at_start(standstill: Stall) -> Iterator[Finding]:
     """What the stacks say about ranks (or agents of other nodes) that have not come."""
     if not standstill.stacks.ranks:
         yield from _waiting_launcher(standstill)
-    came = list(standstill.of_kind(Doing.INIT))
-    late = [s for s in standstill.standings.values() if s.doing is not Doing.INIT]
+    came = list(standstill.of_kind(Activity.INIT))
+    late = [s for s in standstill.standings.values() if s.doing is not Activity.INIT]
     if not came or not _waited_enough(came, late, standstill):
         return
     elsewhere = standstill.stacks.elsewhere
@@ -38,11 +38,11 @@ def seen_at_start(standstill: Standstill) -> Iterator[Finding]:
             "on other hosts": list(elsewhere),
         },
         why=_why(late, standstill),
-        cures=(Cure("start-every-rank", change=_change(late, missing, standstill)),),
+        prescriptions=(Prescription("start-every-rank", change=_change(late, missing, standstill)),),
     )
 
 
-def _waited_enough(came: list[Standing], late: list[Standing], standstill: Standstill) -> bool:
+def _waited_enough(came: list[RankActivity], late: list[RankActivity], standstill: Stall) -> bool:
     """Whether this is no ordinary start. The store is asked again every few milliseconds, so whoever waits for it is never still:
     what counts is how long those stand still that are late, or else the age of the processes that came."""
     patience = standstill.stacks.patience_seconds
@@ -52,7 +52,7 @@ def _waited_enough(came: list[Standing], late: list[Standing], standstill: Stand
     return max(s.process.age_seconds for s in came if s.process is not None) >= patience + STARTING_SECONDS
 
 
-def _why(late: list[Standing], standstill: Standstill) -> str:
+def _why(late: list[RankActivity], standstill: Stall) -> str:
     parts = []
     if standstill.stacks.absent:
         parts.append(f"{named(standstill.stacks.absent)} should run on this host and has no process")
@@ -62,7 +62,7 @@ def _why(late: list[Standing], standstill: Standstill) -> str:
     return "; ".join(parts)
 
 
-def _change(late: list[Standing], missing: tuple[int, ...], standstill: Standstill) -> str:
+def _change(late: list[RankActivity], missing: tuple[int, ...], standstill: Stall) -> str:
     there = [s for s in late if s.process is not None and s.site]
     if there:
         where = f"{there[0].site.path.rpartition('/')[2]}:{there[0].site.line}"
@@ -72,7 +72,7 @@ def _change(late: list[Standing], missing: tuple[int, ...], standstill: Standsti
     return f"start {named(missing)}, or start the others with a WORLD_SIZE that leaves it out"
 
 
-def _waiting_launcher(standstill: Standstill) -> Iterator[Finding]:
+def _waiting_launcher(standstill: Stall) -> Iterator[Finding]:
     """torchrun itself waits: the agents of other nodes have not come."""
     launcher = standstill.stacks.launcher
     main = launcher.main if launcher is not None else None
@@ -88,8 +88,8 @@ def _waiting_launcher(standstill: Standstill) -> Iterator[Finding]:
         confidence=LIKELY,
         evidence={"pid": launcher.pid, "command": launcher.command},
         why=f"its stack is in {there.function}, and no rank exists on this host",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "start-every-rank",
                 change="start torchrun on every node with the same --nnodes, --rdzv-id and --rdzv-endpoint",
             ),

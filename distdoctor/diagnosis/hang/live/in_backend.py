@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Cure, Finding
-from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing
-from distdoctor.diagnosis.hang.live.stall import Standstill
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import Op
@@ -14,14 +14,16 @@ from distdoctor.recording.trace.layout import Op
 AT_WORK = 0.05  # of a core: threads that move bytes take more
 
 
-def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> Iterator[Finding]:
+def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterator[Finding]:
     """Only possible from stacks alone: a rank that is a call behind looks the same from outside. A recording counts the calls."""
     if standstill.cut:
         yield _cut(standstill)
         return
     standings = list(standstill.standings.values())
     calls = {(s.call, s.site, _numbers(s)) for s in standings}
-    together = len(calls) == 1 and all(s.doing in (Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE) for s in standings)
+    together = len(calls) == 1 and all(
+        s.doing in (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE) for s in standings
+    )
     alone = len(standings) + len(standstill.stacks.elsewhere) < 2
     if alone or not together or standings[0].op in (Op.SEND, Op.RECV):
         return
@@ -31,7 +33,7 @@ def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> I
         return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
     elsewhere, first = standstill.stacks.elsewhere, standings[0]
     whom = "all ranks of this host" if elsewhere else "all"
-    what = "wait for the same handle" if first.doing is Doing.HANDLE else f"are in {first.call or 'the same call'}"
+    what = "wait for the same handle" if first.doing is Activity.HANDLE else f"are in {first.call or 'the same call'}"
     counted = verdict is not None and not elsewhere and _have_issued_the_same(verdict)
     yield Finding(
         title=f"{whom} {what}{standstill.how_long(first)}, and it does not complete",
@@ -47,9 +49,9 @@ def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> I
         why="every member of every group has issued the same calls, and none of them moves: it is not the program"
         if counted
         else _why(standings, elsewhere),
-        cures=(
-            *(() if counted else (Cure("record-the-job", change=_RECORD),)),
-            Cure("gather-backend-evidence"),
+        prescriptions=(
+            *(() if counted else (Prescription("record-the-job", change=_RECORD),)),
+            Prescription("gather-backend-evidence"),
         ),
     )
 
@@ -57,7 +59,7 @@ def seen_in_backend(standstill: Standstill, verdict: Verdict | None = None) -> I
 _RECORD = "start it with distdoctor run, which names the first call that differs"
 
 
-def _cut(standstill: Standstill) -> Finding:
+def _cut(standstill: Stall) -> Finding:
     """The kernel of one rank sends the same bytes again and again, and the other end does not acknowledge them."""
     rank, link = max(standstill.cut, key=lambda found: (found[1].resent, found[1].unacknowledged, -found[0]))
     where = f"rank {link.peer} ({link.address})" if link.peer >= 0 else f"{link.address}, on another host"
@@ -78,8 +80,8 @@ def _cut(standstill: Standstill) -> Finding:
         },
         why=f"{standstill.who_waits}; {link.unacknowledged:,} bytes wait in the kernel of rank {rank}: the network drops them "
         "or their acknowledgements, or the other host is down",
-        cures=(
-            Cure(
+        prescriptions=(
+            Prescription(
                 "gather-backend-evidence",
                 change=f"ss -tinp dst {link.address.rpartition(':')[0]}; ip -s link; iptables -nvL: here and at the other end",
             ),
@@ -93,12 +95,12 @@ def _have_issued_the_same(verdict: Verdict) -> bool:
     return bool(groups) and not any(group.unseen or len(set(group.counts.values())) > 1 for group in groups)
 
 
-def _why(standings: Sequence[Standing], elsewhere: tuple[int, ...]) -> str:
+def _why(standings: Sequence[RankActivity], elsewhere: tuple[int, ...]) -> str:
     if elsewhere:
         return (
             f"{named(elsewhere)} would be on other hosts, and the cause may be there: run distdoctor hang-dump on each"
         )
-    if standings[0].doing is Doing.HANDLE:
+    if standings[0].doing is Activity.HANDLE:
         return (
             "nobody is missing; which operations the handles are of the stacks do not show: another one on one rank looks the "
             "same (distdoctor run records them)"
@@ -111,6 +113,6 @@ def _why(standings: Sequence[Standing], elsewhere: tuple[int, ...]) -> str:
     return "nobody is missing; whether one rank is a call behind the stacks do not show (distdoctor run records it)"
 
 
-def _numbers(standing: Standing) -> tuple[tuple[str, str], ...]:
+def _numbers(standing: RankActivity) -> tuple[tuple[str, str], ...]:
     """The arguments that can be compared between processes: numbers, not addresses."""
     return tuple((k, v) for k, v in sorted(standing.arguments.items()) if v.lstrip("-").isdigit())

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.stacks import UNINTERRUPTIBLE, Frame, ProcessStacks, RankStacks, ThreadStack
 from distdoctor.recording.trace.layout import Op
 
 
-class Doing(StrEnum):
+class Activity(StrEnum):
     """What a rank is about. The first five wait for other ranks."""
 
     COLLECTIVE = "collective"  # in a collective or in point-to-point
@@ -31,8 +31,8 @@ class Doing(StrEnum):
     UNREADABLE = "unreadable"
 
 
-UNKNOWN_LINE = Site()
-WAITING = frozenset({Doing.COLLECTIVE, Doing.BACKWARD, Doing.HANDLE, Doing.INIT, Doing.NEW_GROUP})
+UNKNOWN_LINE = SourceLine()
+WAITING = frozenset({Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.INIT, Activity.NEW_GROUP})
 _C10D = "torch/distributed/distributed_c10d.py"
 _COLLECTIVES = (_C10D, "torch/distributed/_functional_collectives.py")
 _COMMUNICATING = ("/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/_C/_distributed")
@@ -64,7 +64,7 @@ BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is wai
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankActivity:
     """One rank: what it is doing, in which torch function, at which line of the user.
 
     `call` is the operation as torch's Python function is called (`all_reduce`), `arguments` those of its arguments that tell.
@@ -72,9 +72,9 @@ class Standing:
     """
 
     rank: int
-    doing: Doing
+    doing: Activity
     seen: RankStacks
-    site: Site = UNKNOWN_LINE
+    site: SourceLine = UNKNOWN_LINE
     inner: Frame | None = None
     call: str = ""
     op: Op | None = None
@@ -122,7 +122,7 @@ class Standing:
         return ""
 
 
-def _user(standing: Standing) -> str:
+def _user(standing: RankActivity) -> str:
     process = standing.process
     line = standing.line.strip().partition("  #")[0].rstrip()
     line = line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3].rstrip()}..."
@@ -135,40 +135,40 @@ def _user(standing: Standing) -> str:
     return what
 
 
-_WORDS: Mapping[Doing, Callable[[Standing], str]] = {
-    Doing.COLLECTIVE: lambda s: f"waits in {s.call}{s.peer}",
-    Doing.BACKWARD: lambda s: "waits inside backward, where gradients are reduced",
-    Doing.HANDLE: lambda s: f"waits for a handle: `{s.line.strip()}`",
-    Doing.INIT: lambda s: f"waits in {s.call}",
-    Doing.NEW_GROUP: lambda s: f"waits in {s.call}",
-    Doing.LEAVING: lambda s: f"is leaving ({s.call})",
-    Doing.DATA: lambda s: "waits for its DataLoader",
-    Doing.CHECKPOINT: lambda s: f"is in {s.call}, a checkpoint",
-    Doing.DEVICE: lambda s: f"waits for the device: `{s.line.strip()}`",
-    Doing.COMPUTING: lambda s: "computes",
-    Doing.USER: _user,
-    Doing.STOPPED: lambda s: "is stopped",
-    Doing.GONE: lambda s: "has no process any more",
-    Doing.UNREADABLE: lambda s: "cannot be read",
+_WORDS: Mapping[Activity, Callable[[RankActivity], str]] = {
+    Activity.COLLECTIVE: lambda s: f"waits in {s.call}{s.peer}",
+    Activity.BACKWARD: lambda s: "waits inside backward, where gradients are reduced",
+    Activity.HANDLE: lambda s: f"waits for a handle: `{s.line.strip()}`",
+    Activity.INIT: lambda s: f"waits in {s.call}",
+    Activity.NEW_GROUP: lambda s: f"waits in {s.call}",
+    Activity.LEAVING: lambda s: f"is leaving ({s.call})",
+    Activity.DATA: lambda s: "waits for its DataLoader",
+    Activity.CHECKPOINT: lambda s: f"is in {s.call}, a checkpoint",
+    Activity.DEVICE: lambda s: f"waits for the device: `{s.line.strip()}`",
+    Activity.COMPUTING: lambda s: "computes",
+    Activity.USER: _user,
+    Activity.STOPPED: lambda s: "is stopped",
+    Activity.GONE: lambda s: "has no process any more",
+    Activity.UNREADABLE: lambda s: "cannot be read",
 }
 
 
-def standing_of(seen: RankStacks, sources: Mapping[str, str]) -> Standing:
+def standing_of(seen: RankStacks, sources: Mapping[str, str]) -> RankActivity:
     """Where one rank stands."""
     process = seen.process
     if process is None or process.state in ("X", "Z"):
-        return Standing(seen.rank, Doing.GONE, seen)
+        return RankActivity(seen.rank, Activity.GONE, seen)
     thread = telling_thread(process)
     if thread is None or not thread.frames:
         held = process.is_stopped
-        return Standing(seen.rank, Doing.STOPPED if held else Doing.UNREADABLE, seen)
+        return RankActivity(seen.rank, Activity.STOPPED if held else Activity.UNREADABLE, seen)
     user = thread.user_frame
-    site = user.site if user else Site()
+    site = user.site if user else SourceLine()
     line = line_of(sources, site)
     doing, frame = _doing(thread, process, line)
     if process.is_stopped:
-        doing = Doing.STOPPED
-    return Standing(
+        doing = Activity.STOPPED
+    return RankActivity(
         seen.rank,
         doing,
         seen,
@@ -193,34 +193,34 @@ def telling_thread(process: ProcessStacks) -> ThreadStack | None:
     return main
 
 
-def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Doing, Frame | None]:
+def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Activity, Frame | None]:
     inner = thread.frames[0]
     leaving = next((frame for frame in thread.frames if frame.function in _LEAVING), None)
     if leaving is not None and (thread.user_frame is None or leaving.function == "destroy_process_group"):
-        return Doing.LEAVING, leaving
+        return Activity.LEAVING, leaving
     loader = thread.inside(
         "torch/utils/data/dataloader.py", "_next_data", "_get_data", "_try_get_data", "__next__", "__iter__"
     )
     communication = _communication(thread)
     if loader is not None and communication is None:
-        return Doing.DATA, loader
+        return Activity.DATA, loader
     if communication is not None:
         return communication
     saving = thread.inside("torch/serialization.py")
     if saving is not None:
-        return Doing.CHECKPOINT, saving
+        return Activity.CHECKPOINT, saving
     if "/torch/autograd/" in inner.path:
-        return (Doing.COMPUTING if process.cpu_share >= BUSY_SHARE else Doing.BACKWARD), inner
+        return (Activity.COMPUTING if process.cpu_share >= BUSY_SHARE else Activity.BACKWARD), inner
     if inner.is_users and _HANDLE_LINE.search(line) and process.cpu_share < BUSY_SHARE:
-        return Doing.HANDLE, inner
+        return Activity.HANDLE, inner
     if _DEVICE_LINE.search(line) and (inner.is_users or "/torch/cuda/" in inner.path) and not process.held_gil:
-        return Doing.DEVICE, inner
+        return Activity.DEVICE, inner
     if "/torch/" in inner.path and process.cpu_share >= BUSY_SHARE:
-        return Doing.COMPUTING, inner
-    return Doing.USER, None
+        return Activity.COMPUTING, inner
+    return Activity.USER, None
 
 
-def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
+def _communication(thread: ThreadStack) -> tuple[Activity, Frame] | None:
     """torch's communicating function that the user's line has led to, None when the thread is in none."""
     found: Frame | None = None
     waits = False  # a checkpoint that gathers shards is a collective like any other
@@ -230,18 +230,18 @@ def _communication(thread: ThreadStack) -> tuple[Doing, Frame] | None:
         if not any(part in frame.path for part in _COMMUNICATING):
             continue
         if frame.function in _INIT:
-            return Doing.INIT, _outermost(thread, _INIT) or frame
+            return Activity.INIT, _outermost(thread, _INIT) or frame
         if frame.function in _NEW_GROUP:
-            return Doing.NEW_GROUP, _outermost(thread, _NEW_GROUP) or frame
+            return Activity.NEW_GROUP, _outermost(thread, _NEW_GROUP) or frame
         waits = waits or frame.path.endswith(_COLLECTIVES)
         if "/torch/distributed/checkpoint/" in frame.path and not waits:
-            return Doing.CHECKPOINT, frame
+            return Activity.CHECKPOINT, frame
         if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
             continue
         found = frame
     if found is None or "/elastic/" in found.path:
         return None
-    return Doing.COLLECTIVE, found
+    return Activity.COLLECTIVE, found
 
 
 def _outermost(thread: ThreadStack, functions: frozenset[str]) -> Frame | None:
@@ -250,7 +250,7 @@ def _outermost(thread: ThreadStack, functions: frozenset[str]) -> Frame | None:
     )
 
 
-def line_of(sources: Mapping[str, str], site: Site) -> str:
+def line_of(sources: Mapping[str, str], site: SourceLine) -> str:
     """One line of source, "" when the file is not there."""
     lines = sources.get(site.path, "").splitlines()
     return lines[site.line - 1] if 0 < site.line <= len(lines) else ""

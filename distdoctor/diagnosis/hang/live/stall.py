@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
-from distdoctor.diagnosis.hang.live.rank_activity import Doing, Standing, is_held_by_kernel, standing_of
-from distdoctor.recording.recording import Recording, Site
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, is_held_by_kernel, standing_of
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
 
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
@@ -20,13 +20,13 @@ FIRST_FREE_PORT = 1024  # gloo and NCCL take ports that the kernel gives out; th
 
 
 @dataclass(frozen=True)
-class Standstill:
+class Stall:
     """The fact that checks on stacks ask for."""
 
     streams: ClassVar[frozenset[str]] = frozenset()
     recording: Recording
     stacks: Stacks
-    standings: dict[int, Standing]
+    standings: dict[int, RankActivity]
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -37,19 +37,19 @@ class Standstill:
         return cls(recording, recording.stacks, found)
 
     @cached_property
-    def waiting(self) -> tuple[Standing, ...]:
+    def waiting(self) -> tuple[RankActivity, ...]:
         """The ranks that only other ranks can let go on."""
         return tuple(s for s in self.standings.values() if s.waits_for_ranks)
 
     @cached_property
     def waited_seconds(self) -> float | None:
         """How long the most patient rank has been waiting for others; None when the kernel does not tell, 0 when nobody waits."""
-        times = [s.still_seconds for s in self.waiting if s.doing is not Doing.INIT or s.still_seconds]
+        times = [s.still_seconds for s in self.waiting if s.doing is not Activity.INIT or s.still_seconds]
         known = [time for time in times if time is not None]
         return max(known) if known else (None if times else 0.0)
 
     @cached_property
-    def others(self) -> tuple[Standing, ...]:
+    def others(self) -> tuple[RankActivity, ...]:
         """The ranks that others may wait for: they are in no communication."""
         return tuple(s for s in self.standings.values() if not s.waits_for_ranks)
 
@@ -65,10 +65,10 @@ class Standstill:
             if link.peer >= 0 or (self.stacks.elsewhere and _may_be_a_rank(link))
         )
 
-    def of_kind(self, *kinds: Doing) -> Iterable[Standing]:
+    def of_kind(self, *kinds: Activity) -> Iterable[RankActivity]:
         return (standing for standing in self.standings.values() if standing.doing in kinds)
 
-    def is_moving(self, standing: Standing) -> bool:
+    def is_moving(self, standing: RankActivity) -> bool:
         """Whether a rank is at work: its stack changes, it computes outside the GIL, or it reads and writes."""
         process = standing.process
         if process is None or process.is_stopped:
@@ -76,7 +76,7 @@ class Standstill:
         computes = standing.is_busy and not process.held_gil
         return process.moved or computes or process.bytes_moved > QUIET_BYTES
 
-    def is_stuck(self, standing: Standing) -> bool:
+    def is_stuck(self, standing: RankActivity) -> bool:
         """Whether a rank that waits for nobody has stood still for longer than patience allows."""
         if standing.process is None or self.is_moving(standing):
             return False
@@ -86,19 +86,19 @@ class Standstill:
         """None is what a kernel says that does not tell when a thread last ran: then the samples alone decide."""
         return seconds is None or seconds >= self.stacks.patience_seconds
 
-    def confidence(self, *standings: Standing) -> Confidence:
+    def confidence(self, *standings: RankActivity) -> Confidence:
         """How sure a verdict on a rank that stands still is: nobody sees from outside whether it would have gone on."""
         seconds = [s.still_seconds for s in (*standings, *self.waiting)]
         return POSSIBLE if all(one is None for one in seconds) else LIKELY
 
-    def how_long(self, standing: Standing) -> str:
+    def how_long(self, standing: RankActivity) -> str:
         """` for 43 s`, "" when that is unknown."""
         known = [s for s in (standing.still_seconds, self.waited_seconds) if s]
         return f" for {max(known):.0f} s" if known and max(known) >= 1 else ""
 
-    def places(self, *first: Standing) -> tuple[Place, ...]:
+    def places(self, *first: RankActivity) -> tuple[Place, ...]:
         """Where every rank is, `first` ones first, ranks at the same line with the same words together."""
-        rows: dict[tuple[Site, str], list[int]] = {}
+        rows: dict[tuple[SourceLine, str], list[int]] = {}
         rest = [standing for standing in self.standings.values() if standing not in first]
         for standing in (*first, *rest):
             rows.setdefault((standing.site, standing.words), []).append(standing.rank)
@@ -121,7 +121,7 @@ class Standstill:
         return frozenset(
             s.rank
             for s in self.standings.values()
-            if s.doing in (Doing.STOPPED, Doing.GONE, Doing.UNREADABLE)
+            if s.doing in (Activity.STOPPED, Activity.GONE, Activity.UNREADABLE)
             or (s.process is not None and is_held_by_kernel(s.process))
         )
 
@@ -146,4 +146,4 @@ def evidence_of(process: ProcessStacks | None) -> dict[str, object]:
     return found
 
 
-__all__ = ["CERTAIN", "LIKELY", "POSSIBLE", "Standstill", "evidence_of"]
+__all__ = ["CERTAIN", "LIKELY", "POSSIBLE", "Stall", "evidence_of"]

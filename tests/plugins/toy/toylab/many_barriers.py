@@ -12,7 +12,7 @@ Source           Common sense.
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Cure, Finding
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
@@ -25,4 +25,4 @@ def examine(seen: Recording) -> Iterator[Finding]:
     for rank, log in seen.ranks.items():
         barriers = int((log.calls["op"] == Op.BARRIER).sum())
         if barriers > len(log.steps) > 0:
-            yield Finding(title=f"{barriers} barriers", ranks=(rank,), cures=(Cure(LEAVE_OUT.slug),))
+            yield Finding(title=f"{barriers} barriers", ranks=(rank,), prescriptions=(Prescription(LEAVE_OUT.slug),))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from distdoctor.attach import permission, py_spy, pystack
 from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
 from distdoctor.attach.links import dead_links
-from distdoctor.attach.processes import FoundJob, Host, Process
-from distdoctor.attach.py_spy import Dump
+from distdoctor.attach.processes import FoundJob, HostProcesses, Process
+from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.recording.stacks import Link, ProcessStacks, RankStacks, Stacks, ThreadStack
 
 # A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
@@ -32,10 +32,10 @@ class Manner:
 class _Sample:
     at: float
     facts: Mapping[int, Facts]
-    dumps: Mapping[int, Dump]
+    dumps: Mapping[int, PySpyDump]
 
 
-def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks]:
+def look_at(jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner) -> list[Stacks]:
     """What every process of these jobs does, the jobs in the same order. All of them are sampled together."""
     pids: dict[int, Process] = {}
     for job in jobs:
@@ -57,7 +57,7 @@ def look_at(jobs: Sequence[FoundJob], host: Host, manner: Manner) -> list[Stacks
     return [_stacks(job, host, seen, samples, manner) for job in jobs]
 
 
-def _processes(job: FoundJob, host: Host) -> Iterable[Process]:
+def _processes(job: FoundJob, host: HostProcesses) -> Iterable[Process]:
     yield from ([job.launcher] if job.launcher else [])
     for process in job.ranks.values():
         yield process
@@ -77,7 +77,7 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
     return taken
 
 
-def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, Dump], dict[int, tuple[ThreadStack, ...]]]:
+def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, PySpyDump], dict[int, tuple[ThreadStack, ...]]]:
     """The stacks with their C++ frames, and the threads that have no others where pystack is installed.
 
     Read after all samples: the freeze wakes a thread that stood still for hours.
@@ -90,7 +90,7 @@ def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, Dump], dict
     return {pid: dump for pid, dump in dumps.items() if not dump.trouble}, pystack.cpp_threads_of(asked)
 
 
-def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump]:
+def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, PySpyDump]:
     """The stacks of main threads that the kernel has not let run since: they cannot have changed, and need not be read again."""
     return {
         pid: dump
@@ -102,7 +102,7 @@ def _asleep_since(before: _Sample, facts: Mapping[int, Facts]) -> dict[int, Dump
     }
 
 
-def _process(process: Process, samples: Sequence[_Sample], native: Dump | None) -> ProcessStacks:
+def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | None) -> ProcessStacks:
     """One process over all samples."""
     pid = process.pid
     dumps = [sample.dumps[pid] for sample in samples if pid in sample.dumps]
@@ -153,12 +153,12 @@ def _main(threads: Iterable[ThreadStack], pid: int) -> ThreadStack | None:
     return next((thread for thread in threads if thread.os_id == pid), None)
 
 
-def _shape(dump: Dump, pid: int) -> tuple[tuple[str, str, int], ...]:
+def _shape(dump: PySpyDump, pid: int) -> tuple[tuple[str, str, int], ...]:
     main = _main(dump.threads, pid)
     return tuple((frame.path, frame.function, frame.line) for frame in main.frames) if main else ()
 
 
-def _main_holds_gil(dump: Dump, pid: int) -> bool:
+def _main_holds_gil(dump: PySpyDump, pid: int) -> bool:
     main = _main(dump.threads, pid)
     return main is not None and main.holds_gil
 
@@ -174,7 +174,7 @@ def _worker(threads: Iterable[ThreadStack]) -> int:
 
 
 def _stacks(
-    job: FoundJob, host: Host, seen: Mapping[int, ProcessStacks], samples: Sequence[_Sample], manner: Manner
+    job: FoundJob, host: HostProcesses, seen: Mapping[int, ProcessStacks], samples: Sequence[_Sample], manner: Manner
 ) -> Stacks:
     ranks = {rank: _rank(rank, process, host, seen) for rank, process in job.ranks.items()}
     ranks |= {rank: RankStacks(rank, None) for rank in job.absent}
@@ -187,7 +187,7 @@ def _stacks(
     )
 
 
-def _rank(rank: int, process: Process, host: Host, seen: Mapping[int, ProcessStacks]) -> RankStacks:
+def _rank(rank: int, process: Process, host: HostProcesses, seen: Mapping[int, ProcessStacks]) -> RankStacks:
     others = [seen[child.pid] for child in host.descendants(process.pid) if child.pid in seen]
     workers = sorted((one for one in others if one.worker >= 0), key=lambda one: (one.worker, one.pid))
     return RankStacks(rank, seen[process.pid], tuple(workers), tuple(one for one in others if one.worker < 0))

@@ -1,4 +1,4 @@
-"""A tape can be read at any moment, whatever happened to its writer."""
+"""A trace can be read at any moment, whatever happened to its writer."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import UnreadableRecording
-from distdoctor.probe.writer import Tape, file_name
+from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace import layout
 from distdoctor.recording.trace.layout import EventKind
-from distdoctor.recording.trace.reader import read_tape
-from distdoctor.recording.trace.run_folder import read_run, tape_paths
+from distdoctor.recording.trace.reader import read_trace
+from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
 
-def make(folder: Path, rank: int = 0) -> Tape:
-    return Tape(str(folder), rank, 2, rank, 0)
+def make(folder: Path, rank: int = 0) -> TraceWriter:
+    return TraceWriter(str(folder), rank, 2, rank, 0)
 
 
-def write_calls(tape: Tape, count: int) -> None:
-    shape = tape.texts.id("[4]")
+def write_calls(trace: TraceWriter, count: int) -> None:
+    shape = trace.texts.id("[4]")
     for number in range(1, count + 1):
-        tape.calls.write(number, 0, 0, number, 16, 7, 8, 9, 0, 0, shape, 0, -1, 0, 1, 0, 1, 1, 0)
+        trace.calls.write(number, 0, 0, number, 16, 7, 8, 9, 0, 0, shape, 0, -1, 0, 1, 0, 1, 1, 0)
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    tape = make(tmp_path, rank=1)
-    write_calls(tape, 3)
-    tape.event(EventKind.EXCEPTION, "ValueError: boom", more="trace.txt")
+    trace = make(tmp_path, rank=1)
+    write_calls(trace, 3)
+    trace.event(EventKind.EXCEPTION, "ValueError: boom", more="trace.txt")
 
-    read = read_tape(tmp_path / file_name(1, 0))
+    read = read_trace(tmp_path / file_name(1, 0))
 
     assert read.head.rank == 1
     assert read.head.pid == os.getpid()
@@ -48,65 +48,65 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_ring_that_came_round_keeps_the_newest_and_says_how_many_it_forgot(tmp_path: Path) -> None:
-    tape = make(tmp_path)
-    write_calls(tape, 8192 + 10)
+    trace = make(tmp_path)
+    write_calls(trace, 8192 + 10)
 
-    read = read_tape(tmp_path / file_name(0, 0))
+    read = read_trace(tmp_path / file_name(0, 0))
 
     assert list(read.rows["calls"]["number"][[0, -1]]) == [11, 8202]
     assert read.lost["calls"] == 10
 
 
 def test_a_place_that_was_given_away_is_not_patched(tmp_path: Path) -> None:
-    tape = make(tmp_path)
-    write_calls(tape, 1)
-    write_calls(tape, 8192)  # the ring has come round: another record lies there now
+    trace = make(tmp_path)
+    write_calls(trace, 1)
+    write_calls(trace, 8192)  # the ring has come round: another record lies there now
 
-    tape.calls.patch(1, layout.CALL.offsets["returned_ns"], 12345)
+    trace.calls.patch(1, layout.CALL.offsets["returned_ns"], 12345)
 
-    assert not (read_tape(tmp_path / file_name(0, 0)).rows["calls"]["returned_ns"] == 12345).any()
+    assert not (read_trace(tmp_path / file_name(0, 0)).rows["calls"]["returned_ns"] == 12345).any()
 
 
 def test_a_half_written_record_is_left_out(tmp_path: Path) -> None:
-    tape = make(tmp_path)
-    write_calls(tape, 5)
+    trace = make(tmp_path)
+    write_calls(trace, 5)
     path = tmp_path / file_name(0, 0)
     raw = bytearray(path.read_bytes())
-    third_end = tape.calls._offset + 2 * layout.CALL.size + layout.CALL.offsets["end"]
+    third_end = trace.calls._offset + 2 * layout.CALL.size + layout.CALL.offsets["end"]
     raw[third_end : third_end + 8] = struct.pack("<Q", 0)
     path.write_bytes(raw)
 
-    assert list(read_tape(path).rows["calls"]["number"]) == [1, 2, 4, 5]
+    assert list(read_trace(path).rows["calls"]["number"]) == [1, 2, 4, 5]
 
 
 def test_texts_that_do_not_fit_become_the_empty_text(tmp_path: Path) -> None:
-    tape = make(tmp_path)
+    trace = make(tmp_path)
     for number in range(100):
-        tape.texts.id(f"{number}" + "x" * 10_000)
+        trace.texts.id(f"{number}" + "x" * 10_000)
 
-    assert tape.texts.full
-    assert tape.texts.id("y" * 10_000) == 0
-    assert tape.texts.id("0" + "x" * 10_000) == 1
+    assert trace.texts.full
+    assert trace.texts.id("y" * 10_000) == 0
+    assert trace.texts.id("0" + "x" * 10_000) == 1
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda raw: b"not a tape at all" * 1000, "is no distdoctor tape"),
-        (lambda raw: b"", "is no distdoctor tape"),
+        (lambda raw: b"not a trace at all" * 1000, "is no distdoctor trace"),
+        (lambda raw: b"", "is no distdoctor trace"),
         (lambda raw: raw[: len(raw) // 2], "is truncated"),
         (lambda raw: raw[:8] + struct.pack("<I", layout.VERSION + 1) + raw[12:], "written by a newer distdoctor"),
     ],
     ids=["foreign", "empty", "truncated", "newer"],
 )
-def test_a_damaged_tape_is_a_clear_error_and_the_other_ranks_are_read(tmp_path: Path, damage, words: str) -> None:
+def test_a_damaged_trace_is_a_clear_error_and_the_other_ranks_are_read(tmp_path: Path, damage, words: str) -> None:
     for rank in (0, 1):
         write_calls(make(tmp_path, rank), 2)
     path = tmp_path / file_name(0, 0)
     path.write_bytes(damage(path.read_bytes()))
 
     with pytest.raises(UnreadableRecording, match=words) as error:
-        read_tape(path)
+        read_trace(path)
     recording = read_run(tmp_path)
 
     assert error.value.way_out
@@ -114,11 +114,11 @@ def test_a_damaged_tape_is_a_clear_error_and_the_other_ranks_are_read(tmp_path: 
     assert [trouble.rank for trouble in recording.troubles] == [0]
 
 
-def test_the_tape_of_the_last_restart_counts(tmp_path: Path) -> None:
+def test_the_trace_of_the_last_restart_counts(tmp_path: Path) -> None:
     for attempt in (0, 2, 1):
-        Tape(str(tmp_path), 0, 1, 0, attempt)
+        TraceWriter(str(tmp_path), 0, 1, 0, attempt)
 
-    assert tape_paths(tmp_path)[0].name == "rank-00000.a2.tape"
+    assert trace_paths(tmp_path)[0].name == "rank-00000.a2.trace"
 
 
 def test_a_second_process_does_not_write_over_a_rank(tmp_path: Path) -> None:
@@ -128,44 +128,44 @@ def test_a_second_process_does_not_write_over_a_rank(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_a_tape_takes_less_than_four_mebibytes(tmp_path: Path) -> None:
+def test_a_trace_takes_less_than_four_mebibytes(tmp_path: Path) -> None:
     make(tmp_path)
 
     assert (tmp_path / file_name(0, 0)).stat().st_blocks * 512 <= 4 * 2**20
 
 
-def test_only_its_owner_can_read_a_tape(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_trace(tmp_path: Path) -> None:
     make(tmp_path)
 
     assert (tmp_path / file_name(0, 0)).stat().st_mode & 0o077 == 0
 
 
-def test_under_a_limit_of_file_sizes_the_tape_is_kept_in_memory(tmp_path: Path) -> None:
+def test_under_a_limit_of_file_sizes_the_trace_is_kept_in_memory(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, before[1]))
     try:
-        tape = make(tmp_path)
+        trace = make(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, previous)
-    write_calls(tape, 9000)
+    write_calls(trace, 9000)
 
-    assert tape.in_memory
+    assert trace.in_memory
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_on_a_full_disk_the_tape_is_kept_in_memory_and_read_from_outside(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_trace_is_kept_in_memory_and_read_from_outside(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", small], capture_output=True).returncode:
         pytest.skip("no tmpfs can be mounted here")
     try:
-        tape = make(small)
-        write_calls(tape, 9000)
+        trace = make(small)
+        write_calls(trace, 9000)
         recording = read_run(small)
 
-        assert tape.in_memory
+        assert trace.in_memory
         assert recording.ranks[0].calls["number"][-1] == 9000
     finally:
         subprocess.run(["umount", "-l", small], check=True)
@@ -173,18 +173,18 @@ def test_on_a_full_disk_the_tape_is_kept_in_memory_and_read_from_outside(tmp_pat
 
 WRITER = """
 import sys
-from distdoctor.probe.writer import Tape
+from distdoctor.probe.writer import TraceWriter
 folder, count = sys.argv[1], int(sys.argv[2])
 import os
 for number in range(count):
     pid = os.fork()
     if pid == 0:
-        tape = Tape(folder, number, 1, 0, 0)
+        trace = TraceWriter(folder, number, 1, 0, 0)
         os.write(1, b"%d\\n" % os.getpid())
         n = 0
         while True:
             n += 1
-            tape.calls.write(n, 0, 0, n, n, n, n, n, 0, 0, 0, 0, -1, 0, 1, 0, 1, 1, 0)
+            trace.calls.write(n, 0, 0, n, n, n, n, n, 0, 0, 0, 0, -1, 0, 1, 0, 1, 1, 0)
     os.waitpid(pid, 0)
 """
 
@@ -211,7 +211,7 @@ def test_a_sigkill_at_any_moment_costs_at_most_the_record_being_written(tmp_path
 
 def _count(folder: Path, rank: int, whole: int, torn: int) -> tuple[int, int]:
     path = folder / file_name(rank, 0)
-    rows = read_tape(path, only=frozenset({"calls"})).rows["calls"]
+    rows = read_trace(path, only=frozenset({"calls"})).rows["calls"]
     numbers = [int(n) for n in rows["number"]]
     if numbers:
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # no hole: only the last may be missing

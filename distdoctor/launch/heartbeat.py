@@ -14,8 +14,8 @@ _LISTENED = {record.name: record for record in (CALL, STEP, EVENT, PASS)}
 _RETURNED_AT = CALL.offsets["returned_ns"]
 
 
-class Pulse:
-    """One rank's tape, held open. Read with pread: a tape that is truncated under us is an end of file, not a SIGBUS."""
+class Heartbeat:
+    """One rank's trace, held open. Read with pread: a trace that is truncated under us is an end of file, not a SIGBUS."""
 
     def __init__(self, path: Path) -> None:
         sections, _ = layout.plan()

@@ -1,4 +1,4 @@
-"""The log of one rank, row by row, as the probe writes it and the tape reader reads it."""
+"""The log of one rank, row by row, as the probe writes it and the trace reader reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.recording.recording import RankLog, Site
+from distdoctor.recording.recording import RankTrace, SourceLine
 from distdoctor.recording.trace.layout import (
     BLOCK,
     BLOCK_INDICES,
@@ -43,12 +43,12 @@ ALWAYS = (CALL, GROUP, STEP, EVENT, PASS, BLOCK)
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
-def site_of(words: str | Site) -> str:
-    """The text that a tape holds for a line: `train.py:41 train_step` becomes `/job/train.py\\0 41\\0 train_step`.
+def site_of(words: str | SourceLine) -> str:
+    """The text that a trace holds for a line: `train.py:41 train_step` becomes `/job/train.py\\0 41\\0 train_step`.
 
     Relative paths are put below `/job`, because the probe writes absolute ones.
     """
-    if isinstance(words, Site):
+    if isinstance(words, SourceLine):
         return site_text(words.path, words.line, words.function) if words else ""
     if not words:
         return ""
@@ -62,7 +62,7 @@ def shape_text(shape: Sequence[int] | str) -> str:
     return shape if isinstance(shape, str) else str(list(shape))
 
 
-class LogBuilder:
+class TraceBuilder:
     """Grows the log of one rank. Times are monotonic nanoseconds; what is not given moves on by a millisecond."""
 
     def __init__(self, rank: int, *, world_size: int = 0, host: str = "node0", attempt: int = 0, pid: int = 0) -> None:
@@ -100,7 +100,7 @@ class LogBuilder:
         ranks: Sequence[int],
         *,
         backend: str = "gloo",
-        made_at: str | Site = "",
+        made_at: str | SourceLine = "",
         at_ns: int | None = None,
     ) -> dict[str, Any]:
         """A process group that this rank has made. The name may come again after `init_process_group` came again."""
@@ -126,7 +126,7 @@ class LogBuilder:
         reduce_op: str | ReduceOp | None = None,
         root: int = -1,
         tag: int = 0,
-        site: str | Site = "",
+        site: str | SourceLine = "",
         asynchronous: bool = False,
         native: bool = False,
         flags: int = 0,
@@ -186,7 +186,7 @@ class LogBuilder:
         self.last_call["returned_ns"] = 0
 
     def step(
-        self, *, at_ns: int | None = None, epoch: int = -1, site: str | Site = "", micro_steps: int = 1
+        self, *, at_ns: int | None = None, epoch: int = -1, site: str | SourceLine = "", micro_steps: int = 1
     ) -> dict[str, Any]:
         """One optimizer step."""
         self._step += 1
@@ -206,7 +206,7 @@ class LogBuilder:
         text: str = "",
         *,
         more: str = "",
-        site: str | Site = "",
+        site: str | SourceLine = "",
         a: int = 0,
         b: int = 0,
         c: int = 0,
@@ -256,7 +256,7 @@ class LogBuilder:
             padded[: len(part)] = part
             self._append(BLOCK, pass_seq=pass_seq, block_number=number, count=len(part), indices=padded)
 
-    def build(self, *, keep: Mapping[str, int] | None = None) -> RankLog:
+    def build(self, *, keep: Mapping[str, int] | None = None) -> RankTrace:
         """The log. `keep` limits a section to its newest rows, as a ring that has come round does (`{"calls": 100}`)."""
         kept: dict[str, Any] = {}
         lost = dict(self.lost)
@@ -265,7 +265,7 @@ class LogBuilder:
             limit = (keep or {}).get(record.name, len(rows))
             kept[record.name] = rows[max(0, len(rows) - limit) :]
             lost.setdefault(record.name, max(0, len(rows) - limit))
-        return RankLog(
+        return RankTrace(
             rank=self.rank,
             texts=tuple(self._texts),
             lost=lost,
@@ -321,9 +321,9 @@ def build_log(
     events: Iterable[Mapping[str, Any]] = (),
     world_size: int = 0,
     **about: Any,
-) -> RankLog:
-    """The log of one rank in one go. Each mapping is the keyword arguments of the method of `LogBuilder` of that name."""
-    log = LogBuilder(rank, world_size=world_size, **about)
+) -> RankTrace:
+    """The log of one rank in one go. Each mapping is the keyword arguments of the method of `TraceBuilder` of that name."""
+    log = TraceBuilder(rank, world_size=world_size, **about)
     for group in groups:
         log.group(**group)
     for event in events:
