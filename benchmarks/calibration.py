@@ -1,0 +1,210 @@
+"""How often distdoctor is right, by how sure it says it is, on programs whose illness is known.
+
+    python benchmarks/calibration.py FOLDER [--only NAME ...] [--kind sick fixed healthy] [--limit 90] [--save results.json]
+
+FOLDER holds programs and a `manifest.json`, a list of
+    {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
+     "codes": accepted codes, "ranks": the odd ranks ([]: not asked), "line": the deciding line, "tolerated": codes that are
+     true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder}.
+Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
+`--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Of a sick program the first finding counts that
+is no note (a note when there is no other); of the others every finding that is no note is an accusation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+DISTDOCTOR = (sys.executable, "-m", "distdoctor")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CI": "true"}
+CONFIDENCES = ("certain", "likely", "possible", "none")
+PATIENCE = 40.0  # seconds between the interrupt and the report
+
+
+@dataclass
+class Result:
+    """What was said about one program. `code` is "" where nothing was said; `ended`: it needed no interrupt."""
+
+    name: str
+    kind: str
+    code: str = ""
+    confidence: str = "none"
+    ranks: list[int] = field(default_factory=list)
+    title: str = ""
+    code_right: bool = False
+    ranks_right: bool = False
+    line_shown: bool = False
+    accusations: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    ended: bool = True
+    seconds: float = 0.0
+    trouble: str = ""
+
+
+def judged(case: dict[str, Any], reports: list[dict[str, Any]], result: Result) -> Result:
+    """The result, with the findings of these reports compared with what is true of the case."""
+    findings = [finding for report in reports for finding in report["findings"]]
+    grave = [finding for finding in findings if finding["severity"] != "note"]
+    result.others = [f"{f['code']} {f['severity']} {f['confidence']}" for f in findings]
+    result.accusations = [
+        f"{f['code']} {f['confidence']} {f['ranks']}: {f['title']}"
+        for f in grave
+        if f["code"] not in case.get("tolerated", [])
+    ]
+    for first in (grave or findings)[:1]:
+        result.code, result.confidence, result.title = first["code"], first["confidence"], first["title"]
+        result.ranks = first["ranks"]
+        result.code_right = first["code"] in case["codes"]
+        result.ranks_right = not case.get("ranks") or sorted(first["ranks"]) == sorted(case["ranks"])
+        result.line_shown = case.get("line") in lines_of(first)
+    return result
+
+
+def lines_of(finding: dict[str, Any]) -> set[int]:
+    """Every line that the finding points at."""
+    return {place["line"] for place in (finding["place"], *finding["places"]) if place and place.get("line")}
+
+
+def command_of(case: dict[str, Any], folder: Path) -> list[str]:
+    """`distdoctor run` for this program, into this run folder."""
+    options = ["run", "--on-hang", "abort", "--output-format", "json", "-o", str(folder / "report.json")]
+    options += ["--run-dir", str(folder)]
+    if case.get("launcher") == "python":
+        return [*DISTDOCTOR, *options, "--", sys.executable, case["file"], *case["args"]]
+    return [*DISTDOCTOR, *options, "--nproc", str(case["nproc"]), case["file"], *case["args"]]
+
+
+def run(case: dict[str, Any], corpus: Path, limit: float) -> Result:
+    """Run one program, all its parts, and judge what was said."""
+    result = Result(case["name"], case["kind"])
+    since = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place) / "work"
+        shutil.copytree(corpus, work, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        reports = []
+        for number, part in enumerate([case, *([case["part2"]] if case.get("part2") else [])]):
+            folder = Path(place) / f"run{number}"
+            done = _finished({**case, **part}, work, folder, limit, result)
+            if done is not None:
+                reports.append(done)
+    result.seconds = round(time.monotonic() - since, 1)
+    return judged(case, reports, result)
+
+
+def _finished(case: dict[str, Any], work: Path, folder: Path, limit: float, result: Result) -> dict[str, Any] | None:
+    """The report of one command, None where there is none; it never outlives this call."""
+    log = work.parent / "output.txt"
+    with log.open("w") as output:
+        job = subprocess.Popen(
+            command_of(case, folder),
+            cwd=work,
+            env={**ENVIRONMENT, **case["env"]},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            result.exit_code = job.wait(limit)
+        except subprocess.TimeoutExpired:
+            result.ended = False
+            job.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                result.exit_code = job.wait(PATIENCE)
+        finally:
+            _end(job)
+    try:
+        return dict(json.loads((folder / "report.json").read_text()))
+    except (OSError, ValueError):
+        result.trouble = log.read_text(errors="replace")[-400:]
+        return None
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    if job.poll() is not None:
+        return
+    for process in (*psutil.Process(job.pid).children(recursive=True), psutil.Process(job.pid)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    job.wait()
+
+
+def line(result: Result) -> str:
+    """One row of the table of programs."""
+    if result.kind == "sick":
+        verdict = f"{'code' if result.code_right else 'CODE?'} {'ranks' if result.ranks_right else 'RANKS?'}"
+        verdict += " line" if result.line_shown else ""
+    else:
+        verdict = "accused: " + "; ".join(result.accusations)[:150] if result.accusations else "clean"
+    stood = "" if result.ended else " interrupted"
+    said = f"{result.code or 'nothing'} {result.confidence} {result.ranks}"
+    return f"{result.name:32} {said:34} {verdict:18} exit {result.exit_code} {result.seconds:.0f} s{stood} {result.trouble}"
+
+
+def summary(results: list[Result]) -> str:
+    """Two tables: of the sick programs, how often each confidence was right; of the others, how many were accused."""
+    rows = ["| said | of sick programs | code right | ranks right | both |", "|---|---|---|---|---|"]
+    sick = [result for result in results if result.kind == "sick"]
+    for confidence in (*CONFIDENCES, "all"):
+        these = [result for result in sick if confidence in (result.confidence, "all")]
+        counts = (
+            sum(one.code_right for one in these),
+            sum(one.ranks_right and bool(one.code) for one in these),
+            sum(one.code_right and one.ranks_right for one in these),
+        )
+        shares = " | ".join(f"{count} ({count / len(these):.0%})" if these else "-" for count in counts)
+        rows.append(f"| {confidence} | {len(these)} | {shares} |")
+    shown = sum(result.line_shown for result in sick)
+    rows += ["", f"deciding line shown: {shown} of {len(sick)}", "", "| programs that are well | run | accused | by |"]
+    rows.append("|---|---|---|---|")
+    for kind in ("fixed", "healthy"):
+        well = [result for result in results if result.kind == kind]
+        accused = [result for result in well if result.accusations]
+        by = Counter(" ".join(words.split()[:2]) for result in accused for words in result.accusations)
+        told = ", ".join(f"{words} x{count}" for words, count in by.most_common())
+        rows.append(f"| {kind} | {len(well)} | {len(accused)} | {told} |")
+    killed = [
+        result.name for result in results if result.kind != "sick" and (result.exit_code == 3 or not result.ended)
+    ]
+    rows += ["", f"well, and ended as a hang or not over in time: {', '.join(killed) or 'none'}"]
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--kind", nargs="*", default=[])
+    parser.add_argument("--limit", type=float, default=90.0)
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    cases = json.loads((options.folder / "manifest.json").read_text())
+    cases = [case for case in cases if not options.kind or case["kind"] in options.kind]
+    cases = [case for case in cases if not options.only or any(case["name"].startswith(o) for o in options.only)]
+    results: list[Result] = []
+    for case in cases:
+        results.append(run(case, options.folder, options.limit))
+        print(line(results[-1]), flush=True)
+        if options.save:
+            options.save.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    print(f"\n{summary(results)}")
+
+
+if __name__ == "__main__":
+    main()
