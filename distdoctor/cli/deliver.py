@@ -100,11 +100,13 @@ def troubles(recording: Recording) -> None:
 
 
 def exit_code(diagnosis: Diagnosis, settings: Settings, *, hung: bool, job_failed: bool) -> int:
-    """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang."""
+    """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang, 4 nothing found where something is left open."""
     from distdoctor.diagnosis.finding import Severity
 
     if hung:
         return 3
     if job_failed:
         return 1
+    if diagnosis.left_open and not diagnosis.findings and not diagnosis.suppressed:
+        return 4
     return int(settings.fail_on != "never" and bool(diagnosis.at_least(Severity[settings.fail_on.upper()])))

@@ -30,6 +30,9 @@ class Diagnosis:
     suppressed: tuple[Finding, ...] = ()
     remedies: dict[str, Remedy] = field(default_factory=dict)
     world_size: int = 0
+    left_open: tuple[
+        str, ...
+    ] = ()  # what the recording does not answer: without findings the job is then unknown, not healthy
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are this severe or worse."""
@@ -37,4 +40,4 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        return not self.findings
+        return not self.findings and not self.left_open

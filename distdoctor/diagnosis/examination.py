@@ -9,6 +9,7 @@ from typing import Any
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence, Finding
+from distdoctor.diagnosis.hang.coverage import left_open
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -61,6 +62,7 @@ def examine(
         examined=tuple(examined),
         remedies=described,
         world_size=recording.world_size,
+        left_open=left_open(recording),
     )
 
 

@@ -70,7 +70,7 @@ def render(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0] if diagnosis.findings else None
     others = brought_down(diagnosis)
     return environment.from_string(PAGE).render(
-        heading=f"{first.code} {first.title}" if first else "healthy" if diagnosis.examined else "nothing examined",
+        heading=f"{first.code} {first.title}" if first else _without_findings(diagnosis),
         job=diagnosis.job,
         world_size=diagnosis.world_size,
         cause=root_cause(diagnosis),
@@ -80,6 +80,12 @@ def render(diagnosis: Diagnosis) -> str:
         suppressed=[finding.code for finding in diagnosis.suppressed],
         not_examined=diagnosis.not_examined,
     )
+
+
+def _without_findings(diagnosis: Diagnosis) -> str:
+    if diagnosis.left_open:
+        return "unknown: " + "; ".join(diagnosis.left_open)
+    return "healthy" if diagnosis.examined else "nothing examined"
 
 
 def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:

@@ -93,6 +93,7 @@ class ReportJson(msgspec.Struct, frozen=True):
     not_examined: list[NotExaminedJson]
     examined: list[str]
     suppressed: list[FindingJson]
+    left_open: list[str]  # what the recording does not answer: with no findings the job is unknown, not healthy
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -120,6 +121,7 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
         not_examined=[_not_examined(one) for one in diagnosis.not_examined],
         examined=list(diagnosis.examined),
         suppressed=[_finding(finding, diagnosis) for finding in diagnosis.suppressed],
+        left_open=list(diagnosis.left_open),
     )
 
 

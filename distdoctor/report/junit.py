@@ -33,6 +33,9 @@ def render(diagnosis: Diagnosis) -> str:
     for one in diagnosis.not_examined:
         case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_clean(one.code))
         ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
+    for words in diagnosis.left_open if not diagnosis.findings else ():
+        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name="unknown")
+        ElementTree.SubElement(case, "skipped", message=_clean(words))
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

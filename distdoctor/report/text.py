@@ -120,6 +120,11 @@ def _without_findings(diagnosis: Diagnosis) -> list[str]:
     checks = len(diagnosis.examined)
     if not checks:
         return ["nothing was examined: no check could be made on this recording"]
+    if diagnosis.left_open:
+        return [
+            "unknown: no check found a cause, and this is not answered:",
+            *(f"  {words}" for words in diagnosis.left_open),
+        ]
     ranks = diagnosis.world_size
     return [f"healthy: {checks} {'check' if checks == 1 else 'checks'} on {ranks} {'rank' if ranks == 1 else 'ranks'}"]
 

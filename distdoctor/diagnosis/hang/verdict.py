@@ -18,6 +18,7 @@ from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part
 from distdoctor.diagnosis.hang.ending import LEFT, Ending, endings, failures
 from distdoctor.diagnosis.hang.group_making import stalled
@@ -105,6 +106,7 @@ class Verdict:
     waits: tuple[Wait, ...]
     deadlock: Deadlock
     uneven: tuple[Uneven, ...]
+    progress: DeviceProgress | None = None  # of dumps
     events: tuple[Event, ...] = field(default=())
 
     @classmethod
@@ -116,7 +118,8 @@ class Verdict:
         parted = tuple(d for group in facts.groups for d in divergences(group, live=live))
         found = waits(facts, pairs, [d for d in parted if d.differs != alignment.REDUCTION], ended)
         dead = deadlock(facts, found, gone_for_good(ended))
-        known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)))
+        progress = DeviceProgress.in_dumps(recording)
+        known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
         return replace(known, events=tuple(_Judge(known).events()))
 
     def told(self, code: str) -> Iterator[Event]:
@@ -151,6 +154,10 @@ class _Judge:
         causes = sorted(self._causes(), key=lambda event: (event.at_ns or 1 << 63, event.code, event.ranks))
         if causes:
             yield causes[0]
+            return
+        in_dumps = list(self._rings_in_dumps())
+        if in_dumps:
+            yield from in_dumps
             return
         for pair in self.known.pairs.misfits():
             yield self._misfit(pair)
@@ -234,7 +241,7 @@ class _Judge:
 
         What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
         """
-        for left_the_path in (self._strays, self._ran_out, self._is_under_a_guard):
+        for left_the_path in (self._strays, self._ran_out, self._is_under_a_guard, self._strayed_before):
             suspects = [
                 number for number in (0, 1) if left_the_path(parted.variants[number], parted.variants[1 - number])
             ]
@@ -245,6 +252,11 @@ class _Judge:
     def _strays(self, mine: Variant, other: Variant) -> bool:
         expected = Program.of(self.known.timeline(mine.call.rank), mine.call.seq).expected()
         return expected is not None and expected == symbol(other.call) and expected != symbol(mine.call)
+
+    def _strayed_before(self, mine: Variant, other: Variant) -> bool:
+        """Whether these ranks had left their own routine already, in a call on another group."""
+        found = deviation(self.known.timeline(mine.call.rank))
+        return found is not None and found[0].seq <= mine.call.seq
 
     def _ran_out(self, mine: Variant, other: Variant) -> bool:
         short = {rank for uneven in self.known.uneven for rank in uneven.short}
@@ -513,7 +525,7 @@ class _Judge:
         at_ns = max(self.known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in dead.cycle)
         everybody = tuple(sorted({rank for wait in dead.cycle for rank in wait.ranks}))
         event = Event("DD108", everybody, at_ns, confidence, cycle=dead.cycle, waiting=dead.dead)
-        in_pairs = [wait for wait in dead.cycle if wait.call.op in POINT_TO_POINT]
+        in_pairs = [wait for wait in dead.cycle if wait.call.op in POINT_TO_POINT and not wait.is_posted]
         if len(in_pairs) == len(dead.cycle) and len({wait.call.op is Op.SEND for wait in in_pairs}) == 1:
             yield self._strayed(event) or replace(event, code="DD114")
         elif in_pairs:
@@ -523,6 +535,26 @@ class _Judge:
             yield self._strayed(event) or replace(event, code="DD113", ranks=ranks, usual=receive, unpaired=unpaired)
         else:
             yield self._strayed(event) or event
+
+    def _rings_in_dumps(self) -> Iterator[Event]:
+        """Rings of calls that devices are at: the host that enqueued them has gone on."""
+        if self.known.progress is None:
+            return
+        for ring in self.known.progress.rings:
+            waits = tuple(self._wait_of(edge) for edge in ring.edges)
+            if all(waits):
+                cycle = tuple(wait for wait in waits if wait is not None)
+                yield from self._closed_ring(Deadlock(cycle, {}, cycle), LIKELY)
+
+    def _wait_of(self, edge: Edge) -> Wait | None:
+        """The call of an edge as a wait; None when its row is forgotten."""
+        log, pending = self.known.timeline(edge.rank).log, edge.call.pending
+        for row in log.calls[log.calls["entered_ns"] == pending.created_ns]:
+            call = log.call(row)
+            if call.group == edge.call.group.name and call.op.word == pending.operation:
+                group = self.facts.group_of(call)
+                return Wait((call,), (edge.on,), group, is_certain=False, is_posted=edge.is_posted)
+        return None
 
     def _strayed(self, event: Event) -> Event | None:
         """The event, when one side of a ring of waits left its own routine: it skipped a call that somebody else in the ring

@@ -44,6 +44,9 @@ class Wait:
     unseen: tuple[int, ...] = ()
     broken: CallDivergence | None = None
     is_certain: bool = True
+    is_posted: bool = (
+        False  # of a send or receive in a dump: the other end is enqueued, and its device has not come to it
+    )
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,30 +1,63 @@
-"""What the backend itself knows of the collectives of one rank: how far each group has come, and what it has not completed."""
+"""What the backend itself knows of the collectives of one rank: how far each group has come, and what it has not completed.
+
+The host enqueues, the device completes: a rank's progress is two numbers a group. torch counts the last one enqueued, started
+and completed in `pg_status`; where that is missing the entries tell, as far as they reach.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, text, whole
 from distdoctor.recording.rank_set import named
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED
+
+UNKNOWN = -1
+MOST_PENDING = 512  # of one rank: a device that stands still while its host runs on fills a whole ring
+_PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
 
 
 @dataclass(frozen=True)
 class Pending:
-    """An operation that the backend has accepted and not completed. `state` is torch's word: `scheduled`, `started`."""
+    """An operation that the backend has accepted and not completed. `state` is torch's word: `scheduled`, `started`.
+
+    `peer` is the other end of a send or receive, counted within the group (-1: a collective); `order` is the place in the
+    order of issue. A rooted operation may be complete on one member long before the others have it.
+    """
 
     operation: str
     number: int
     state: str
+    peer: int = -1
+    order: int = 0
+    created_ns: int = 0
+    is_rooted: bool = False
 
     def __str__(self) -> str:
         return f"{self.operation} #{self.number} ({self.state})"
 
+    @property
+    def words(self) -> str:
+        """`all_reduce #128`, `send to group rank 3`."""
+        if self.peer < 0:
+            return f"{self.operation} #{self.number}"
+        return f"{self.operation} {'to' if self.sends else 'from'} rank {self.peer} of the group"
+
+    @property
+    def sends(self) -> bool:
+        return self.operation == "send"
+
 
 @dataclass(frozen=True)
 class GroupState:
-    """One group as one rank's backend counts it: the last number enqueued, started, completed; -1 is none or not noted."""
+    """One group as one rank's backend counts it: the last number enqueued, started, completed.
+
+    -1 is none or not noted, as torch writes it; `is_counted` says that none is meant. `pairwise`: the rank has sent or received
+    on the group, and then torch's counters count that too. `members` are global ranks, () where nobody says.
+    """
 
     name: str
     description: str
@@ -32,6 +65,15 @@ class GroupState:
     started: int
     completed: int
     pending: tuple[Pending, ...] = ()  # oldest first
+    pairwise: bool = False
+    is_counted: bool = True
+    members: tuple[int, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """`default_pg`, `TENSOR_MODEL_PARALLEL_GROUP 35`."""
+        both = self.description and self.name and self.description != "default_pg"
+        return f"{self.description} {self.name}" if both else self.description or self.name
 
 
 @dataclass(frozen=True)
@@ -40,6 +82,18 @@ class BackendState:
 
     rank: int
     groups: tuple[GroupState, ...]
+    written_ns: int = 0
+
+
+@dataclass(frozen=True)
+class LastEntry:
+    """The latest entry of a group in a dump: the last collective number there, and whether there are sends or receives."""
+
+    name: str
+    description: str
+    number: int
+    pairwise: bool
+    done: int  # the last collective number that is complete in the entries; 0: none
 
 
 def state_of(rank: int, dumps: Iterable[FlightDump]) -> BackendState:
@@ -47,27 +101,92 @@ def state_of(rank: int, dumps: Iterable[FlightDump]) -> BackendState:
 
     gloo says `scheduled` for ever (torch 2.15): there only `retired` tells what is complete.
     """
-    return BackendState(rank, tuple(group for dump in dumps for group in _groups(dump)))
+    groups: list[GroupState] = []
+    for dump in dumps:
+        done = [bool(entry.get("retired")) or entry.get("state") == "completed" for entry in dump.entries]
+        last: dict[str, LastEntry] = {}
+        for entry, is_done in zip(dump.entries, done, strict=True):
+            _note(last, entry, is_done)
+        groups += groups_of(dump, [at for at, is_done in enumerate(done) if not is_done], last)
+    return BackendState(rank, tuple(groups))
 
 
-def _groups(dump: FlightDump) -> Iterator[GroupState]:
-    entries: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in dump.entries:
-        entries.setdefault(str(whole(entry.get("pg_id"))), []).append(entry)
-    return (_group(dump, number, entries[number]) for number in sorted(entries))
+def _note(last: dict[str, LastEntry], entry: Mapping[str, Any], is_done: bool) -> None:
+    number, pairwise = str(whole(entry.get("pg_id"))), bool(entry.get("is_p2p"))
+    name, description = group_of(entry)
+    known = last.get(number)
+    sequence = 0 if pairwise else whole(entry.get("collective_seq_id"))
+    done = sequence if is_done else 0
+    if known is not None:
+        sequence, done, pairwise = max(sequence, known.number), max(done, known.done), pairwise or known.pairwise
+    last[number] = LastEntry(name, description, sequence, pairwise, done)
 
 
-def _group(dump: FlightDump, number: str, entries: Sequence[Mapping[str, Any]]) -> GroupState:
-    name, description = group_of(entries[-1])
-    together = [entry for entry in entries if not entry.get("is_p2p")]
-    enqueued, started, completed = dump.status.get(number, (-1, -1, -1))
-    pending = tuple(
-        Pending(op_of(text(e.get("profiling_name"))).word, whole(e.get("collective_seq_id")), text(e.get("state")))
-        for e in together
-        if not e.get("retired") and text(e.get("state")) != "completed"
+def groups_of(dump: FlightDump, open_at: Sequence[int], last: Mapping[str, LastEntry]) -> tuple[GroupState, ...]:
+    """The groups of one dump. `open_at` are the places of the entries that are not complete, `last` is by pg_id."""
+    pending: dict[str, list[Pending]] = {}
+    for at in open_at[:MOST_PENDING]:
+        entry = dump.entries[at]
+        pending.setdefault(str(whole(entry.get("pg_id"))), []).append(_pending(entry))
+    names = _names(dump, last)
+    whole_ring = (
+        bool(dump.entries) and not whole(dump.entries[0].get("record_id")) and any(g.done for g in last.values())
     )
-    last = whole(together[-1].get("collective_seq_id")) if together else -1
-    return GroupState(name, description, max(enqueued, last), started, completed, pending)
+    found = []
+    for number in sorted({*names, *last}, key=lambda word: (not word.isdigit(), int(word) if word.isdigit() else 0)):
+        found.append(_group(dump, number, last.get(number), tuple(pending.get(number, ())), names, whole_ring))
+    return tuple(found)
+
+
+def _group(
+    dump: FlightDump,
+    number: str,
+    last: LastEntry | None,
+    pending: tuple[Pending, ...],
+    names: Mapping[str, str],
+    whole_ring: bool,
+) -> GroupState:
+    enqueued, started, completed = dump.status.get(number, (UNKNOWN, UNKNOWN, UNKNOWN))
+    is_counted = number in dump.status or last is not None or whole_ring
+    pairwise = last is not None and last.pairwise
+    if pairwise:  # torch counts sends and collectives with one counter: only the entries keep them apart
+        enqueued = completed = started = UNKNOWN
+    first = min((one.number for one in pending if one.peer < 0), default=0)
+    if last is not None:
+        enqueued = max(enqueued, last.number)
+        completed = max(completed, first - 1 if first else last.done)
+    name = names.get(number) or (last.name if last else number)
+    description = last.description if last and last.description else dump.descriptions.get(name, "")
+    members = dump.groups.get(name, ())
+    return GroupState(name, description, enqueued, started, completed, pending, pairwise, is_counted, members)
+
+
+def _pending(entry: Mapping[str, Any]) -> Pending:
+    name = text(entry.get("profiling_name"))
+    op = op_of(name)
+    match = _PEER.search(name) if op in POINT_TO_POINT else None
+    return Pending(
+        operation=op.word,
+        number=whole(entry.get("p2p_seq_id" if match else "collective_seq_id")),
+        state=text(entry.get("state")),
+        peer=int(match[2]) if match else -1,
+        order=whole(entry.get("record_id")),
+        created_ns=whole(entry.get("time_created_ns")),
+        is_rooted=op in ROOTED,
+    )
+
+
+def _names(dump: FlightDump, last: Mapping[str, LastEntry]) -> dict[str, str]:
+    """pg_id -> name of the group. Only entries tell it outright; torch numbers the groups of a process in the order in which
+    they are made, and names them in that order too: so where there are as many counters as groups they belong together."""
+    known = {number: one.name for number, one in last.items()}
+    numbers = sorted((key for key in dump.status if key.isdigit()), key=int)
+    names = sorted((name for name in dump.groups if name.isdigit()), key=int)
+    if len(numbers) == len(names) == len(dump.groups):
+        paired = dict(zip(numbers, names, strict=True))
+        if all(paired.get(number, name) == name for number, name in known.items()):
+            return paired | known
+    return known
 
 
 def told(states: Mapping[int, BackendState]) -> list[str]:

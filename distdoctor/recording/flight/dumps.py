@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,8 @@ from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
 DUMPS_PER_PROCESS = 32  # a dump takes 10 ms, a process 50 ms to start
+MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
+_NUMBER = re.compile(r"\d{1,9}")
 # The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump|trace))*$")
 
@@ -81,6 +84,7 @@ def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int)
         },
         text(content.get("comm_lib_version") or content.get("nccl_version") or ""),
         written_ns,
+        {str(name): text(about.get("desc")) for name, about in config.items() if name and isinstance(about, dict)},
     )
 
 
@@ -152,11 +156,23 @@ def _config_groups(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The members of the groups whose name is known. gloo writes all of its groups under one empty name (torch 2.13, 2.15)."""
     found = {}
     for name, about in config.items():
-        if name and isinstance(about, dict):
-            ranks = tuple(int(word) for word in re.findall(r"\d+", text(about.get("ranks"))))
-            if ranks:
-                found[str(name)] = ranks
+        ranks = _ranks(about.get("ranks")) if name and isinstance(about, dict) else ()
+        if ranks:
+            found[str(name)] = ranks
     return found
+
+
+def _ranks(written: Any) -> tuple[int, ...]:
+    """The ranks that pg_config names: a text that looks like a list, or a list."""
+    if isinstance(written, list | tuple):
+        return tuple(whole(rank) for rank in written[:MOST_RANKS])
+    return _ranks_in(written) if isinstance(written, str) else ()
+
+
+@lru_cache(maxsize=4096)
+def _ranks_in(written: str) -> tuple[int, ...]:
+    """Every rank of a job writes the same text, of 60 KB at 10,000 ranks: it is parsed once, and the ranks share the result."""
+    return tuple(int(word) for word in _NUMBER.findall(written[: 10 * MOST_RANKS]))
 
 
 def read_dumps(paths: Iterable[Path]) -> Recording:

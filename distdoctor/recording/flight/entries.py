@@ -72,6 +72,9 @@ class FlightDump:
     status: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     library: str = ""
     written_ns: int = 0  # wall clock
+    descriptions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of pg_config: name -> what the program calls the group
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,12 @@ class Kind:
     site: int
     site_digest: int
     group: str
+    description: str
+    number: str  # of the group within its process: torch's pg_id
     backend: str
     peer: int  # within the group
     is_default_group: bool
+    pairwise: bool
     is_frame: bool  # `nccl:coalesced` around sends and receives: no operation of its own
 
 
@@ -118,9 +124,12 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
         site=number_of_text(site),
         site_digest=digest,
         group=group_of(entry)[0],
+        description=group_of(entry)[1],
+        number=str(whole(entry.get("pg_id"))),
         backend=backend_of(name),
         peer=int(match[2]) if match else -1,
         is_default_group=group_of(entry)[1] == "default_pg",
+        pairwise=op in POINT_TO_POINT,
         is_frame=bool(entry.get("is_p2p")) and op not in POINT_TO_POINT,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distdoctor.recording.flight.backend_state import BackendState, GroupState, LastEntry, groups_of
 from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
@@ -61,6 +63,7 @@ def recording_of_parts(parts: Iterable[DumpPart], troubles: list[Trouble] | None
         ranks=logs,
         streams=frozenset({"collectives", "progress"}),
         troubles=tuple(troubles),
+        backend={columns.rank: table.state(columns) for columns in read},
     )
 
 
@@ -80,6 +83,7 @@ class Columns:
     created: Array
     returned: Array
     threads: Array
+    groups_used: tuple[GroupState, ...] = ()
 
     @property
     def worth(self) -> tuple[int, bool, str]:
@@ -126,6 +130,8 @@ class _Table:
         self._stacks: dict[bytes, int] = {}  # a stack -> its number; 0 is no stack
         self._codes: dict[tuple[int, bytes], int] = {}
         self._fields: dict[str, Array] = {}
+        self._member_sets: dict[str, frozenset[int]] = {}
+        self._member_texts: dict[str, int] = {}
         self._digests: dict[tuple[str, bytes], tuple[Array, Array]] = {}
 
     def text(self, words: str) -> int:
@@ -153,7 +159,10 @@ class _Table:
             codes[at] = self._learn(keys[at], entries[at]) if known is None else known
         numbers = dict(zip(_NUMBER_FIELDS, zip(*_picked(entries, _NUMBER_FIELDS), strict=True), strict=False))
         created = _ints(numbers.get("time_created_ns", ()))
-        mine = ~self._field("is_frame")[codes].astype(bool) if len(codes) else slice(None)
+        sequence, returned = _ints(numbers.get("collective_seq_id", ())), _returned(numbers, created)
+        is_frame = self._field("is_frame")[codes].astype(bool) if len(codes) else np.zeros(0, bool)
+        _complete_batches(dump, self._field("pairwise")[codes].astype(bool) | is_frame, is_frame, returned)
+        mine = ~is_frame
         return Columns(
             rank=dump.rank,
             source=dump.source,
@@ -163,11 +172,38 @@ class _Table:
             forgotten=whole(entries[0].get("record_id")) if entries else 0,
             has_stacks=any(stacks),
             codes=codes[mine],
-            sequence=_ints(numbers.get("collective_seq_id", ()))[mine],
+            sequence=sequence[mine],
             created=created[mine],
-            returned=_returned(numbers, created)[mine],
+            returned=returned[mine],
             threads=_threads(numbers.get("thread_id", ()))[mine],
+            groups_used=groups_of(
+                dump, np.flatnonzero((returned == 0) & mine).tolist(), self._last(codes, sequence, returned)
+            ),
         )
+
+    def _last(self, codes: Array, sequence: Array, returned: Array) -> dict[str, LastEntry]:
+        """The latest entry of each group of a dump, by pg_id."""
+        found: dict[str, LastEntry] = {}
+        for number in {self.kinds[code].number for code in np.unique(codes)}:
+            belongs = np.array([kind.number == number for kind in self.kinds], bool)[codes]
+            pairs = belongs & self._field("pairwise")[codes].astype(bool)
+            frames = belongs & self._field("is_frame")[codes].astype(bool)
+            together = sequence[belongs & ~pairs & ~frames]
+            done = sequence[belongs & ~pairs & ~frames & (returned > 0)]
+            kind = self.kinds[codes[np.flatnonzero(belongs)[-1]]]
+            found[number] = LastEntry(
+                kind.group,
+                kind.description,
+                int(together.max(initial=0)),
+                bool((pairs | frames).any()),
+                int(done.max(initial=0)),
+            )
+        return found
+
+    def state(self, read: Columns) -> BackendState:
+        """What the backend of one rank says, once the members of all groups are known."""
+        groups = (replace(one, members=self.members.get(one.name, ())) for one in read.groups_used)
+        return BackendState(read.rank, tuple(groups), read.written_ns)
 
     def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:
         """A number for each stack down to its first user frame: what lies below says nothing about the call.
@@ -224,14 +260,14 @@ class _Table:
     def _groups(self, rank: int, rows: Rows, codes: Array) -> Rows:
         """The groups of one rank; fills in what of its calls depends on them."""
         backends = {kind.group: kind.backend for kind in (self.kinds[code] for code in np.unique(codes))}
-        names = sorted({*backends, *(name for name, ranks in self.members.items() if rank in ranks)}, key=_by_number)
+        names = sorted({*backends, *(name for name in self.members if rank in self._member_set(name))}, key=_by_number)
         number_of = {name: number for number, name in enumerate(names)}
         belongs = np.array([number_of.get(kind.group, -1) for kind in self.kinds], np.int64)[codes]
         pairwise = np.isin(rows["op"], _POINT_TO_POINT)
         groups = np.zeros(len(names), dtype_of(GROUP))
         for number, name in enumerate(names):
             groups["key"][number], groups["backend"][number] = self.text(name), self.text(backends.get(name, ""))
-            groups["members"][number] = self.text(",".join(map(str, self.members.get(name, ()))))
+            groups["members"][number] = self._members_text(name)
             mine = belongs == number
             rows["group"][mine] = groups["key"][number]
             together = np.flatnonzero(mine & ~pairwise)
@@ -245,6 +281,16 @@ class _Table:
             rows["root"][at] = _global_rank(self.members.get(kind.group, ()), kind.peer)
         _number_pairs(rows, pairwise)
         return groups
+
+    def _member_set(self, name: str) -> frozenset[int]:
+        if name not in self._member_sets:
+            self._member_sets[name] = frozenset(self.members.get(name, ()))
+        return self._member_sets[name]
+
+    def _members_text(self, name: str) -> int:
+        if name not in self._member_texts:
+            self._member_texts[name] = self.text(",".join(map(str, self.members.get(name, ()))))
+        return self._member_texts[name]
 
     def _digest(self, rows: Rows, at: Array, name: str, codes: Array) -> None:
         """The running digests of one group, from the first number that everybody still remembers."""
@@ -262,7 +308,9 @@ def _members(read: Sequence[Columns], kinds: Sequence[Kind]) -> dict[str, tuple[
     users: dict[str, set[int]] = {}
     for columns in read:
         for name, ranks in columns.groups.items():
-            found[name] = max(found.get(name, ()), ranks, key=lambda known: (len(known), known))
+            known = found.get(name, ())
+            if known is not ranks:
+                found[name] = max(known, ranks, key=lambda one: (len(one), one))
         for code in np.unique(columns.codes):
             users.setdefault(kinds[code].group, set()).add(columns.rank)
     everybody = {columns.rank for columns in read} | {rank for ranks in found.values() for rank in ranks}
@@ -311,6 +359,30 @@ def _returned(numbers: Mapping[str, Sequence[Any]], entered: Array) -> Array:
     done = np.array([bool(retired) or state == "completed" for retired, state in states], bool)
     noted = _ints([time or 0 for time in numbers.get("time_discovered_completed_ns", ())])
     return np.where(done, np.where(noted > 0, noted, entered + 1), 0)
+
+
+def _complete_batches(dump: FlightDump, pairwise: Array, is_frame: Array, returned: Array) -> None:
+    """Fill in when the sends and receives of a batch came back: torch keeps one event for all of them, that of the entry
+    `coalesced`; theirs stay `scheduled` for ever (ProcessGroupNCCL.cpp, pointToPoint).
+
+    A recorder that only writes what is active leaves the batch's own entry out once it is complete: then the counter tells.
+    """
+    entries = dump.entries
+    open_at = np.flatnonzero(pairwise & ~is_frame & (returned == 0)).tolist()
+    if not open_at:
+        return
+    frames = {_batch(entries[at]): int(returned[at]) for at in np.flatnonzero(is_frame).tolist()}
+    sizes = Counter(_batch(entries[at]) for at in open_at)
+    for at in open_at:
+        batch = _batch(entries[at])
+        if batch in frames:
+            returned[at] = frames[batch]
+        elif sizes[batch] > 1 and batch[1] <= dump.status.get(str(batch[0]), (0, 0, 0))[2]:
+            returned[at] = whole(entries[at].get("time_created_ns")) + 1
+
+
+def _batch(entry: Mapping[str, Any]) -> tuple[int, int]:
+    return whole(entry.get("pg_id")), whole(entry.get("p2p_seq_id"))
 
 
 def _threads(words: Sequence[Any]) -> Array:

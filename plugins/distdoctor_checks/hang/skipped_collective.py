@@ -22,7 +22,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.earlier_divergence import is_join
+from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -45,9 +47,11 @@ from distdoctor.testing import recording
 
 
 @check("DD101", "skipped-collective", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict, progress: DeviceProgress | None) -> Iterator[Finding]:
     for event in verdict.told("DD101"):
         yield _finding(verdict, event)
+    if progress is not None:
+        yield from hosts_that_went_elsewhere(progress, verdict)
 
 
 def _finding(verdict: Verdict, event: Event) -> Finding:

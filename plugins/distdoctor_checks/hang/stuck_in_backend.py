@@ -7,7 +7,8 @@ Why it hurts     The program is innocent; reading it again wastes the night.
 How we know      The counts and the signatures of all members agree, all sit in the call, and nobody has moved for five
                  times the job's 99th percentile step, at least ten seconds. Where the ranks talk by TCP (gloo, NCCL's
                  sockets), the kernel's table of connections shows the link on which nothing arrives: bytes that were sent
-                 again three times or more in a row and never acknowledged.
+                 again three times or more in a row and never acknowledged. In dumps of NCCL, a call that one member has
+                 completed and another has not stands on that other one's device.
 What to do       Look at links and devices of the ranks named; NCCL_DEBUG and the flight recorder say which one does not
                  answer.
 When it is fine  A first collective that builds connections, a very large one on a slow link.
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
 from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
 from distdoctor.diagnosis.hang.live.stall import Stall
@@ -30,7 +33,7 @@ from distdoctor.testing import recording
 
 
 @check("DD122", "stuck-in-backend", severity=ERROR, family="hang")
-def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None) -> Iterator[Finding]:
     if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
     events = verdict.events if verdict is not None else ()
@@ -38,6 +41,8 @@ def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Findi
         yield from seen_in_backend(standstill, verdict)
     elif verdict is not None:
         yield from (_finding(verdict, event) for event in verdict.told("DD122"))
+    if progress is not None:
+        yield from devices_that_stopped(progress, verdict)
 
 
 _WAITS = ("DD122", "DD123")  # what a recording says of ranks that wait, and not of the reason

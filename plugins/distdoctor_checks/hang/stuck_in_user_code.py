@@ -6,7 +6,8 @@ What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a cal
 Why it hurts     Every other rank waits until its timeout: 30 minutes with gloo, 10 with NCCL.
 How we know      Two samples of its stack are the same, the kernel has not let it run in between (or it has held the GIL in
                  both), it is in none of torch's communicating functions, and somebody has stood still for ten seconds. From
-                 dumps and recordings alone: its peers wait in a call that it has not issued, and it issued nothing else.
+                 recordings alone: its peers wait in a call that it has not issued, and it issued nothing else; from dumps,
+                 that its device has completed all that it was given as well.
 What to do       Look at the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  It moves: its stack changes, it computes without the GIL, or it reads and writes. Then nothing is reported.
@@ -19,8 +20,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
-from distdoctor.diagnosis.hang.live.stall import LIKELY, POSSIBLE, Stall, evidence_of
+from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, short
@@ -28,12 +31,11 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
-PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.silence
 OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 
 
 @check("DD116", "stuck-in-user-code", severity=ERROR, family="hang")
-def examine(standstill: Stall | None, verdict: Verdict | None) -> Iterator[Finding]:
+def examine(standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None) -> Iterator[Finding]:
     if standstill is not None:
         yield from _seen(standstill)
         return
@@ -41,8 +43,8 @@ def examine(standstill: Stall | None, verdict: Verdict | None) -> Iterator[Findi
         raise NotSeen("neither stacks nor collectives are known")
     for event in verdict.told("DD116"):
         yield _behind(verdict, event.ranks, event.waiting, event.confidence)
-    if not verdict.events and _is_snapshot(verdict.recording):
-        yield from _never_came(verdict)
+    if progress is not None:
+        yield from hosts_that_stopped(progress, verdict)
 
 
 def _seen(standstill: Stall) -> Iterator[Finding]:
@@ -62,24 +64,6 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             why=_why(standing, standstill),
             prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
         )
-
-
-def _is_snapshot(recording: Recording) -> bool:
-    """Nobody knows how the job went on: these are dumps."""
-    return not recording.job.running and not recording.job.ends
-
-
-def _never_came(verdict: Verdict) -> Iterator[Finding]:
-    """By dumps: a rank has issued less than its peers wait for, and sits in no call itself."""
-    inside = {rank for wait in verdict.waits for rank in wait.ranks}
-    for wait in verdict.waits:
-        late = tuple(rank for rank in wait.on if rank not in inside)
-        if not late or wait.any_of:
-            continue
-        entered = max(call.entered_ns for call in wait.calls)
-        waited = verdict.recording.job.read_at_ns - entered
-        yield _behind(verdict, late, (wait,), LIKELY if waited >= PATIENCE_NS else POSSIBLE)
-        return
 
 
 def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...], confidence: Confidence) -> Finding:

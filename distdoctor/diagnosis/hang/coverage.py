@@ -1,0 +1,52 @@
+"""What a recording leaves open: while something of it is open, finding nothing is not the same as being healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.recording.flight.backend_state import GroupState
+from distdoctor.recording.flight.rows import LAUNCHER
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+MOST_LINES = 6
+
+
+def left_open(recording: Recording) -> tuple[str, ...]:
+    """What dumps do not answer: calls that are not complete, ranks without a dump, groups without counters. () otherwise."""
+    if recording.job.launcher != LAUNCHER:
+        return ()
+    progress = DeviceProgress.of(recording) if recording.backend else None
+    found = [*_missing(recording), *(_unfinished(progress) if progress else ())]
+    return tuple(found[:MOST_LINES])
+
+
+def _missing(recording: Recording) -> Iterator[str]:
+    if recording.missing:
+        yield f"{named(recording.missing)} of {recording.world_size} left no dump"
+    torn = sorted({trouble.rank for trouble in recording.troubles if trouble.rank in recording.missing})
+    if torn:
+        yield f"the {'dump' if len(torn) == 1 else 'dumps'} of {named(torn)} cannot be read"
+
+
+def _unfinished(progress: DeviceProgress) -> Iterator[str]:
+    fronts: dict[str, list[int]] = {}
+    for rank, call in sorted(progress.fronts.items()):
+        fronts.setdefault(call.words, []).append(rank)
+    for words, ranks in sorted(fronts.items(), key=lambda one: (-len(one[1]), one[0])):
+        yield f"{named(ranks)} {'has' if len(ranks) == 1 else 'have'} not completed {words}"
+    for states in progress.groups.values():
+        yield from _uneven(states.values())
+
+
+def _uneven(states: Iterable[GroupState]) -> Iterator[str]:
+    """A group of which nothing is pending and whose members count differently: then the dumps are of different moments, or a
+    counter is missing."""
+    states = list(states)
+    if any(state.pending or state.pairwise for state in states):
+        return
+    counts = {state.enqueued for state in states}
+    if len(counts) > 1 or any(state.completed < state.enqueued for state in states):
+        words = ", ".join(map(str, sorted(counts)[:4]))
+        yield f"the members of {states[0].words} have enqueued {words} calls, and nothing of it is pending in the dumps"

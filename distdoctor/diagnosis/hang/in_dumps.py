@@ -1,0 +1,165 @@
+"""What dumps say about a job that stands still, in words: the host that has not come, the device that stands, the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, Jam, StoppedDevice, StuckCall
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import SourceLine
+
+PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
+ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows the stack while the job lives"
+MOST_CALLS = 8  # named in the evidence
+
+
+def hosts_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
+    """Ranks whose device has done all that it was given, and whose host does not issue what the others wait for."""
+    for absence in progress.absences if nothing_better(verdict) else ():
+        if absence.at is None:
+            yield _absent(absence, progress, verdict)
+
+
+def hosts_that_went_elsewhere(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
+    """Ranks that have not issued what most of a group waits in, and are in another call."""
+    for absence in progress.absences if nothing_better(verdict) else ():
+        if absence.at is not None:
+            yield _elsewhere(absence, progress, verdict)
+
+
+def devices_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
+    """Ranks whose device has not completed what it completed on others; else calls that everybody is in."""
+    if not nothing_better(verdict):
+        return
+    if progress.stopped:
+        yield _stopped(list(progress.stopped.values()), progress, verdict)
+    elif not progress.absences and not progress.rings and not progress.unseen:
+        for jam in progress.jams:
+            yield _jammed(jam, progress, verdict)
+
+
+def nothing_better(verdict: Verdict | None) -> bool:
+    """Whether the calls in the dumps tell nothing themselves: where the ranks' calls differ, that is the cause."""
+    return verdict is None or not verdict.events
+
+
+def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    who, call = f"rank {absence.rank}", absence.call
+    issued = f"has issued up to #{absence.last} of that group" if absence.last >= 0 else "has not posted its part"
+    return Finding(
+        title=f"did not come to {call.words}, and its device has nothing left to do: its host stopped",
+        ranks=(absence.rank,),
+        confidence=_confidence(progress),
+        place=_last_place(verdict, absence.rank),
+        places=(
+            Place(_last_place(verdict, absence.rank), (absence.rank,), "last seen here, then nothing"),
+            *_places(verdict, [call], absence.waiting),
+        ),
+        evidence={
+            "waited_for": call.pending.words,
+            "group": call.group.words,
+            "last_enqueued": absence.last,
+            "waiting_ranks": list(absence.waiting),
+        },
+        why=_why(
+            progress,
+            f"{named(absence.waiting)} {'has' if len(absence.waiting) == 1 else 'have'} enqueued it, {who} {issued} and has "
+            "completed all that it enqueued; what its host does (a lock, the GIL, a loader) only its stack says",
+        ),
+        prescriptions=(Prescription("bound-the-wait", change=ON_THE_HOST.format(who=who)),),
+    )
+
+
+def _elsewhere(absence: Absence, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    call, at = absence.call, absence.at
+    assert at is not None
+    return Finding(
+        title=f"did not come to {call.words} and went on to {at.words}",
+        ranks=(absence.rank,),
+        confidence=POSSIBLE,
+        place=_place(verdict, at),
+        places=_places(verdict, [at, call]),
+        evidence={"skipped": call.words, "went_on_to": at.words, "waiting_ranks": list(absence.waiting)},
+        why=_why(
+            progress,
+            f"{named(absence.waiting)} wait in {call.words}, most of the group has come, rank {absence.rank} has not",
+        ),
+        prescriptions=(Prescription("call-on-every-rank", change=f"call {call.words} on rank {absence.rank} as well"),),
+    )
+
+
+def _stopped(found: Sequence[StoppedDevice], progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    found = sorted(found, key=lambda one: one.call.rank)
+    first = found[0]
+    others = "; ".join(
+        f"rank {one.call.rank} has not completed {one.call.words}, which {named(one.completed_by)} completed"
+        + (f" (its host has enqueued {one.ahead} more)" if one.ahead else "")
+        for one in found[:MOST_CALLS]
+    )
+    return Finding(
+        title=f"the device stands at {first.call.words}, which completed on {named(first.completed_by)}"
+        if len(found) == 1
+        else f"their devices stand; rank {first.call.rank} is at {first.call.words}, completed on {named(first.completed_by)}",
+        ranks=tuple(one.call.rank for one in found),
+        confidence=LIKELY,
+        place=_place(verdict, first.call),
+        places=_places(verdict, [one.call for one in found]),
+        evidence={"stands_at": {f"rank {one.call.rank}": one.call.words for one in found[:MOST_CALLS]}},
+        why=_why(progress, others),
+        prescriptions=(
+            Prescription(
+                "gather-backend-evidence",
+                change=f"look at the GPU of {named(one.call.rank for one in found)}: dmesg for Xid, nvidia-smi -q, "
+                "NCCL_DEBUG=INFO; the other ranks are waiting for it",
+            ),
+        ),
+    )
+
+
+def _jammed(jam: Jam, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    whom = f"rank {jam.odd[0]}: {jam.how}" if jam.odd else "which device stands the dumps do not tell"
+    return Finding(
+        title=f"stands at {jam.call.words}: {jam.how}"
+        if jam.odd
+        else f"all are in {jam.call.words}, and it does not complete",
+        ranks=jam.odd or jam.ranks,
+        confidence=POSSIBLE,
+        place=_place(verdict, jam.call),
+        places=_places(verdict, [jam.call], jam.ranks),
+        evidence={"operation": jam.call.words, "members": list(jam.ranks)},
+        why=_why(progress, f"{named(jam.ranks)} have all enqueued it and none has completed it; {whom}"),
+        prescriptions=(Prescription("gather-backend-evidence"),),
+    )
+
+
+def _why(progress: DeviceProgress, words: str) -> str:
+    missing = progress.unseen
+    return words + (f"; {named(missing)} left no usable dump and may be a cause as well" if missing else "")
+
+
+def _confidence(progress: DeviceProgress) -> Confidence:
+    """A dump that was taken while the job moved shows calls under way as well."""
+    return LIKELY if progress.waited_ns >= PATIENCE_NS and not progress.unseen else POSSIBLE
+
+
+def _places(verdict: Verdict | None, calls: Sequence[StuckCall], ranks: Sequence[int] = ()) -> tuple[Place, ...]:
+    found = [
+        Place(_place(verdict, call), tuple(ranks) or (call.rank,), f"in {call.words}") for call in calls[:MOST_CALLS]
+    ]
+    return tuple(found)
+
+
+def _place(verdict: Verdict | None, call: StuckCall | None) -> SourceLine:
+    """The user's line of a pending call, where the dumps have stacks."""
+    if verdict is None or call is None or call.rank not in verdict.facts.timelines:
+        return SourceLine()
+    log = verdict.timeline(call.rank).log
+    rows = log.calls[log.calls["entered_ns"] == call.pending.created_ns] if call.pending.created_ns else log.calls[:0]
+    return log.site(rows[0]["site"]) if len(rows) else SourceLine()
+
+
+def _last_place(verdict: Verdict | None, rank: int) -> SourceLine:
+    known = verdict is not None and rank in verdict.facts.timelines
+    return verdict.timeline(rank).last_site if verdict is not None and known else SourceLine()

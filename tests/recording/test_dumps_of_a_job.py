@@ -1,0 +1,229 @@
+"""Dumps of jobs that stand still: the culprits are named, nobody else is, and what hangs is never called healthy."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.recording.flight.dumps import dump_of, read_dump
+from distdoctor.recording.flight.rows import recording_of
+from distdoctor.recording.open import read_any
+from distdoctor.recording.recording import Recording
+from tests.recording.nccl_job import (
+    DEVICE_STOPS,
+    HALF_PAIR,
+    HOST_STOPS,
+    OTHER_SIZE,
+    SILENT_DEVICE,
+    SKIPS,
+    Fault,
+    Job,
+    Shape,
+)
+
+CHECKS = [check for check in plugins.load().checks.values() if check.code.startswith("DD1")]
+REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/work/shared/evidence/nccl-fr"))
+FAULTS = (HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR)
+
+
+def diagnosed(recording: Recording) -> Diagnosis:
+    return examine(recording, CHECKS)
+
+
+def some_job(seed: int) -> tuple[str, list[int], Job, dict[str, Any]]:
+    """A job of some shape with some fault, and some way of writing its dumps."""
+    dice = random.Random(seed)
+    shape = Shape(
+        dice.choice([2, 4]), dice.choice([2, 3, 4]), dice.choice([1, 2, 3]), run_ahead=dice.choice([6, 24, 100])
+    )
+    what = dice.choice(FAULTS)
+    if what == HALF_PAIR and shape.pipeline == 1:
+        what = HOST_STOPS
+    several = dice.choice([1, 1, 2]) if what in (HOST_STOPS, SILENT_DEVICE) else 1
+    ranks, at = dice.sample(range(shape.world), several), dice.randrange(200)
+    how: dict[str, Any] = {
+        "counters": dice.random() < 0.8,
+        "starts": dice.random() < 0.5,
+        "frames": dice.random() < 0.5,
+    }
+    how["active_only"] = how["counters"] and dice.random() < 0.6
+    return what, ranks, Job(shape, [Fault(what, rank, at) for rank in ranks], seed), how
+
+
+def recorded(job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: int = 0) -> Recording:
+    ranks = [rank for rank in range(job.shape.world) if rank not in lost]
+    random.Random(order).shuffle(ranks)
+    written = 1_758_001_000_000_000_000
+    return recording_of(dump_of(job.dump(rank, **how), rank, f"dump {rank}", written) for rank in ranks)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_finding_names_a_culprit_and_a_stuck_job_is_never_healthy(seed: int) -> None:
+    what, culprits, job, how = some_job(seed)
+    diagnosis = diagnosed(recorded(job, how))
+
+    assert job.is_stuck
+    assert not diagnosis.healthy
+    assert diagnosis.findings
+    for finding in diagnosis.findings:
+        assert set(finding.ranks) & set(culprits), (what, finding.code, finding.title)
+    if what == HOST_STOPS:
+        assert {finding.code for finding in diagnosis.findings} == {"DD116"}
+        assert {rank for finding in diagnosis.findings for rank in finding.ranks} <= set(culprits)
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_lost_dumps_make_the_verdict_poorer_and_never_wrong(seed: int) -> None:
+    what, culprits, job, how = some_job(seed)
+    lost = tuple(random.Random(seed).sample(range(job.shape.world), 2))
+    diagnosis = diagnosed(recorded(job, how, lost))
+
+    assert not diagnosis.healthy
+    assert any("left no dump" in words for words in diagnosis.left_open)
+    for finding in diagnosis.findings:
+        assert set(finding.ranks) & set(culprits), (what, finding.code, finding.title)
+
+
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_the_order_in_which_dumps_come_changes_nothing(seed: int) -> None:
+    _, _, job, how = some_job(seed)
+    first = diagnosed(recorded(job, how))
+
+    assert [diagnosed(recorded(job, how, order=order)).findings for order in (1, 2)] == [first.findings] * 2
+
+
+@pytest.mark.parametrize("active_only", [True, False])
+def test_a_job_that_has_done_all_it_enqueued_is_healthy(active_only: bool) -> None:
+    job = Job(Shape(2, 2, 2))
+    diagnosis = diagnosed(recorded(job, {"active_only": active_only}))
+
+    assert not job.is_stuck
+    assert diagnosis.healthy
+
+
+def test_the_device_is_named_that_has_not_completed_what_its_peers_have() -> None:
+    job = Job(Shape(2, 2, 2), [Fault(SILENT_DEVICE, 1, 20), Fault(SILENT_DEVICE, 6, 20)])
+    (finding,) = diagnosed(recorded(job, {})).findings
+
+    assert (finding.code, finding.ranks) == ("DD122", (1, 6))
+
+
+def test_a_device_that_alone_has_not_started_is_named_where_starts_are_noted() -> None:
+    job = Job(Shape(2, 4, 1), [Fault(DEVICE_STOPS, 5, 9)])
+    (finding,) = diagnosed(recorded(job, {"starts": True})).findings
+
+    assert (finding.code, finding.ranks) == ("DD122", (5,))
+    assert "has not started it" in finding.title
+
+
+def test_dumps_of_a_moment_at_which_calls_are_under_way_are_unknown_and_not_healthy(tmp_path: Path) -> None:
+    job = Job(Shape(2, 2, 1), [Fault(HOST_STOPS, 0, 0)])
+    dumps = {rank: job.dump(rank) for rank in range(4) if rank}
+    for rank, content in dumps.items():
+        (tmp_path / f"dump_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    diagnosis = diagnosed(read_any(tmp_path))
+
+    assert diagnosis.left_open[0] == "rank 0 of 4 left no dump"
+    assert not diagnosis.healthy
+
+
+def test_sends_of_a_batch_are_complete_when_the_batch_is(tmp_path: Path) -> None:
+    """torch keeps one event for a batch: its sends and receives stay `scheduled` for ever."""
+    job = Job(Shape(2, 1, 2))
+    for rank in range(4):
+        content = job.dump(rank, active_only=False)
+        for entry in list(content["entries"]):
+            if entry["is_p2p"]:
+                frame = dict(entry, profiling_name="nccl:coalesced")
+                entry |= {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+                content["entries"].append(frame)
+        for number, entry in enumerate(content["entries"]):
+            entry["record_id"] = number
+        (tmp_path / f"dump_{rank}").write_text(json.dumps(content))
+
+    assert diagnosed(read_any(tmp_path)).healthy
+
+
+def test_a_group_of_ten_thousand_ranks_has_all_its_members(tmp_path: Path) -> None:
+    members = str(list(range(10_240)))
+    content = {
+        "entries": [],
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": members}},
+        "pg_status": {},
+    }
+    paths = [tmp_path / f"dump_{rank}" for rank in (0, 10_239)]
+    for path in paths:
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    first, last = (read_dump(path).groups["0"] for path in paths)
+
+    assert len(first) == 10_240
+    assert first is last
+
+
+@pytest.mark.parametrize(("mode", "code"), [("stop", "DD116"), ("skip", "DD101")])
+def test_a_rank_that_stops_or_goes_on_in_another_group_is_found_without_python_frames(mode: str, code: str) -> None:
+    """What C++ issues (DDP's reducer, FSDP) has no frame of distributed_c10d."""
+    dumps = [dump_of(_of_two_groups(rank, mode), rank, f"dump {rank}", 1_758_001_000_000_000_000) for rank in range(4)]
+
+    assert [(f.code, f.ranks) for f in diagnosed(recording_of(dumps)).findings] == [(code, (2,))]
+
+
+def _of_two_groups(rank: int, mode: str) -> dict[str, Any]:
+    """Forty calls, every fourth on all ranks, the others on pairs; rank 2 stops at the last four, or leaves out the last."""
+    entries: list[dict[str, Any]] = []
+    count = {"0": 0, "tp": 0}
+    for number in range(40):
+        kind = "0" if number % 4 == 3 else "tp"
+        if rank == 2 and (number >= 36 if mode == "stop" else number == 39):
+            continue
+        count[kind] += 1
+        done = number < 36
+        name = "0" if kind == "0" else f"tp{rank // 2}"
+        at = 1_758_000_000_000_000_000 + number * 1_000_000
+        entries.append({
+            "record_id": len(entries), "pg_id": 0 if kind == "0" else 1 + rank // 2, "process_group": (name, f"mesh_{kind}"),
+            "collective_seq_id": count[kind], "p2p_seq_id": 0, "op_id": count[kind], "profiling_name": "nccl:all_reduce",
+            "time_created_ns": at, "input_sizes": [[16]], "input_dtypes": ["Float"], "output_sizes": [[16]],
+            "output_dtypes": ["Float"], "state": "completed" if done else "scheduled", "retired": done, "is_p2p": False,
+            "time_discovered_completed_ns": at + 1000 if done else None, "time_discovered_started_ns": None,
+            "frames": [{"name": "step", "filename": "/job/train.py", "line": 10 if kind == "0" else 20}],
+        })  # fmt: skip
+    config = {"0": {"name": "0", "desc": "mesh_0", "ranks": "[0, 1, 2, 3]"}}
+    pair = str([rank // 2 * 2, rank // 2 * 2 + 1])
+    config[f"tp{rank // 2}"] = {"name": f"tp{rank // 2}", "desc": "mesh_tp", "ranks": pair}
+    return {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real dumps are not here")
+@pytest.mark.parametrize(
+    ("name", "code", "culprits"), [("gpu_error_1st", "DD122", {12, 14}), ("lock_gil_2nd", "DD116", {10, 15})]
+)
+def test_the_culprits_of_real_nccl_jobs_are_named_and_nobody_else(name: str, code: str, culprits: set[int]) -> None:
+    diagnosis = diagnosed(read_any(REAL / name))
+
+    assert {finding.code for finding in diagnosis.findings} == {code}
+    assert {rank for finding in diagnosis.findings for rank in finding.ranks} == culprits
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real dumps are not here")
+@pytest.mark.parametrize(("name", "culprits"), [("gpu_error_1st", {12, 14}), ("lock_gil_2nd", {10, 15})])
+def test_real_dumps_with_one_lost_never_name_an_innocent(name: str, culprits: set[int], tmp_path: Path) -> None:
+    for lost in range(16):
+        folder = tmp_path / str(lost)
+        folder.mkdir()
+        for path in (REAL / name).iterdir():
+            if path.name != f"_dump_{lost}":
+                (folder / path.name).symlink_to(path)
+        progress = DeviceProgress.of(read_any(folder))
+        named = {one.rank for one in progress.absences} | set(progress.stopped)
+        assert named == culprits - {lost}
