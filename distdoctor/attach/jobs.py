@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,7 @@ def job_of_run(folder: Path, host: HostProcesses) -> FoundJob:
     places: dict[int, RankPlacement] = {}
     for rank, path in trace_paths(folder).items():
         head = read_trace(path, only=frozenset()).head
-        if head.pid in host.processes:
+        if head.pid in host.processes and head.process.lives_here:  # elsewhere its pid is somebody else's
             places[head.pid] = RankPlacement(rank, head.world_size, head.local_rank)
     found = jobs_of(host, places)
     if not found:
@@ -122,14 +123,20 @@ def _hidden(host: HostProcesses, taken: set[int]) -> list[FoundJob]:
 
 
 def _waiting_launchers(host: HostProcesses, jobs: Iterable[FoundJob]) -> list[FoundJob]:
-    """torchrun's agents that have started no rank yet: they wait for agents on other hosts."""
+    """torch's agents (torchrun's and `distdoctor run`'s) that have started no rank yet: they wait for agents on other hosts."""
     busy = {job.launcher.pid for job in jobs if job.launcher is not None}
     found = []
     for process in host.processes.values():
         words = process.arguments[:4]
-        is_agent = process.is_python and any(
-            w.endswith("torchrun") or w.startswith("torch.distributed.") for w in words
+        is_agent = process.is_python and (
+            any(w.endswith("torchrun") or w.startswith("torch.distributed.") for w in words) or _is_our_agent(words)
         )
         if is_agent and process.pid not in busy and not any(c.is_python for c in host.descendants(process.pid)):
             found.append(FoundJob({}, process))
     return found
+
+
+def _is_our_agent(words: Sequence[str]) -> bool:
+    """`distdoctor run ...` and `python -m distdoctor run ...`."""
+    names = [Path(word).name for word in words]
+    return any((name, after) == ("distdoctor", "run") for name, after in itertools.pairwise(names))

@@ -18,6 +18,7 @@ def examine(ctx: click.Context, /, path: Path | None, **values: Any) -> None:
     """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory)."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.diagnosis.attempts import story
     from distdoctor.diagnosis.finding import ERROR
     from distdoctor.launch.post_mortem import diagnose, read_at
     from distdoctor.launch.watch import hang_codes
@@ -30,6 +31,8 @@ def examine(ctx: click.Context, /, path: Path | None, **values: Any) -> None:
     recording = read_at(path)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     deliver.write(deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output)
+    if words := story(recording.job):
+        deliver.notice(words)
     deliver.troubles(recording)
     deliver.not_examined(diagnosis)
     job_failed = failed(recording.job)

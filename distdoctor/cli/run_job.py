@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -59,10 +60,21 @@ def execute(
         lines=lambda: _lines(folder),
         stop_on=stop_on,
         afterwards=lambda: afterwards(folder),
+        hosts=wants.nodes,
     )
     with stdout as report_to:
-        outcome = RunningJob(launch, orders, plugins).run()
-        return _report(outcome, settings, plugins, folder, values["output"], report_to)
+
+        def report(outcome: Outcome) -> int:
+            return _report(outcome, settings, plugins, folder, values["output"], report_to)
+
+        return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process although its main thread stands in a call that does not come back."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class _Wanted:
@@ -319,8 +331,11 @@ def _report(
         )
     deliver.troubles(outcome.recording)
     deliver.not_examined(diagnosis)
+    _earlier_attempts(outcome.recording)
+    if outcome.trouble:
+        notice(f"torch's launcher ended: {outcome.trouble}")
     if outcome.interrupted:
-        notice(f"the job was interrupted ({_signal_name(outcome.interrupted)}); its recording is in {where}")
+        notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
     elif diagnosis.healthy and not job_failed and diagnosis.examined and not outcome.recording.troubles:
         notice(f"{_counts(outcome)}: healthy ({where})")
     else:
@@ -335,6 +350,24 @@ def _counts(outcome: Outcome) -> str:
     checks = len(outcome.diagnosis.examined)
     counts = ((ranks, "rank"), (steps, "step"), (checks, "check"))
     return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
+def _from_outside(number: int) -> str:
+    """`the job was ended from outside by SIGTERM (a time limit, preemption, scancel)`."""
+    import signal
+
+    if number == signal.SIGINT:
+        return "the job was interrupted (SIGINT)"
+    return f"the job was ended from outside by {_signal_name(number)} (a time limit, preemption, scancel)"
+
+
+def _earlier_attempts(recording: Recording) -> None:
+    """One line on the starts before this one, where a failure ended some."""
+    from distdoctor.diagnosis.attempts import story
+
+    words = story(recording.job)
+    if words:
+        notice(words)
 
 
 def _signal_name(number: int) -> str:

@@ -16,6 +16,7 @@ from distdoctor.recording.recording import RankEnd
 
 # What launchers send to the ranks that are left over when one has failed, or when the user pressed Ctrl-C.
 LAUNCHERS_SIGNALS = frozenset({signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+WITHIN_NS = 1_000_000_000
 _UNSEEN_ENDS_MS = 50  # how often to look where the kernel offers no pidfd
 _COUNTERS_MS = 1000  # how often to read what the kernel counts: 0.1 ms for each cgroup that has ranks
 
@@ -47,9 +48,13 @@ class Ends:
         self._thread = threading.Thread(target=self._run, name="distdoctor-ends", daemon=True)
         self._thread.start()
 
-    def watch(self, ranks: Mapping[int, int]) -> None:
-        """Watch these ranks (rank -> pid) from now on; a rank that is watched again was restarted."""
+    def watch(self, ranks: Mapping[int, int], *, anew: bool = False) -> None:
+        """Watch these ranks (rank -> pid) from now on; a rank that is watched again was restarted. `anew`: all ranks were, and
+        may have other numbers than before."""
         with self._lock:
+            if anew:
+                for rank in list(self._watched):
+                    self._forget(rank)
             for rank, pid in ranks.items():
                 self._forget(rank)
                 now = status(pid)
@@ -175,6 +180,26 @@ class Ends:
         if watched is not None and watched.fd >= 0:
             os.close(watched.fd)
         self._ends.pop(rank, None)
+
+
+def asked_from_outside(ends: Mapping[int, RankEnd]) -> bool:
+    """Whether several ranks got SIGTERM within a second and none had failed before: no rank's own fault looks like that, a
+    scheduler's time limit does."""
+    failed = sorted(
+        (end.at_ns, end.signal) for end in ends.values() if (end.signal or end.exit_code) and not end.ended_by_launcher
+    )
+    asked = [at for at, number in failed if number == signal.SIGTERM]
+    return len(asked) > 1 and failed[0][1] == signal.SIGTERM and asked[1] - asked[0] < WITHIN_NS
+
+
+def ended_from_outside(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
+    """The ends, when somebody asked the whole job to end (a time limit, preemption, Ctrl-C): whoever was ended by a signal
+    then, or left because of one, did so for no reason of its own."""
+    asked = (128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP)
+    return {
+        rank: replace(end, ended_by_launcher=True) if end.signal in LAUNCHERS_SIGNALS or end.exit_code in asked else end
+        for rank, end in ends.items()
+    }
 
 
 def _with_counters(end: RankEnd, kills: KernelKills | None) -> RankEnd:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,21 +14,26 @@ from pathlib import Path
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
-from distdoctor.launch.ends import Ends
+from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
 from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
-from distdoctor.launch.post_mortem import diagnose, read_whole, with_what_was_seen_live
-from distdoctor.launch.processes import is_alive
+from distdoctor.launch.post_mortem import diagnose, read_whole, with_what_was_seen_live, with_what_was_told
+from distdoctor.launch.processes import is_alive, this_process
+from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.launch.signals_heard import SignalsHeard
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
+from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine
+from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import EventKind, site_text
 from distdoctor.recording.trace.reader import read_trace
-from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_job, socket_paths, trace_paths
+from distdoctor.recording.trace.run_folder import socket_paths, trace_paths
 
+OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
+ASKED_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
 
 
@@ -58,17 +61,21 @@ class RunOptions:
     closer: Callable[[], Recording | None] | None = None  # a recording with the stacks of all ranks, while they run
     stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
     lines: Callable[[], Mapping[int, SourceLine]] = dict  # the user's line at which each rank is, while they run
+    hosts: int = 0  # on how many hosts there is a launcher; 0: not known
+    leave: Callable[[Outcome], None] | None = None  # report and end this process: torch's agent does not come back
     afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. `interrupted` is the signal that ended the job from outside, 0 for none."""
+    """What came of it. `interrupted` is the signal that ended the job from outside, 0 for none. `trouble`: what ended torch's
+    agent itself, "" where it came back in order."""
 
     recording: Recording
     diagnosis: Diagnosis
     hung: bool
     interrupted: int
+    trouble: str = ""
 
 
 @dataclass
@@ -76,9 +83,14 @@ class _State:
     """What the threads share while the job runs."""
 
     world_size: int = 0
+    attempt: int = 0
     over: bool = False
     aborting: bool = False
+    signal: int = 0  # from outside
     exit_codes: dict[int, Callable[[int], int | None]] = field(default_factory=dict)
+    starts: dict[int, Attempt] = field(
+        default_factory=dict
+    )  # those before the current one, and this one once it is over
 
 
 class RunningJob:
@@ -89,6 +101,17 @@ class RunningJob:
         self.state = _State()
         self.launcher_pid = 0
         self.ends = Ends()
+        self.rendezvous = Rendezvous(orders.notice)
+        self._finishing = threading.Lock()
+        self._end: AgentEnd | None = None
+        self.host = HostFile(
+            this_process(),
+            launch.argv,
+            launch.command[0] if launch.command else "torch elastic",
+            launch.strategy,
+            None if orders.streams is None else tuple(sorted(orders.streams)),
+            orders.hosts,
+        )
         self.last_lines = LastLines(self.ends.memory_left, orders.lines)
         checks = [check for code, check in plugins.checks.items() if not {code, check.slug} & orders.ignored]
         self.watcher = Watcher(
@@ -104,43 +127,65 @@ class RunningJob:
         )
 
     def job(self) -> Job:
-        """The job as it is known at this moment."""
+        """The job as it is known at this moment, on this host."""
         return Job(
             argv=self.launch.argv,
             world_size=self.state.world_size,
-            ends=self.ends.seen(),
+            ends=self.ends.seen() if not self.state.over else self.state.starts[self.state.attempt].ends,
             running=not self.state.over,
-            launcher=self.launch.command[0] if self.launch.command else "torch elastic",
+            launcher=self.host.launcher,
             strategy=self.launch.strategy,
+            attempt=self.state.attempt,
+            hosts=self.rendezvous.hosts or self.orders.hosts,
         )
 
     def run(self) -> Outcome:
         """Start the job, come back when every rank has ended and has been examined."""
-        self._write(self.job())
+        self._write()
         self.watcher.start()
         self.last_lines.start()
         end = AgentEnd(1)
         try:
-            end = self._launch()
-        finally:
-            self._end_leftovers()
-            self.watcher.stop()
-            self.state.over = True
-            ends = self._ends_for_good(end)
-            job = replace(self.job(), ends=ends, exit_code=end.exit_code)
-            self._write(job)
-            self._remove_sockets()
+            with SignalsHeard(self._heard):
+                end = self._launch()
+        except BaseException:
+            self._over(end)
+            raise
+        return self._finish(end)
+
+    def _finish(self, end: AgentEnd) -> Outcome:
+        """The job is over: who comes here first examines it, whoever comes second waits for the process to end."""
+        self._finishing.acquire()
+        job = self._over(end)
         self.orders.afterwards()
         return self._examined(job, end)
 
+    def _over(self, end: AgentEnd) -> Job:
+        """Nobody of ours runs any more, and how each rank ended is written down."""
+        self._end_leftovers()
+        self.watcher.stop()
+        self.state.over = True
+        self.state.signal = 0 if self.state.aborting else end.signal or self.state.signal
+        self._keep_start(self._ends_for_good(end))
+        self.host = replace(self.host, running=False, exit_code=end.exit_code, interrupted=self.state.signal)
+        self._write()
+        self._remove_sockets()
+        return replace(self.job(), exit_code=end.exit_code, interrupted=self.state.signal)
+
     # What the agent tells (Observer).
 
-    def started(self, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]) -> None:
-        self.state.world_size = world_size
+    def started(
+        self, attempt: int, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]
+    ) -> None:
+        if self.state.exit_codes:  # a restart: how the ranks of the start before ended is kept
+            self._keep_start(self._corrected())
+            self.watcher.start_again()
+        self.state.world_size, self.state.attempt = world_size, attempt
         self.state.exit_codes = dict.fromkeys(pids, exit_code_of)
         self.watcher.closing = False
-        self.ends.watch(pids)
-        self._write(self.job())
+        self.ends.watch(pids, anew=True)
+        self._keep_start({})
+        self._write()
 
     def closing(self) -> None:
         """Look once more before the survivors are ended: what they wait for shows who is to blame."""
@@ -158,7 +203,7 @@ class RunningJob:
         if self.launch.command:
             return run_command(self.launch.command, {**os.environ, **seam}, self._launcher_started)
         with _environment(seam):
-            return run_agent(parse(self.launch.options, self.launch.script), self)
+            return run_agent(parse(self.launch.options, self.launch.script), self, self.rendezvous)
 
     def _launcher_started(self, pid: int) -> None:
         self.launcher_pid = pid
@@ -170,7 +215,11 @@ class RunningJob:
         except DoctorError:
             return
         self.state.world_size = max(self.state.world_size, head.world_size)
-        if head.host == socket.gethostname()[:63]:
+        if head.attempt > self.state.attempt:
+            self._keep_start(self._corrected())
+            self.watcher.start_again()
+            self.state.attempt = head.attempt
+        if head.process.lives_here:
             self.ends.watch({rank: head.pid})
 
     def _tell(self, finding: Finding, diagnosis: Diagnosis) -> None:
@@ -203,6 +252,34 @@ class RunningJob:
         while self.ends.alive() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.ends.signal(signal.SIGKILL)
+        self._leave_unless_over(AgentEnd(1))
+
+    def _heard(self, number: int) -> None:
+        """A signal from outside. Torch's agent hands it on to the ranks, unless it stands in a store that does not answer."""
+        self.state.signal = self.state.signal or (0 if self.state.aborting else number)
+        if not self.launch.command and not self.state.aborting and self.state.exit_codes:
+            threading.Thread(target=self._see_through, args=(number,), name="distdoctor-signal", daemon=True).start()
+
+    def _see_through(self, number: int) -> None:
+        """What the agent does not do within the grace that ranks get is done here."""
+        if not self._over_within(2 * GRACE_SECONDS) and self.ends.alive():
+            self.ends.closing()
+            self.ends.signal(number)
+            self._over_within(GRACE_SECONDS)
+            self.ends.signal(signal.SIGKILL)
+        self._leave_unless_over(AgentEnd(1, signal=number))
+
+    def _leave_unless_over(self, end: AgentEnd) -> None:
+        """Report from this thread, when the ranks have gone and the agent stands in a call to a host that does not answer."""
+        if self.orders.leave is not None and not self._over_within(GRACE_SECONDS):
+            self.orders.leave(self._finish(replace(end, trouble="torch's agent did not come back from its rendezvous")))
+
+    def _over_within(self, seconds: float) -> bool:
+        """Whether the agent comes back in time."""
+        deadline = time.monotonic() + seconds
+        while not self.state.over and not self._finishing.locked() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.state.over or self._finishing.locked()
 
     def _end_leftovers(self) -> None:
         """The launcher is gone: a rank that outlives it holds ports and devices and belongs to nobody."""
@@ -217,49 +294,73 @@ class RunningJob:
 
     def _remove_sockets(self) -> None:
         """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""
-        traces, here = trace_paths(self.orders.folder), socket.gethostname()[:63]
+        traces = trace_paths(self.orders.folder)
         for rank, path in socket_paths(self.orders.folder).items():
             with contextlib.suppress(OSError, DoctorError):
-                if rank in traces and read_trace(traces[rank], only=frozenset()).head.host == here:
+                if rank in traces and read_trace(traces[rank], only=frozenset()).head.process.is_of_this_machine:
                     path.unlink()
 
-    def _ends_for_good(self, end: AgentEnd) -> dict[int, RankEnd]:
+    def _corrected(self) -> dict[int, RankEnd]:
+        """How this host's ranks ended, completed by what their parent knows."""
         for rank, code_of in self.state.exit_codes.items():
             code = code_of(rank)
             if code is not None:
                 self.ends.correct(rank, exit_code=code if code >= 0 else None, signal=max(-code, 0))
+        return self.ends.seen()
+
+    def _ends_for_good(self, end: AgentEnd) -> dict[int, RankEnd]:
+        self._corrected()
         lines = self.last_lines.stop()
         ends = {rank: _with_line(one, lines.get(rank)) for rank, one in self.ends.stop().items()}
-        return _ended_by_another_launcher(ends) if self.launch.command else ends
+        ends = _ended_by_another_launcher(ends) if self.launch.command else ends
+        if not self.state.signal and not self.state.aborting and asked_from_outside(ends):
+            self.state.signal = signal.SIGTERM
+        return ended_from_outside(ends) if self.state.signal in ASKED_TO_END else ends
 
-    def _write(self, job: Job) -> None:
-        others = read_job(self.orders.folder)  # launchers of other nodes may share the folder
-        if others is not None:
-            code = job.exit_code or others.exit_code or job.exit_code
-            job = replace(job, ends=_merged(others.ends, job.ends), exit_code=code)
-        fields = json.loads(job_to_json(job))
-        if self.orders.streams is not None:
-            fields["streams"] = sorted(self.orders.streams)
-        write_whole(self.orders.folder / JOB_FILE, json.dumps(fields, indent=1))
+    def _keep_start(self, ends: Mapping[int, RankEnd]) -> None:
+        """Note the current start of the ranks, as it is now."""
+        number = self.state.attempt
+        ranks = tuple(sorted({*self.state.exit_codes, *ends}))
+        self.state.starts[number] = Attempt(number, self.state.world_size, ranks, ends)
+
+    def _write(self) -> None:
+        """This launcher's own file: no other launcher of the job writes into it."""
+        hosts = self.rendezvous.hosts or self.orders.hosts
+        self.host = replace(self.host, starts=dict(self.state.starts), hosts=hosts)
+        write_whole(self.orders.folder / self.host.name, self.host.to_json())
 
     def _examined(self, job: Job, end: AgentEnd) -> Outcome:
+        self._await_other_hosts()
         try:
             recording = read_whole(self.orders.folder)
         except NothingToInspect:
             recording = Recording(job, {}, streams=frozenset())
-        ends = _merged(recording.job.ends, _with_exit_events(job.ends, recording, end))
-        recording = replace(recording, job=replace(job, ends=ends))
-        self._write(recording.job)
+        here = _with_exit_events(job.ends, recording, end)
+        self._keep_start(here)
+        self._write()
+        whole = replace(
+            recording.job,
+            ends=merged_ends(recording.job.ends, here),
+            world_size=max(recording.job.world_size, job.world_size),
+            exit_code=end.exit_code or recording.job.exit_code,
+            interrupted=job.interrupted or recording.job.interrupted,
+            running=False,
+        )
+        recording = replace(recording, job=whole)
         diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.orders.ignored)
+        diagnosis = with_what_was_told(diagnosis, self.watcher.told_for_good(), self.plugins.checks)
         if self.watcher.is_hung or not diagnosis.at_least(ERROR):
             diagnosis = with_what_was_seen_live(diagnosis, self.watcher.hang or self.watcher.last)
-        return Outcome(recording, diagnosis, self.watcher.is_hung, 0 if self.state.aborting else end.signal)
+        return Outcome(recording, diagnosis, self.watcher.is_hung, self.state.signal, end.trouble)
 
-
-def _merged(known: Mapping[int, RankEnd], news: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
-    """The ends from two sources; who saw how a rank ended wins over who only saw that it did."""
-    unseen = {rank for rank, end in news.items() if end.exit_code is None and not end.signal and rank in known}
-    return {**known, **{rank: end for rank, end in news.items() if rank not in unseen}}
+    def _await_other_hosts(self) -> None:
+        """Whoever shares our folder ends about now as well: what their ranks did last belongs to the verdict."""
+        deadline = time.monotonic() + OTHERS_SECONDS
+        while time.monotonic() < deadline:
+            others = [host for host in read_host_files(self.orders.folder) if host.name != self.host.name]
+            if not any(host.still_runs for host in others):
+                return
+            time.sleep(0.1)
 
 
 def _with_line(end: RankEnd, seen: tuple[SourceLine, int] | None) -> RankEnd:
@@ -290,13 +391,15 @@ def _with_exit_events(ends: Mapping[int, RankEnd], recording: Recording, end: Ag
     for rank, log in recording.ranks.items():
         known = found.get(rank)
         leaving = log.events[log.events["kind"] == EventKind.EXITING]
-        if (known is not None and (known.exit_code is not None or known.signal)) or is_alive(log.pid):
+        if (known is not None and (known.exit_code is not None or known.signal)) or not log.process.is_of_this_machine:
+            continue
+        if log.process.lives_here and is_alive(log.pid):
             continue
         if len(leaving):
             failed = bool(leaving["a"][-1])
             code = 1 if failed else 0 if end.exit_code == 0 else None
             found[rank] = RankEnd(code, at_ns=int(leaving["at_ns"][-1]))
-        elif known is None and log.host == socket.gethostname()[:63]:
+        elif known is None:
             found[rank] = RankEnd(None)
     return found
 

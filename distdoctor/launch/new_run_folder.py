@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from distdoctor.errors import WrongUse
-from distdoctor.recording.trace.run_folder import JOB_FILE, trace_paths
+from distdoctor.recording.trace.run_folder import is_run_folder
 
 RUNS = Path(".distdoctor/runs")
 
@@ -31,7 +31,7 @@ def make_run_folder(name: str, asked: Path | None = None, *, shared: bool = Fals
 
 def _asked_for(folder: Path, shared: bool) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not shared and (trace_paths(folder) or (folder / JOB_FILE).exists()):
+    if not shared and is_run_folder(folder):
         raise WrongUse(
             f"{folder} holds the recording of another run",
             way_out="Give every run a folder of its own, or leave --run-dir out.",

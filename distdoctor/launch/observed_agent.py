@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distdoctor.errors import DoctorError
+from distdoctor.launch.rendezvous import Rendezvous
 
 
 class Observer(Protocol):
-    """Who is told what the agent does. Both are called in the agent's thread and must be quick."""
+    """Who is told what the agent does. The methods are called in the agent's thread and must be quick."""
 
-    def started(self, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]) -> None:
-        """Ranks were started (or restarted): global rank -> pid. `exit_code_of(rank)` is what their parent knows later:
-        the exit code, or minus the signal."""
+    def started(
+        self, attempt: int, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]
+    ) -> None:
+        """Ranks were started (or restarted): global rank -> pid. `attempt` numbers this start, alike on all hosts.
+        `exit_code_of(rank)` is what their parent knows later: the exit code, or minus the signal."""
 
     def closing(self) -> None:
         """The agent is about to end the ranks that still run."""
@@ -32,17 +35,21 @@ class LaunchFailed(DoctorError):
 
 @dataclass(frozen=True)
 class AgentEnd:
-    """How the agent came back: the exit code that torchrun would have, and the signal that interrupted it (0: none)."""
+    """How the agent came back: the exit code that torchrun would have, and the signal that interrupted it (0: none).
+
+    `trouble`: what ended the agent itself after its ranks had started: the store or the link to the other hosts is gone.
+    """
 
     exit_code: int
     signal: int = 0
+    trouble: str = ""
 
 
-def run_agent(arguments: argparse.Namespace, observer: Observer) -> AgentEnd:
+def run_agent(arguments: argparse.Namespace, observer: Observer, rendezvous: Rendezvous) -> AgentEnd:
     """Run the job that torchrun's parsed arguments describe; come back when it is over.
 
     Must be called in the main thread: the agent handles SIGINT and SIGTERM and passes them to the ranks.
-    LaunchFailed: the ranks could not be started.
+    LaunchFailed: the ranks could not be started. What goes wrong once they were is an end of the job, with its recording.
     """
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -52,7 +59,7 @@ def run_agent(arguments: argparse.Namespace, observer: Observer) -> AgentEnd:
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     }
     try:
-        with _observed(observer), _without_the_agents_verdict():
+        with rendezvous.watched(), _observed(observer, rendezvous), _without_the_agents_verdict():
             # `record` hands the first rank's error file on, where someone above (a scheduler) asked for it.
             record(torchrun.run)(arguments)
     except ChildFailedError:
@@ -62,8 +69,11 @@ def run_agent(arguments: argparse.Namespace, observer: Observer) -> AgentEnd:
     except KeyboardInterrupt:
         return AgentEnd(1, int(signal.SIGINT))
     except Exception as trouble:
+        if rendezvous.store is not None:
+            return AgentEnd(1, trouble=f"{type(trouble).__name__}: {trouble}".rstrip(": "))
+        who = f" ({rendezvous.who_waits})" if rendezvous.who_waits else ""
         raise LaunchFailed(
-            f"torch could not start the job: {type(trouble).__name__}: {trouble}",
+            f"torch could not start the job: {f'{type(trouble).__name__}: {trouble}'.rstrip(': ')}{who}",
             way_out="Try the same with --off (plain torchrun); on several nodes check --rdzv-endpoint from each of them.",
         ) from trouble
     finally:
@@ -73,18 +83,26 @@ def run_agent(arguments: argparse.Namespace, observer: Observer) -> AgentEnd:
 
 
 @contextlib.contextmanager
-def _observed(observer: Observer) -> Iterator[None]:
-    """Lay an ear on the base class of torch's process contexts (2.11-2.15): `start` and `close` are all that we need."""
+def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
+    """Lay an ear on the base class of torch's process contexts (2.11-2.15): `start` and `close` are all that we need.
+
+    The ranks get the number of this start from here: torch's own TORCHELASTIC_RESTART_COUNT counts what *this* host's ranks
+    caused, so that hosts disagree about it (pytorch#108158).
+    """
     from torch.distributed.elastic.multiprocessing.api import PContext
 
     start, close = PContext.start, PContext.close
 
     def started(context: Any) -> None:
+        attempt = rendezvous.attempt
+        for environment in context.envs.values():
+            environment["DISTDOCTOR_ATTEMPT"] = str(attempt)
         start(context)
         ranks = {local: int(context.envs[local]["RANK"]) for local in context.pids()}
         local_ranks = {rank: local for local, rank in ranks.items()}
         world_size = max((int(env["WORLD_SIZE"]) for env in context.envs.values()), default=0)
         observer.started(
+            attempt,
             {ranks[local]: pid for local, pid in context.pids().items()},
             world_size,
             lambda rank: _exit_code(context, local_ranks[rank]),

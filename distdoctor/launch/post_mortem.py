@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
@@ -17,7 +17,8 @@ from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, trace_paths
+from distdoctor.recording.trace import run_folder
+from distdoctor.recording.trace.run_folder import is_run_folder, read_run
 
 IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
 
@@ -29,7 +30,7 @@ def find_run(path: Path | None) -> Path:
     """
     start = Path.cwd() / RUNS / "latest" if path is None else path
     for folder in (start, start / "latest", start / RUNS / "latest"):
-        if folder.is_dir() and (trace_paths(folder) or (folder / JOB_FILE).exists()):
+        if is_run_folder(folder):
             return folder.resolve()
     if start.is_file() and start.suffix == ".trace":
         return start.parent.resolve()
@@ -62,11 +63,8 @@ def recorded_streams(folder: Path, recording: Recording) -> frozenset[str]:
     """What was recorded, as the launcher wrote it down (`run --streams`)."""
     if not recording.ranks:
         return frozenset()
-    try:
-        noted = json.loads((folder / JOB_FILE).read_text("utf-8")).get("streams")
-    except (OSError, ValueError, AttributeError):
-        return recording.streams
-    return frozenset(map(str, noted)) if isinstance(noted, list) else recording.streams
+    noted = run_folder.recorded_streams(folder)
+    return recording.streams if noted is None else noted
 
 
 def diagnose(
@@ -74,6 +72,22 @@ def diagnose(
 ) -> Diagnosis:
     """What all checks say, without what the user has accepted."""
     return suppress(examine(recording, checks.values(), remedies), recording.sources, ignored)
+
+
+def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:
+    """The diagnosis after the end with every finding that was certain while the job ran, whatever the rings have forgotten since.
+
+    One event has one code: where the end gave an error of the same family its name, the name of the time before is dropped.
+    """
+    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
+    named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
+    kept = tuple(
+        finding
+        for finding in told
+        if (finding.code, finding.ranks) not in known
+        and (finding.code not in checks or checks[finding.code].family not in named)
+    )
+    return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
 
 
 def with_what_was_seen_live(diagnosis: Diagnosis, live: Diagnosis | None) -> Diagnosis:

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from distdoctor.recording.trace.process_key import ProcessKey, boot_id, pid_namespace, started_at
+
 
 @dataclass(frozen=True)
 class Status:
@@ -17,6 +19,12 @@ class Status:
     started: int
     ended: bool
     wait_status: int
+
+
+def this_process() -> ProcessKey:
+    """We ourselves."""
+    pid = os.getpid()
+    return ProcessKey(pid, started_at(pid), os.uname().nodename[:63], boot_id(), pid_namespace())
 
 
 def status(pid: int) -> Status | None:

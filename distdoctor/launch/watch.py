@@ -14,7 +14,7 @@ import numpy as np
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import ERROR, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
@@ -62,7 +62,7 @@ class Watcher:
         self._remedies, self._ignored = remedies, frozenset(ignored)
         self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
         self._pulses: dict[Path, Heartbeat] = {}
-        self._told: set[_Key] = set()
+        self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
         self._hangs = hang_codes(self._checks)
         # What stood at the last look from the traces, and at the last one with stacks; since when.
@@ -93,6 +93,20 @@ class Watcher:
             self._thread.join(timeout=30)
         for pulse in self._pulses.values():
             pulse.close()
+
+    def start_again(self) -> None:
+        """The ranks were restarted: what was found in the start before is no finding about this one."""
+        with self._lock:
+            self._told.clear()
+            self._heard.clear()
+            self._standing.clear()
+            self._recorded, self._leaving = set(), set()
+            self.hang = self.last = None
+
+    def told_for_good(self) -> tuple[Finding, ...]:
+        """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile."""
+        with self._lock:
+            return tuple(finding for finding in self._told.values() if finding.confidence == CERTAIN)
 
     @property
     def is_hung(self) -> bool:
@@ -133,7 +147,7 @@ class Watcher:
         for finding in diagnosis.findings:
             key = _key(finding)
             if key not in self._told and (not failing or key in self._heard):
-                self._told.add(key)
+                self._told[key] = finding
                 self._tell(finding, diagnosis)
             self._heard.add(key)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.probe import wrappers
+from distdoctor.probe import attempts, wrappers
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import stream as collectives
 from distdoctor.probe.context import Rank
@@ -17,7 +17,7 @@ from distdoctor.probe.memory import stream as memory
 from distdoctor.probe.progress import data_parallel, deprecated, environment, unused_search
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
-from distdoctor.probe.writer import TraceWriter, file_name
+from distdoctor.probe.writer import file_name
 from distdoctor.recording.trace.layout import STREAMS, EventKind
 
 _rank: Rank | None = None
@@ -61,15 +61,13 @@ def _fall_silent(rank: Rank) -> None:
 
 def _open(rank: Rank, number: int, world_size: int) -> None:
     """Create this rank's trace and start its streams. Silent when another live process records as this rank."""
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
     local_rank = os.environ.get("LOCAL_RANK", "")
-    try:
-        local = int(local_rank) if local_rank.isdigit() else number
-        trace = TraceWriter(rank.folder, number, world_size, local, attempt, rank.streams)
-    except FileExistsError:
+    local = int(local_rank) if local_rank.isdigit() else number
+    trace = attempts.open_trace(rank.folder, number, world_size, local, rank.streams)
+    if trace is None:
         rank.silent = True  # a subprocess of the rank that inherited its environment
         return
-    rank.trace = trace
+    rank.trace, attempt = trace, trace.attempt
     if trace.in_memory:
         print(
             f"distdoctor: no room for the recording of rank {number} in {rank.folder}; it is kept in memory "

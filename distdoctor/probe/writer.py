@@ -30,6 +30,7 @@ from distdoctor.recording.trace.layout import (
     EventKind,
     Record,
 )
+from distdoctor.recording.trace.process_key import boot_id, pid_namespace, started_at
 
 _U64 = struct.Struct("<Q")
 _FOUR = struct.Struct("<QQQq")
@@ -39,15 +40,6 @@ _U16 = struct.Struct("<H")
 def file_name(rank: int, attempt: int) -> str:
     """`rank-00003.a0.trace`: one file per rank and restart."""
     return f"rank-{rank:05d}.a{attempt}.trace"
-
-
-def pid_started(pid: int) -> int:
-    """Start time of a process in clock ticks since boot (/proc/PID/stat field 22), 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 class Ring:
@@ -201,7 +193,11 @@ class TraceWriter:
             os.close(fd)
             return mmap.mmap(-1, size)
         try:
-            os.close(os.open(f"{path}.memory-{os.getpid()}-{fd}", os.O_CREAT | os.O_WRONLY, 0o600))
+            os.close(
+                os.open(
+                    f"{path}.memory-{os.getpid()}-{fd}-{boot_id()}-{pid_namespace()}", os.O_CREAT | os.O_WRONLY, 0o600
+                )
+            )
         except OSError:
             pass  # the disk does not even take an empty file: the launcher reports a rank without recording
         return mmap.mmap(fd, size)
@@ -222,10 +218,12 @@ class TraceWriter:
             attempt,
             os.getpid(),
             len(sections),
-            pid_started(os.getpid()),
+            started_at(os.getpid()),
             time.time_ns(),
             time.monotonic_ns(),
             socket.gethostname().encode()[:63],
+            bytes.fromhex(boot_id()),
+            pid_namespace(),
         )
         for number, (name, offset, stride, capacity) in enumerate(sections):
             at = SECTIONS_AT + number * SECTION.size

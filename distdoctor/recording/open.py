@@ -10,7 +10,7 @@ from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dum
 from distdoctor.recording.job_log import read_log
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import MAGIC
-from distdoctor.recording.trace.run_folder import JOB_FILE, read_run, trace_paths
+from distdoctor.recording.trace.run_folder import is_run_folder, read_run
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
@@ -33,11 +33,6 @@ def read_any(path: Path) -> Recording:
     if looks_like_dump(path):
         return read_dumps([path])
     return read_log(path)
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Whether distdoctor recorded into this folder."""
-    return bool(trace_paths(folder)) or (folder / JOB_FILE).exists()
 
 
 def _folder(folder: Path) -> Recording:

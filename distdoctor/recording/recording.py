@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distdoctor.recording.trace.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS, CallFlag, Op, ReduceOp, ranks_of
+from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 if TYPE_CHECKING:
@@ -132,10 +133,16 @@ class RankTrace:
     pid: int = 0
     host: str = ""
     attempt: int = 0
+    process: ProcessKey = ProcessKey()  # noqa: RUF009 - a frozen value
     monotonic_to_wall_ns: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
     drawn_sets: Mapping[int, KeptFile] = field(default_factory=dict)  # of long passes, by the `seq` of their record
+
+    @property
+    def machine(self) -> str:
+        """Whose clock its times are of: the kernel that it ran on, as far as that is known."""
+        return self.process.machine or self.host
 
     def rows(self, name: str) -> Rows:
         """A section that only some recordings have (`layout.MORE_RINGS`); empty in the others."""
@@ -195,8 +202,23 @@ def no_rows(name: str) -> Rows:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One start of the job's ranks. `number` counts the starts, alike on every host. `ranks` are those of which a launcher is
+    known to have started them, `ends` how those ended whose end was seen."""
+
+    number: int
+    world_size: int = 0
+    ranks: tuple[int, ...] = ()
+    ends: Mapping[int, RankEnd] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Job:
     """What is known about the job as a whole. `world_size` 0: unknown. `ends` holds the ranks whose end was seen.
+
+    `attempt` is the number of the start that was recorded here, `earlier` are those before it: the launcher restarted the ranks.
+    `interrupted`: the signal that ended the job from outside (a time limit, preemption, Ctrl-C), 0 for none. `hosts`: on how many
+    hosts a launcher should be, 0: not known.
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
     that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted).
@@ -211,6 +233,10 @@ class Job:
     exit_code: int | None = None
     launcher: str = ""
     strategy: str = ""
+    attempt: int = 0
+    earlier: tuple[Attempt, ...] = ()
+    interrupted: int = 0
+    hosts: int = 0
 
 
 @dataclass(frozen=True)

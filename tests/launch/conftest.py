@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import Command, Finished
+from network import Hosts, two_hosts, why_not
 
 
 @pytest.fixture
@@ -101,3 +102,13 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "    return [Remedy('toy-cure', 'Call it on every rank.')]\n"
     )
     return {"PYTHONPATH": str(site), "DISTDOCTOR_NO_PLUGIN": "checks"}
+
+
+@pytest.fixture
+def hosts(start: Callable[..., Command], tmp_path: Path) -> Iterator[Hosts]:
+    """Two hosts; without root there are none."""
+    trouble = why_not()
+    if trouble:
+        pytest.skip(trouble)
+    with two_hosts(tmp_path, start) as made:
+        yield made

@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from distdoctor.recording.trace.run_folder import job_to_json, read_job
+
 LIMIT_SECONDS = 120
 
 
@@ -33,7 +35,9 @@ class Finished:
     @property
     def job(self) -> Any:
         assert self.folder is not None
-        return json.loads((self.folder / "job.json").read_text())
+        job = read_job(self.folder)
+        assert job is not None
+        return json.loads(job_to_json(job))
 
     @property
     def traces(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from launching import FINISH, Command
 
-from distdoctor.recording.trace.run_folder import read_run
+from distdoctor.recording.trace.run_folder import read_job, read_run
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -33,10 +32,11 @@ def test_two_launchers_share_one_recording(
     done = [node.finish() for node in nodes]
 
     recording = read_run(tmp_path / "shared")
-    job = json.loads((tmp_path / "shared" / "job.json").read_text())
+    job = read_job(tmp_path / "shared")
+    assert job is not None
     assert recording.ranks.keys() == {0, 1}, [node.err for node in done]
-    assert job["world_size"] == 2
-    assert job["ends"].keys() == {"0", "1"}
-    assert job["ends"]["1"]["exit_code"] == (3 if fails else 0)
+    assert job.world_size == 2
+    assert job.ends.keys() == {0, 1}
+    assert job.ends[1].exit_code == (3 if fails else 0)
     if not fails:
         assert [node.code for node in done] == [0, 0], [node.err for node in done]

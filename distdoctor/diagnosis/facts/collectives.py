@@ -130,7 +130,7 @@ class Collectives:
     @cached_property
     def one_host(self) -> bool:
         """Whether all recorded ranks ran on one machine, so that their clocks are one clock."""
-        return len({timeline.log.host for timeline in self.timelines.values()}) <= 1
+        return len({timeline.log.machine for timeline in self.timelines.values()}) <= 1
 
     def now_ns(self, timeline: Timeline) -> int:
         """When the recording was read, on the monotonic clock of this rank's host; 0 when it was not read live.

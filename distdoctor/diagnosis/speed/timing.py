@@ -341,7 +341,7 @@ def arrivals_of(group: GroupCalls) -> Arrivals | None:
     known = [track for track in tracks if track is not None and track.count]
     if len(known) < 2 or len(known) < len(group.members):
         return None
-    if len({track.timeline.log.host for track in known}) > 1:
+    if len({track.timeline.log.machine for track in known}) > 1:
         return None
     numbers = known[0].rows["number"]
     for track in known[1:]:

@@ -69,6 +69,8 @@ HEADER = Record(
         ("wall_ns", "q"),  # the two clocks read together once, to compare ranks of different hosts
         ("monotonic_ns", "q"),
         ("host", "64s"),
+        ("boot", "16s"),  # the kernel's boot id, and the PID namespace in which `pid` counts; zeros in older traces
+        ("pid_namespace", "Q"),
     ],
 )
 

@@ -22,6 +22,7 @@ from distdoctor.recording.trace.layout import (
     TEXTS,
     Record,
 )
+from distdoctor.recording.trace.process_key import ProcessKey
 
 Rows = NDArray[np.void]
 
@@ -52,7 +53,14 @@ class TraceHead:
     pid_started: int
     wall_ns: int
     monotonic_ns: int
+    pid_namespace: int
     host: str
+    boot: str
+
+    @property
+    def process(self) -> ProcessKey:
+        """The process that wrote it."""
+        return ProcessKey(self.pid, self.pid_started, self.host, self.boot, self.pid_namespace)
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,9 @@ def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
 def _head(data: bytes) -> TraceHead:
     header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
     host = header["host"].rstrip(b"\0").decode("utf-8", "replace")
-    kept = {name: header[name] for name in TraceHead.__dataclass_fields__ if name != "host"}
-    return TraceHead(**kept, host=host)
+    boot = header["boot"].hex() if any(header["boot"]) else ""
+    kept = {name: header[name] for name in TraceHead.__dataclass_fields__ if name not in ("host", "boot")}
+    return TraceHead(**kept, host=host, boot=boot)
 
 
 def _ring(data: bytes, record: Record, offset: int, stride: int, capacity: int) -> tuple[Rows, int]:

@@ -1,8 +1,8 @@
 """A run folder: what one launch leaves behind, and how it is read back.
 
-job.json                 argv, world size, launcher, when; then how each rank ended (written by the launcher)
+host-ID.json             one launcher: argv, world size, and how its ranks ended in each start (job.json in older folders)
 rank-00003.a0.trace       what rank 3 did, first start (a1: after one restart)
-rank-00003.a0.trace.memory-PID-FD   there was no room: the trace is in the memory of process PID
+rank-00003.a0.trace.memory-PID-FD-BOOT-NS   there was no room: the trace is in the memory of that process
 rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
@@ -22,29 +22,49 @@ from typing import Any
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
-from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording, Trouble
+from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.resumption import read_resumption
+from distdoctor.recording.trace.host_file import PATTERN, ends_fields, ends_of, job_from, read_host_files
 from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.process_key import ProcessKey, boot_id
 from distdoctor.recording.trace.reader import TraceReader, read_trace
 from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d+)\.a(\d+)\.sock$")
 _END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
-_TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.trace(?:\.memory-(\d+)-(\d+))?$")
+_TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.trace(?:\.memory-(\d+)-(\d+)(?:-([0-9a-f]*)-(\d+))?)?$")
 
 
-def trace_paths(folder: Path) -> dict[int, Path]:
-    """The newest trace of each rank (that of the last restart)."""
-    newest: dict[int, tuple[int, Path]] = {}
+def attempts(folder: Path) -> dict[int, dict[int, Path]]:
+    """The traces of each start of the ranks, by its number: start -> rank -> trace."""
+    found: dict[int, dict[int, Path]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _TAPE.match(path.name)
         if match:
-            rank, attempt = int(match[1]), int(match[2])
-            if rank not in newest or attempt > newest[rank][0]:
-                # Where there was no room on the disk, an empty file says in which process's memory the trace lies.
-                newest[rank] = (attempt, Path(f"/proc/{match[3]}/fd/{match[4]}") if match[3] else path)
-    return {rank: path for rank, (_, path) in sorted(newest.items())}
+            found.setdefault(int(match[2]), {})[int(match[1])] = _where(path, match)
+    return {number: dict(sorted(found[number].items())) for number in sorted(found)}
+
+
+def _where(path: Path, match: re.Match[str]) -> Path:
+    """Where a trace lies. An empty file stands for one that is in a process's memory, which only that machine can read."""
+    if not match[3]:
+        return path
+    writer = ProcessKey(int(match[3]), boot=match[5] or boot_id(), pid_namespace=int(match[6] or 0))
+    return Path(f"/proc/{match[3]}/fd/{match[4]}") if writer.is_of_this_machine else path
+
+
+def trace_paths(folder: Path, attempt: int | None = None) -> dict[int, Path]:
+    """The traces of one start over all ranks, by default of the newest: one attempt is never mixed with another."""
+    found = attempts(folder)
+    newest = newest_attempt(folder, found) if attempt is None else attempt
+    return found.get(newest, {})
+
+
+def newest_attempt(folder: Path, traces: Mapping[int, object]) -> int:
+    """The number of the newest start that a rank or a launcher knows of."""
+    started = (number for host in read_host_files(folder) for number in host.starts)
+    return max([*traces, *started], default=0)
 
 
 def socket_paths(folder: Path) -> dict[int, Path]:
@@ -57,14 +77,18 @@ def socket_paths(folder: Path) -> dict[int, Path]:
     return {rank: path for rank, (_, path) in sorted(newest.items())}
 
 
-def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
+def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int | None = None) -> Recording:
     """The recording in a run folder. A trace that cannot be read becomes a trouble; the other ranks are still there.
+
+    `attempt`: which start of the ranks, the newest when None.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    paths = trace_paths(folder)
-    job = read_job(folder)
-    if not paths and job is None:
+    found = attempts(folder)
+    number = newest_attempt(folder, found) if attempt is None else attempt
+    paths = found.get(number, {})
+    job = read_job(folder, number)
+    if not found and job is None:
         raise NothingToInspect(
             f"{folder} holds no recording", way_out="Point at a run folder, by default .distdoctor/runs/latest."
         )
@@ -79,8 +103,8 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None) -> Recording:
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
     for note in sorted(folder.glob("no-probe-*.txt")):
         troubles.append(Trouble(f"process {note.stem[9:]} is not recorded: {note.read_text('utf-8', 'replace')[:500]}"))
-    found = assemble(ranks, job or Job(), troubles)
-    return replace(found, comparison=read_comparison(folder), resumption=read_resumption(folder))
+    whole = assemble(ranks, job or Job(attempt=number), troubles)
+    return replace(whole, comparison=read_comparison(folder), resumption=read_resumption(folder))
 
 
 def assemble(ranks: Mapping[int, RankTrace], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
@@ -115,6 +139,7 @@ def log_of(trace: TraceReader, environment: Mapping[str, Any] | None = None) -> 
         lost=dict(trace.lost),
         pid=head.pid,
         host=head.host,
+        process=head.process,
         attempt=head.attempt,
         monotonic_to_wall_ns=head.wall_ns - head.monotonic_ns,
         environment=environment or {},
@@ -134,26 +159,6 @@ def _environment(folder: Path, rank: int, trace_path: Path) -> dict[str, Any]:
 
 def job_to_json(job: Job) -> str:
     """The text of `job.json`."""
-    ends = {
-        str(rank): {
-            "exit_code": end.exit_code,
-            "signal": end.signal,
-            "ended_by_launcher": end.ended_by_launcher,
-            "at_ns": end.at_ns,
-            **(
-                {
-                    "kernel_kills": end.kernel_kills,
-                    "memory_limit": end.memory_limit,
-                    "kernel_counter": end.kernel_counter,
-                    "last_line": end.last_line,
-                    "last_line_ns": end.last_line_ns,
-                }
-                if end.kernel_kills is not None
-                else {}
-            ),
-        }
-        for rank, end in sorted(job.ends.items())
-    }
     fields = {
         "argv": list(job.argv),
         "world_size": job.world_size,
@@ -161,24 +166,52 @@ def job_to_json(job: Job) -> str:
         "exit_code": job.exit_code,
         "launcher": job.launcher,
         "strategy": job.strategy,
-        "ends": ends,
+        "ends": ends_fields(job.ends),
     }
     return json.dumps(fields, indent=1)
 
 
-def read_job(folder: Path) -> Job | None:
-    """The job as the launcher described it, None without (or with a torn) `job.json`."""
+def read_job(folder: Path, attempt: int | None = None) -> Job | None:
+    """The job as its launchers described it, None where none of them left a word that can be read.
+
+    `attempt`: which start of its ranks, the newest when None.
+    """
+    job = job_from(read_host_files(folder), attempt)
+    return job if job is not None else _job_of_one_file(folder, attempt or 0)
+
+
+def _job_of_one_file(folder: Path, attempt: int) -> Job | None:
+    """As older recordings and the pytest plugin have it: one `job.json` for all."""
     try:
         fields = json.loads((folder / JOB_FILE).read_text("utf-8"))
-        ends = {int(rank): RankEnd(**end) for rank, end in fields["ends"].items()}
         return Job(
             argv=tuple(fields["argv"]),
             world_size=fields["world_size"],
-            ends=ends,
+            ends=ends_of(fields["ends"]),
             running=fields["running"],
             exit_code=fields["exit_code"],
             launcher=fields["launcher"],
             strategy=fields["strategy"],
+            attempt=attempt,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether distdoctor recorded into this folder."""
+    if not folder.is_dir():
+        return False
+    return bool(attempts(folder)) or (folder / JOB_FILE).exists() or any(folder.glob(PATTERN))
+
+
+def recorded_streams(folder: Path) -> frozenset[str] | None:
+    """What the launchers were told to record (`run --streams`); None: everything, or they did not say."""
+    for host in read_host_files(folder):
+        if host.streams is not None:
+            return frozenset(host.streams)
+    try:
+        noted = json.loads((folder / JOB_FILE).read_text("utf-8")).get("streams")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return frozenset(map(str, noted)) if isinstance(noted, list) else None

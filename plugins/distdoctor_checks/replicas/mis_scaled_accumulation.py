@@ -16,7 +16,7 @@ Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumula
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -40,7 +40,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     for updates in by_optimizer.values():
         counts = {update.number("backwards") for update in updates}
         roots = {update.roots for update in updates}
-        if len(counts) != 1 or len(roots) != 1 or min(len(_of(updates, u.rank)) for u in updates) < SEEN:
+        if len(counts) != 1 or len(roots) != 1 or min(Counter(u.rank for u in updates).values()) < SEEN:
             continue
         micro_steps, root = counts.pop(), roots.pop()
         one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
@@ -51,10 +51,6 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if math.isclose(error, 1.0, rel_tol=1e-3) or not _is_known(error, micro_steps):
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
-
-
-def _of(updates: list[Update], rank: int) -> list[Update]:
-    return [update for update in updates if update.rank == rank]
 
 
 def _is_known(error: float, micro_steps: int) -> bool:

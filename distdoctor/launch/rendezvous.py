@@ -1,0 +1,113 @@
+"""What is seen of torch's rendezvous: which hosts have come, the number of the start that they agreed on, the job's own store."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+FIRST_WORD_SECONDS = 30.0  # of waiting, before it is said who is there; then after twice as long, again and again
+FAREWELL_SECONDS = 3.0  # torch's own shutdown asks a store that may be gone, for minutes
+
+
+class Rendezvous:
+    """Follows the handler of torch's agent. `attempt` is the same number on all hosts: torch's own count of rounds (c10d, etcd);
+    a static rendezvous, whose hosts start together and never again one by one, is counted here. `store` belongs to the current
+    round, None before the first."""
+
+    def __init__(self, say: Callable[[str], None] = lambda words: None) -> None:
+        self._say = say
+        self._handler: Any = None
+        self._starts = 0
+        self._joined = threading.Event()
+        self.attempt = 0
+        self.store: Any = None
+        self.host_number = -1  # of this launcher in the current round; -1 before the first
+        self.hosts = 0
+        self.wanted = 0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """While this lasts, every handler that torch makes is followed."""
+        from torch.distributed.elastic.rendezvous import registry
+
+        make = registry.get_rendezvous_handler
+
+        def followed(parameters: Any) -> Any:
+            handler = make(parameters)
+            self._follow(handler, int(parameters.max_nodes))
+            return handler
+
+        registry.get_rendezvous_handler = followed  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            registry.get_rendezvous_handler = make
+
+    def _follow(self, handler: Any, wanted: int) -> None:
+        self._handler, self.wanted = handler, wanted
+        join, shutdown = handler.next_rendezvous, handler.shutdown
+
+        def next_rendezvous() -> Any:
+            self._joined.clear()
+            threading.Thread(target=self._tell_who_waits, name="distdoctor-waiting", daemon=True).start()
+            try:
+                info = join()
+            finally:
+                self._joined.set()
+            self._start(info)
+            return info
+
+        handler.next_rendezvous = next_rendezvous
+        handler.shutdown = lambda: at_most(FAREWELL_SECONDS, shutdown)
+
+    def _start(self, info: Any) -> None:
+        number = getattr(self._state, "round", None)
+        self.attempt = int(number) if number is not None else self._starts
+        self._starts += 1
+        self.store, self.host_number, self.hosts = info.store, int(info.rank), int(info.world_size)
+
+    @property
+    def _state(self) -> Any:
+        """Of torch's dynamic rendezvous, None with any other kind."""
+        return getattr(getattr(self._handler, "_state_holder", None), "state", None)
+
+    @property
+    def came(self) -> list[str]:
+        """The hosts that wait in the rendezvous now, as far as torch tells."""
+        nodes = [*getattr(self._state, "participants", ())]
+        return sorted(str(getattr(node, "addr", node)) for node in nodes)
+
+    @property
+    def who_waits(self) -> str:
+        """`1 of 2 hosts have come: ddh1`; "" where one host is the whole job."""
+        if self.wanted < 2:
+            return ""
+        came = self.came
+        if not came:
+            return f"waiting for {self.wanted} hosts, this one is there"
+        return f"{len(came)} of {self.wanted} hosts have come: {', '.join(came[:8])}{', ...' if len(came) > 8 else ''}"
+
+    def _tell_who_waits(self) -> None:
+        pause = waited = FIRST_WORD_SECONDS
+        while not self._joined.wait(pause):
+            if self.wanted > 1:
+                self._say(f"{self.who_waits}, after {waited:.0f} s")
+            pause, waited = waited, 2 * waited
+
+
+def at_most(seconds: float, ask: Callable[[], Any]) -> bool:
+    """Ask in a thread of its own and wait for so long; whether the answer was good and came in time."""
+    answer: list[Any] = []
+    asked = threading.Thread(target=lambda: answer.append(_quietly(ask)), name="distdoctor-farewell", daemon=True)
+    asked.start()
+    asked.join(seconds)
+    return bool(answer and answer[0])
+
+
+def _quietly(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Exception:
+        return False  # whoever asks has nothing better to do than to go on

@@ -1,0 +1,175 @@
+"""What each launcher of a job writes down, in a file of its own: who it is, each start of its ranks, and how these ended.
+
+A job on many hosts has one `host-<id>.json` for each launcher, so none of them overwrites another's. They are put together when
+they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from distdoctor.recording.recording import Attempt, Job, RankEnd
+from distdoctor.recording.trace.process_key import ProcessKey
+
+PATTERN = "host-*.json"
+_ONLY_WITH_COUNTERS = ("kernel_kills", "memory_limit", "kernel_counter", "last_line", "last_line_ns")
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """One launcher. `starts`: number of the attempt -> that start of its own ranks. `hosts` is how many launchers the job should
+    have (0: not known). `interrupted` is the signal from outside that ended it, 0 for none."""
+
+    process: ProcessKey
+    argv: tuple[str, ...] = ()
+    launcher: str = ""
+    strategy: str = ""
+    streams: tuple[str, ...] | None = None
+    hosts: int = 0
+    running: bool = True
+    exit_code: int | None = None
+    interrupted: int = 0
+    starts: Mapping[int, Attempt] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its file, which no other launcher shares."""
+        key = self.process
+        return f"host-{re.sub(r'[^A-Za-z0-9.-]+', '_', key.host) or 'unknown'}-{key.machine[:6]}-{key.pid}-{key.started}.json"
+
+    @property
+    def still_runs(self) -> bool:
+        """Whether the launcher had not come to its end; one of this machine must also be there."""
+        return self.running and (not self.process.is_of_this_machine or self.process.lives_here)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "process": vars(self.process),
+                "argv": list(self.argv),
+                "launcher": self.launcher,
+                "strategy": self.strategy,
+                "streams": None if self.streams is None else list(self.streams),
+                "hosts": self.hosts,
+                "running": self.running,
+                "exit_code": self.exit_code,
+                "interrupted": self.interrupted,
+                "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
+            },
+            indent=1,
+        )
+
+
+def _start_fields(start: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": start.number,
+        "world_size": start.world_size,
+        "ranks": list(start.ranks),
+        "ends": ends_fields(start.ends),
+    }
+
+
+def ends_fields(ends: Mapping[int, RankEnd]) -> dict[str, dict[str, Any]]:
+    """How ranks ended, for JSON."""
+    return {str(rank): _end_fields(end) for rank, end in sorted(ends.items())}
+
+
+def _end_fields(end: RankEnd) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(end).items()
+        if end.kernel_kills is not None or name not in _ONLY_WITH_COUNTERS
+    }
+
+
+def ends_of(found: Mapping[str, Mapping[str, Any]]) -> dict[int, RankEnd]:
+    """The other way. What a newer distdoctor wrote besides is left out."""
+    return {int(rank): RankEnd(**_known(RankEnd, end)) for rank, end in found.items()}
+
+
+def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def read_host_file(path: Path) -> HostFile | None:
+    """None for what is torn, or no such file."""
+    try:
+        return host_from(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def host_from(found: Any) -> HostFile | None:
+    """A launcher from the parsed JSON, None for anything else."""
+    try:
+        kept = _known(HostFile, found)
+        streams = kept.pop("streams", None)
+        starts = [_start(one) for one in kept.pop("starts", ())]
+        return HostFile(
+            **{
+                **kept,
+                "process": ProcessKey(**_known(ProcessKey, kept["process"])),
+                "argv": tuple(kept.get("argv", ())),
+                "streams": None if streams is None else tuple(streams),
+                "starts": {start.number: start for start in starts},
+            }
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def _start(found: Mapping[str, Any]) -> Attempt:
+    return Attempt(found["attempt"], found["world_size"], tuple(found["ranks"]), ends_of(found["ends"]))
+
+
+def read_host_files(folder: Path) -> list[HostFile]:
+    """All launchers that have written into this folder."""
+    found = [read_host_file(path) for path in sorted(folder.glob(PATTERN))]
+    return [host for host in found if host is not None]
+
+
+def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | None:
+    """The job that these launchers make up, in one of its attempts (the newest when None). None without any launcher."""
+    found = list(hosts)
+    if not found:
+        return None
+    numbers = sorted({number for host in found for number in host.starts})
+    newest = attempt if attempt is not None else max(numbers, default=0)
+    merged = {number: _merged([h.starts[number] for h in found if number in h.starts]) for number in numbers}
+    now = merged.get(newest, Attempt(newest))
+    codes = [host.exit_code for host in found if host.exit_code is not None]
+    first = found[0]
+    return Job(
+        argv=first.argv,
+        world_size=now.world_size,
+        ends=now.ends,
+        running=any(host.still_runs for host in found) and newest == max(numbers, default=0),
+        exit_code=max(codes, key=abs, default=None) if newest == max(numbers, default=0) else None,
+        launcher=first.launcher,
+        strategy=first.strategy,
+        attempt=newest,
+        earlier=tuple(merged[number] for number in numbers if number < newest),
+        interrupted=max((host.interrupted for host in found), default=0),
+        hosts=max((host.hosts for host in found), default=0),
+    )
+
+
+def _merged(starts: list[Attempt]) -> Attempt:
+    """One start of the whole job, from what each launcher says of its own ranks."""
+    ends: dict[int, RankEnd] = {}
+    for start in starts:
+        ends = merged_ends(ends, start.ends)
+    ranks = sorted({rank for start in starts for rank in start.ranks})
+    return replace(starts[0], world_size=max(start.world_size for start in starts), ranks=tuple(ranks), ends=ends)
+
+
+def merged_ends(known: Mapping[int, RankEnd], news: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
+    """The ends from two sources; who saw how a rank ended wins over who only saw that it did."""
+    unseen = {rank for rank, end in news.items() if end.exit_code is None and not end.signal and rank in known}
+    return {**known, **{rank: end for rank, end in news.items() if rank not in unseen}}

@@ -1,0 +1,109 @@
+"""Two hosts on one machine: network namespaces on a bridge, each command with its own host name, /dev/shm and PID namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from launching import Command, Finished
+
+ADDRESSES = {1: "10.77.0.1", 2: "10.77.0.2"}
+# Its own host name and processes; its children die with it.
+_ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; exec "$@"'
+
+
+def why_not() -> str:
+    """Why there can be no such hosts here, "" where there can."""
+    if os.geteuid() != 0:
+        return "hosts are made of network namespaces, which only root may make"
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "hosts are made with `ip netns` and `unshare`, which are not installed (iproute2, util-linux)"
+    name = f"ddtry{os.getpid()}"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return f"no network namespace can be made: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts 1 and 2, `ddh1` and `ddh2`. `folder` is where their commands run; it is shared."""
+
+    folder: Path
+    begin: Callable[..., Command]
+    prefix: str
+
+    def start(self, host: int, *arguments: object, env: dict[str, str] | None = None) -> Command:
+        """`distdoctor ARGUMENTS` on a host."""
+        return self.begin(words=[*self._on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
+
+    def torchrun(
+        self, nproc: int, *more: object, separate: bool = False, env: dict[str, str] | None = None
+    ) -> list[Command]:
+        """One job over both hosts: `distdoctor run` on each, into one run folder or `separate` ones."""
+        options = ["--nnodes", 2, "--nproc-per-node", nproc, "--rdzv-backend", "c10d", "--rdzv-id", self.prefix]
+        options += ["--rdzv-endpoint", f"{ADDRESSES[1]}:29400"]
+        return [
+            self.start(
+                host, "run", *options, "--run-dir", f"run{host}" if separate else "run", *more, "train.py", env=env
+            )
+            for host in ADDRESSES
+        ]
+
+    def _on(self, host: int) -> list[str]:
+        script = _ON_A_HOST.format(name=f"ddh{host}")
+        own = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        return ["ip", "netns", "exec", f"{self.prefix}h{host}", *own, "bash", "-c", script, "_"]
+
+    def cut(self, host: int) -> None:
+        """Take the host off the network."""
+        _ip("-n", f"{self.prefix}br", "link", "set", f"p{host}", "down")
+
+
+@contextlib.contextmanager
+def two_hosts(folder: Path, begin: Callable[..., Command]) -> Iterator[Hosts]:
+    """The hosts, gone afterwards."""
+    prefix = f"dd{os.getpid()}"
+    hosts = Hosts(folder, begin, prefix)
+    try:
+        _make(prefix)
+        yield hosts
+    finally:
+        for name in (f"{prefix}br", *(f"{prefix}h{host}" for host in ADDRESSES)):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
+
+
+def _make(prefix: str) -> None:
+    bridge = f"{prefix}br"
+    _ip("netns", "add", bridge)
+    _ip("-n", bridge, "link", "add", "br0", "type", "bridge")
+    _ip("-n", bridge, "link", "set", "br0", "up")
+    names = "127.0.0.1 localhost\n" + "".join(f"{address} ddh{host}\n" for host, address in ADDRESSES.items())
+    for host, address in ADDRESSES.items():
+        name = f"{prefix}h{host}"
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{host}", "netns", bridge)
+        _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", name, "link", "set", "eth0", "up")
+        _ip("-n", bridge, "link", "set", f"p{host}", "master", "br0")
+        _ip("-n", bridge, "link", "set", f"p{host}", "up")
+        known = Path("/etc/netns") / name
+        known.mkdir(parents=True)
+        (known / "hosts").write_text(names)
+        (known / "resolv.conf").write_text("")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def finished(commands: list[Command]) -> list[Finished]:
+    """All of them at their end, which must come by itself."""
+    return [command.finish() for command in commands]
