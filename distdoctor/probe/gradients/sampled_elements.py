@@ -36,11 +36,17 @@ class SampledElements:
 
     def _taking(self, number: int) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:
+            self.tracked.accumulated = True
             # Every backward before the step adds to the same gradient: the last value is the one that is averaged.
             if self.looks < LOOKS and self.tracked.wants(self.tracked.step + 1) and parameter.grad is not None:
                 self.own[number] = spots_of(parameter.grad)
 
         return take
+
+    @property
+    def watched(self) -> int | None:
+        """The number of a parameter of which every accumulation is still seen."""
+        return self.chosen[-1] if self.chosen and self.looks < LOOKS else None
 
     def write(self, parameters: Sequence[Tensor]) -> None:
         """The spots of this step; called when the optimizer is about to use the gradients."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from distdoctor.probe import sites
+from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients.backwards import Backwards
 from distdoctor.probe.gradients.buffers import Buffers
@@ -60,16 +61,19 @@ class Tracked:
         self.interval = max(1, every)
         self.fixed = every > 0
         self.looking = False
+        self.begun = False  # the step under way: its gradients are there
         self.inventory: Inventory | None = None
         self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
         self.grads: tuple[Reading, list[int]] | None = None
+        self.initial: tuple[Reading, list[int]] | None = None  # parameters before the first step
         self.params: tuple[Reading, list[int]] | None = None  # before the step
         self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
         self.norms: Reading | None = None
         self.held: list[bool] = []
         self.spots: tuple[Inventory, SampledElements] | None = None
         self.buffers: Buffers | None = None
-        self.piled = False  # gradients of the step before were there when the first backward began
+        self.piled: bool | None = None  # gradients of the step before were there whenever a backward began; None: none did
+        self.accumulated = False  # a backward has added to the gradient that is looked at for it
         self.zeroed = 0  # calls of zero_grad when it stepped last
         self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
         self.cost = 0.0  # of a look, smoothed
@@ -120,6 +124,7 @@ class GradientsStream(ProbeStream):
         self.gathers = Gathers(self)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
         self._stepping: list[weakref.ref[Optimizer]] = []
+        self._in_closure = False  # an optimizer is stepping, and its closure still has to compute the gradients
         self._waiting: deque[Callable[[], bool]] = deque()
         self.step = 0
         """Steps of the optimizer that steps most often."""
@@ -141,7 +146,7 @@ class GradientsStream(ProbeStream):
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
-    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Arguments | None:
         """An optimizer is about to step. One that steps inside another's step (ZeRO) is a part of that one."""
         began = time.thread_time()
         alive = [ref for ref in self._stepping if ref() is not None]
@@ -150,17 +155,32 @@ class GradientsStream(ProbeStream):
             del alive[numbers[0] :]
         self._stepping = [*alive, weakref.ref(optimizer)]
         if len(self._stepping) > 1:
-            return
+            return None
         tracked = self._tracked.get(optimizer)
         if tracked is None:
             tracked = self._tracked[optimizer] = Tracked(len(self._tracked) + 1, self.every if self.deep else 0)
-        tracked.step += 1
-        self.step = max(self.step, tracked.step)
         self._write_what_is_ready()
-        tracked.looking = self._may_look() and tracked.wants(tracked.step)
+        tracked.begun = False
+        tracked.looking = self._may_look() and tracked.wants(tracked.step + 1)
         if tracked.looking:
             self._look_before(optimizer, tracked)
-            tracked.spent = time.thread_time() - began
+        tracked.spent = time.thread_time() - began
+        following = after_first_return(args, kwargs, self.guarded(lambda: self._uses(optimizer, tracked)))
+        self._in_closure = following is not None
+        if following is None:
+            self._uses(optimizer, tracked)
+        return following
+
+    def _uses(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        """The gradients are what the optimizer steps with: its closure, if it has one, has computed them."""
+        began = time.thread_time()
+        self._in_closure = False
+        tracked.begun = True
+        tracked.step += 1
+        self.step = max(self.step, tracked.step)
+        if tracked.looking:
+            self._look_at_gradients(optimizer, tracked)
+            tracked.spent += time.thread_time() - began
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
@@ -171,6 +191,8 @@ class GradientsStream(ProbeStream):
         tracked = self._tracked.get(optimizer)
         if self._stepping or tracked is None:
             return
+        if not tracked.begun:  # it has not asked its closure
+            self._uses(optimizer, tracked)
         began = time.thread_time()
         if tracked.looking:
             self._look_after(optimizer, tracked)
@@ -187,17 +209,17 @@ class GradientsStream(ProbeStream):
         return tracked.step if tracked is not None else 0
 
     def backward_begins(self, count: int, root: Any) -> None:
-        """Backward pass number `count` begins, at `root`: for some optimizers it is the first after a step."""
+        """Backward pass number `count` begins, at `root`."""
         self.noise.backward_begins(count)
         self.gathers.backward_begins(root)
         for optimizer, tracked in self._tracked.items():
-            if tracked.step and tracked.counted[0] == count - 1:
+            if tracked.step:
                 self.zeroing.look(optimizer, tracked)
 
     @property
     def inside_a_step(self) -> bool:
-        """Whether an optimizer is stepping at this moment."""
-        return any(ref() is not None for ref in self._stepping)
+        """Whether an optimizer is stepping at this moment, with gradients that are there."""
+        return not self._in_closure and any(ref() is not None for ref in self._stepping)
 
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has left out a step: what was counted since the step before belongs to it."""
@@ -221,7 +243,19 @@ class GradientsStream(ProbeStream):
         return int(size) if size.isdigit() else 1
 
     def _look_before(self, optimizer: Optimizer, tracked: Tracked) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]][:MOST_TENSORS]
+        """What the step finds: parameters, and in depth what the optimizer remembers."""
+        parameters = _held(optimizer)
+        tracked.initial = tracked.params = None
+        if tracked.step == 0:
+            tracked.initial = tracked.digests["params"].start(parameters)
+        # Whether something besides the optimizer changed parameters shows when looks follow each other.
+        if tracked.interval == 1:
+            tracked.params = tracked.initial or tracked.digests["params"].start(parameters)
+        tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
+
+    def _look_at_gradients(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        """What the step is going to use."""
+        parameters = _held(optimizer)
         inventory = tracked.inventory
         if inventory is None or not inventory.still_holds(parameters):
             inventory = take_inventory(self, tracked.number, optimizer, parameters)
@@ -229,17 +263,14 @@ class GradientsStream(ProbeStream):
             tracked.buffers = Buffers(self, tracked.number, parameters)
             if self.deep:
                 self.origins.watch(parameters)
-            if tracked.step == 1:
-                first = tracked.digests["params"].start(parameters)
-                self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
+        first, tracked.initial = tracked.initial, None
+        if first is not None:
+            self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
         self.orphans.look(optimizer, tracked.number)
         grads: list[Tensor | None] = [p.grad for p in parameters]
         tracked.held = [grad is not None for grad in grads]
         tracked.grads = tracked.digests["grads"].start(grads)
         tracked.norms = norms_of(grads)
-        # Whether something besides the optimizer changed parameters shows when looks follow each other.
-        tracked.params = tracked.digests["params"].start(parameters) if tracked.interval == 1 else None
-        tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
         if tracked.spots is None or tracked.spots[0] is not inventory:
             tracked.spots = (inventory, SampledElements(self, tracked, parameters))
         tracked.spots[1].write(parameters)
@@ -248,7 +279,7 @@ class GradientsStream(ProbeStream):
         inventory, grads, norms = tracked.inventory, tracked.grads, tracked.norms
         if inventory is None or grads is None or norms is None:
             return
-        parameters = [p for group in optimizer.param_groups for p in group["params"]][:MOST_TENSORS]
+        parameters = _held(optimizer)
         params = tracked.digests["params"].start(parameters)
         flags = UpdateFlag.DIGESTED
         with_state = tracked.fixed or tracked.looks < FIRST_STEPS or tracked.looks % 4 == 0
@@ -310,7 +341,8 @@ class GradientsStream(ProbeStream):
         backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
         first, tracked.counted = tracked.counted[0], totals
         zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
-        piled, tracked.piled = tracked.piled and zeroed == tracked.zeroed, False
+        piled = bool(tracked.piled) and tracked.accumulated and zeroed == tracked.zeroed
+        tracked.piled, tracked.accumulated = None, False
         return {
             "at_ns": time.monotonic_ns(),
             "hyper": _hyper(optimizer),
@@ -336,7 +368,8 @@ class GradientsStream(ProbeStream):
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
         seen = (*changes, self.scalers.scale, self.scalers.skipped)
         if seen == tracked.written:
-            tracked.counted, tracked.zeroed, tracked.piled = totals, self.zeroing.calls(optimizer), False
+            tracked.counted, tracked.zeroed = totals, self.zeroing.calls(optimizer)
+            tracked.piled, tracked.accumulated = None, False
             self.backwards.mean_loss()
             return
         fields = self._fields(optimizer, tracked)
@@ -425,6 +458,10 @@ def _names() -> tuple[str, ...]:
 
 
 _NAMES = _names()
+
+
+def _held(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]][:MOST_TENSORS]
 
 
 def _hyper(optimizer: Optimizer) -> int:

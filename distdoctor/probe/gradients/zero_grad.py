@@ -1,4 +1,4 @@
-"""Whether gradients are forgotten between steps: what is still there when the first backward of the next step begins piles up."""
+"""Whether gradients are forgotten between steps: what is still there whenever a backward begins, and is added to, piles up."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from distdoctor.probe.gradients.digests import is_readable, local
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream, Tracked
 
-LOOKS = 16  # steps of one optimizer that are looked at
+LOOKS = 8  # steps of one optimizer that are looked at
 
 
 class Zeroing:
-    """Counts calls of zero_grad, and looks at one gradient of each optimizer when backward begins. On the CPU alone."""
+    """Counts calls of zero_grad, and looks at one gradient of each optimizer when backward begins: on the CPU alone."""
 
     def __init__(self, stream: GradientsStream) -> None:
         self.stream = stream
@@ -34,16 +34,18 @@ class Zeroing:
         return self._modules + self._optimizers.get(optimizer, 0)
 
     def look(self, optimizer: Optimizer, tracked: Tracked) -> None:
-        """The first backward after a step of this optimizer begins."""
-        if tracked.step > LOOKS:
+        """A backward begins after a step of this optimizer: gradients pile up if they are there whenever one does.
+
+        Not the first one alone: where two optimizers take turns, the backward of one finds the gradients of the other.
+        """
+        watched = tracked.spots[1].watched if tracked.spots is not None else None
+        if tracked.step > LOOKS or watched is None or tracked.piled is False:
             return
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if isinstance(parameter.grad, Tensor):
-                    # Only what lies here: asking a whole DTensor would be a collective.
-                    grad = local(parameter.grad)
-                    tracked.piled = grad.device.type == "cpu" and is_readable(grad) and bool(grad.detach().any())
-                    return
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if watched < len(parameters):
+            # Only what lies here: asking a whole DTensor would be a collective.
+            grad = parameters[watched].grad
+            tracked.piled = isinstance(grad, Tensor) and is_readable(grad) and bool(local(grad).detach().any())
 
     def _around(self, note: Any) -> Any:
         noted = self.stream.guarded(note)

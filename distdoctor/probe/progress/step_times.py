@@ -14,6 +14,7 @@ import torch
 import torch.autograd
 
 from distdoctor.probe import wrappers
+from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import Ring
@@ -49,8 +50,14 @@ class StepTimes:
         """Note when an optimizer begins to step. Called last of all streams: what theirs do there is not the optimizer's time."""
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+        def begins_now() -> None:
             self.stepping = monotonic_ns()
+
+        def begins(optimizer: Any, args: Any, kwargs: Any) -> Arguments | None:
+            following = after_first_return(args, kwargs, begins_now)
+            if following is None:
+                begins_now()
+            return following
 
         register_optimizer_step_pre_hook(skipped(begins))
 

@@ -4,8 +4,8 @@ DD212 missing-zero-grad: nobody forgets the gradients of the step before, so the
 What it means    optimizer.zero_grad() (or model.zero_grad()) is never called: each step uses the sum of all gradients so far.
 Why it hurts     The sum grows from step to step and points to the past: a training that diverges, or that looks like one with
                  far too much momentum.
-How we know      When the first backward after a step begins, the gradients that this step has used are still there, not zero,
-                 step after step, and no call of zero_grad was seen in between.
+How we know      Whenever a backward begins, gradients that a step has already used are still there, not zero, and it adds to
+                 them, step after step; and no call of zero_grad was seen in between.
 What to do       Call optimizer.zero_grad() once per step, before the first backward or after the step.
 When it is fine  Gradients that are set to None or zero by hand: nothing is left then, and nothing is reported.
 Source           torch.optim.Optimizer.zero_grad.
@@ -29,7 +29,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     by_optimizer: dict[int, dict[int, list[Update]]] = {}
     for rank, own in gradients.ranks.items():
         for update in own.updates:
-            if 2 <= update.step <= 16:  # the first step has nothing to forget; later ones are not looked at
+            if 2 <= update.step <= 8:  # the first step has nothing to forget; later ones are not looked at
                 by_optimizer.setdefault(update.optimizer, {}).setdefault(rank, []).append(update)
     for optimizer, by_rank in by_optimizer.items():
         piling = {rank: updates for rank, updates in by_rank.items() if _piles_up(updates)}
