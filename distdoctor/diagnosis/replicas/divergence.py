@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, ReplicaGroup, TensorInfo, Update
+from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
 from distdoctor.diagnosis.replicas.unreduced import left_out
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -156,23 +157,42 @@ def all_partings(gradients: Gradients) -> ReplicaDivergences:
 
 
 def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergence | None:
-    """Walk the steps that at least two of the peers have looked at."""
+    """Walk the steps that at least two of the peers have looked at, past those in which they were apart for a while."""
+    looks = _looks(gradients, peers)
+    agreed, earlier, longest, met = -1, dict[int, Update](), 0, -1
+    for step in sorted(looks):
+        updates = looks[step]
+        if step < met:
+            continue
+        kinds = (
+            (INITIAL,) if step == 0 else (GRADS, PARAMS) if longest else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE)
+        )
+        found = (_parting(gradients, peers, what, step, agreed, updates, earlier) for what in kinds)
+        parting = next((one for one in found if one is not None), None)
+        if parting is not None and step != met:
+            meeting = next_meeting(gradients, peers, looks, step) if parting.what not in (STATE, STATE_BEFORE) else None
+            if meeting is None:
+                by_design = (longest and max(looks) - step <= PATIENCE * longest) or _is_brought_together(
+                    gradients, parting
+                )
+                return None if by_design else parting
+            longest, met = max(longest, meeting - step + 1), meeting
+        agreed, earlier = step, updates
+    return None
+
+
+def _looks(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[int, Update]]:
+    """step -> rank -> what was seen there, of the steps that two of the peers have looked at."""
     looks: dict[int, dict[int, Update]] = defaultdict(dict)
     for rank, own in gradients.updates(peers).items():
         for update in own:
             if update.digested:
                 looks[update.step][rank] = update
-    agreed, earlier = -1, dict[int, Update]()
-    for step in sorted(looks):
-        updates = looks[step]
-        if len(updates) < 2:
-            continue
-        for what in (INITIAL,) if step == 0 else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE):
-            parting = _parting(gradients, peers, what, step, agreed, updates, earlier)
-            if parting is not None:
-                return parting
-        agreed, earlier = step, updates
-    return None
+    return {step: updates for step, updates in looks.items() if len(updates) > 1}
+
+
+def _is_brought_together(gradients: Gradients, parting: ReplicaDivergence) -> bool:
+    return parting.what not in (STATE, STATE_BEFORE) and weights_are_exchanged(gradients, parting.peers, parting.step)
 
 
 def _parting(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
 
+_NO_END = 1 << 32
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
 
 
@@ -66,12 +68,12 @@ class Update:
 
 
 class RankGradients:
-    """The stream of one rank."""
+    """The stream of one rank, up to the step `until` which every rank has made with inputs of its own."""
 
-    def __init__(self, log: RankTrace) -> None:
-        self.rank, self.log = log.rank, log
+    def __init__(self, log: RankTrace, until: int = _NO_END) -> None:
+        self.rank, self.log, self.until = log.rank, log, until
         self.tensors = {int(row["seq"]): self._tensor(row) for row in log.rows("tensors")}
-        self.updates = [self._update(row) for row in log.rows("updates")]
+        self.updates = [self._update(row) for row in log.rows("updates") if int(row["step"]) <= until]
 
     def _tensor(self, row: Any) -> TensorInfo:
         text = self.log.text
@@ -108,6 +110,7 @@ class RankGradients:
     def _digests(self) -> dict[int, Any]:
         """step -> the rows of its tensors."""
         rows = self.log.rows("digests")
+        rows = rows[rows["step"] <= self.until]
         steps = rows["step"]
         return {int(step): rows[steps == step] for step in np.unique(steps)}
 
@@ -157,7 +160,8 @@ class Gradients:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        ranks = {rank: RankGradients(log) for rank, log in recording.ranks.items()}
+        until = _evenly_until(recording)
+        ranks = {rank: RankGradients(log, until) for rank, log in recording.ranks.items()}
         if not any(one.updates for one in ranks.values()):
             raise NotApplicable("no optimizer step was recorded")
         return cls(ranks, tuple(_peers(ranks, recording)), recording)
@@ -179,6 +183,19 @@ class Gradients:
     def every_update(self) -> Iterator[Update]:
         for one in self.ranks.values():
             yield from one.updates
+
+
+def _evenly_until(recording: Recording) -> int:
+    """The last step that all ranks have made with inputs of their own: where ranks join unevenly, later ones do not match."""
+    joined = [
+        [int(event["a"]) for event in log.events[log.events["kind"] == EventKind.JOINED]]
+        for log in recording.ranks.values()
+    ]
+    for together in zip_longest(*joined):
+        known = [steps for steps in together if steps is not None]
+        if len(set(known)) > 1:
+            return min(known)
+    return _NO_END
 
 
 def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[ReplicaGroup]:

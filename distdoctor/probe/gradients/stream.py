@@ -25,6 +25,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from distdoctor.probe import sites
 from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients import joins
 from distdoctor.probe.gradients.backwards import Backwards
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.detached_gathers import Gathers
@@ -72,7 +73,9 @@ class Tracked:
         self.held: list[bool] = []
         self.spots: tuple[Inventory, SampledElements] | None = None
         self.buffers: Buffers | None = None
-        self.piled: bool | None = None  # gradients of the step before were there whenever a backward began; None: none did
+        self.piled: bool | None = (
+            None  # gradients of the step before were there whenever a backward began; None: none did
+        )
         self.accumulated = False  # a backward has added to the gradient that is looked at for it
         self.zeroed = 0  # calls of zero_grad when it stepped last
         self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
@@ -139,6 +142,7 @@ class GradientsStream(ProbeStream):
         self.orphans.install()
         self.noise.install()
         self.gathers.install()
+        joins.install(self)
         if self.deep:
             self.origins.install()
         register_optimizer_step_pre_hook(self.guarded(self.before))
@@ -340,6 +344,8 @@ class GradientsStream(ProbeStream):
         totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
         backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
         first, tracked.counted = tracked.counted[0], totals
+        if tracked.spots is not None and tracked.spots[1].watched is not None and not tracked.accumulated:
+            backwards = 0  # they were for the parameters of others
         zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
         piled = bool(tracked.piled) and tracked.accumulated and zeroed == tracked.zeroed
         tracked.piled, tracked.accumulated = None, False

@@ -578,6 +578,7 @@ class EventKind(IntEnum):
     ADDED = 23  # a parameter was registered inside a wrapped module; text: name, a: step
     CLIPPED = 24  # the first clipping on a line; text: `norm` or `value`, a: 1 while gradients are scaled, b: step
     NON_FINITE = 25  # text: `loss`, `gradient`, `output`, `input`; more: name, a: step, b: backward
+    JOINED = 26  # this rank has no more inputs, the others may (torch's Join); a: steps that it has made
     ORPHANED = 30  # text: names of parameters with gradients in no optimizer, `;` between them; more: see `orphans`
     CLIP_NORM = (
         31  # a clipping by norm; text: `whole` (of a DTensor) or `own`, a: step, b: bits of the norm as a double

@@ -7,7 +7,7 @@ Why it hurts     Without `join` the others wait for ever at the end of the epoch
 How we know      The passes of one epoch are over on all ranks that average their gradients, and the numbers of batches that were
                  handed over differ.
 What to do       Let DistributedSampler divide the data (it pads or drops), or drop_last in each shard, or wrap the loop in join.
-When it is fine  Ranks whose last batch alone is smaller. Passes left by `break` are not counted.
+When it is fine  Ranks whose last batch alone is smaller; a loop inside join. Passes left by `break` are not counted.
 Source           torch.distributed.algorithms.Join; DistributedDataParallel.join.
 """
 
@@ -21,10 +21,13 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD305", "uneven-shards", severity=WARNING)
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> Iterator[Finding]:
+    if any((log.events["kind"] == EventKind.JOINED).any() for log in recording.ranks.values()):
+        return
     told: set[str] = set()
     for together in orders.together():
         for known in replicas.sets:

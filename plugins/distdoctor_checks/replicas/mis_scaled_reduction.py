@@ -9,7 +9,8 @@ How we know      A few elements of two gradients are noted before the reduction 
                  their ratio is the same everywhere, and is the number of ranks or its inverse.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; none after
                  DistributedDataParallel or fully_shard.
-When it is fine  Losses that are sums over the whole batch, with a learning rate to match: accept it with --ignore DD209.
+When it is fine  A loss that is a sum, or that the script has divided by the number of ranks itself: then a sum is right, and
+                 nothing is reported.
 Source           torch.nn.parallel.DistributedDataParallel: gradients are averaged across processes.
 """
 
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
@@ -38,8 +40,27 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             continue
         step, factor = by_step[0]
         wrong = next((known for known in (len(peers.ranks), 1 / len(peers.ranks)) if _close(factor, known)), None)
-        if wrong is not None and all(_close(other, wrong) for _, other in by_step):
+        if wrong is None or not all(_close(other, wrong) for _, other in by_step):
+            continue
+        scale = _loss_scale(gradients, peers)
+        if scale is None and factor > 1:
+            continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
+        if scale is None or not _close(factor * scale, 1.0):
             yield _finding(gradients, peers, step, factor, len(by_step))
+
+
+def _loss_scale(gradients: Gradients, peers: ReplicaGroup) -> float | None:
+    """What the script multiplies mean losses by, over all micro-steps of one step: 1 / ranks goes with a sum over the ranks.
+
+    None: not known, or no mean.
+    """
+    updates = [u for updates in gradients.updates(peers).values() for u in updates if u.step]
+    if not updates or len({(u.roots, u.number("backwards")) for u in updates}) > 1:
+        return None
+    factor = factor_of(updates[0].roots)
+    if factor is None or not reads_as_mean(updates[0].roots):
+        return None
+    return factor * max(1, updates[0].number("backwards"))
 
 
 def _close(value: float, known: float) -> bool:
@@ -52,7 +73,7 @@ def _factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[int, f
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for row in own.log.rows("spots") if own is not None else ():
-            tensor = own.tensors.get(int(row["tensor"])) if own is not None else None
+            tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
             if tensor is not None and tensor.optimizer == peers.optimizer and tensor.grad_agree == peers.lane:
                 values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
                 spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])

@@ -1,0 +1,23 @@
+"""Lightning, accelerate and the trainer of transformers, as they come: silent, and equal to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from both_ways import run_both
+from jobs.frameworks import ACCELERATE, LIGHTNING, TRANSFORMERS
+from test_torch_algorithms import ABOUT_TIME
+
+pytestmark = pytest.mark.job
+
+
+@pytest.mark.parametrize("job", [*LIGHTNING, *ACCELERATE, *TRANSFORMERS], ids=lambda job: job.__name__)
+def test_a_framework_is_left_alone_and_equal_to_the_last_bit(job: Callable[[int, int], str], tmp_path: Path) -> None:
+    pytest.importorskip(job.__name__.partition("_")[0].replace("trainer", "transformers"))
+
+    bare, probed, findings = run_both(job, 2, tmp_path)
+
+    assert probed == bare
+    assert [(one.code, one.title) for one in findings if one.code not in ABOUT_TIME] == []
