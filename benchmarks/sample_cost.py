@@ -186,7 +186,7 @@ def _pass(folder: str, trace: TraceWriter, rank: int, draws: int, *, exact: bool
         "keep_one_in": sampled_indices.one_in(draws, samples.TRAINING_BLOCKS * BLOCK_INDICES), "num_replicas": RANKS,
         "sampler_rank": rank, "pass_number": 1 + exact, "started_ns": 1 + exact, "first_step": int(exact),
     }  # fmt: skip
-    seq = trace.passes.write(*(about.get(name, 0) for name in list(trace.passes.fields)[1:-1]))
+    seq = trace.passes.write(**about)
     sets = BitmapWriters(folder, rank, 0)
     stream: Any = SimpleNamespace(trace=trace, steps=0, optimizer=0)
     new_set = (lambda seq: sets.begin(seq, HUNDRED_MILLION)) if exact else None

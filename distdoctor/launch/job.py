@@ -27,8 +27,9 @@ from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine
+from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
-from distdoctor.recording.trace.layout import EventKind, site_text
+from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import socket_paths, trace_paths
 
@@ -390,15 +391,14 @@ def _with_exit_events(ends: Mapping[int, RankEnd], recording: Recording, end: Ag
     found = dict(ends)
     for rank, log in recording.ranks.items():
         known = found.get(rank)
-        leaving = log.events[log.events["kind"] == EventKind.EXITING]
+        leaving = list(log.noted(Exiting))
         if (known is not None and (known.exit_code is not None or known.signal)) or not log.process.is_of_this_machine:
             continue
         if log.process.lives_here and is_alive(log.pid):
             continue
-        if len(leaving):
-            failed = bool(leaving["a"][-1])
-            code = 1 if failed else 0 if end.exit_code == 0 else None
-            found[rank] = RankEnd(code, at_ns=int(leaving["at_ns"][-1]))
+        if leaving:
+            code = 1 if leaving[-1].after_exception else 0 if end.exit_code == 0 else None
+            found[rank] = RankEnd(code, at_ns=leaving[-1].at_ns)
         elif known is None:
             found[rank] = RankEnd(None)
     return found

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
@@ -22,7 +20,7 @@ from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
 INTERVAL_SECONDS = 0.5
@@ -36,7 +34,7 @@ CLOSER_AGAIN_SECONDS = 5.0
 CLOSER_AT_LEAST_EVERY_SECONDS = 60.0
 # Wrong numbers or slowness: the ranks go on.
 GOES_ON = frozenset({"DD105", "DD120", "DD123"})
-_LAST = (EventKind.EXCEPTION, EventKind.EXITING)
+_LAST = (UncaughtException, Exiting)
 
 
 class Watcher:
@@ -124,7 +122,7 @@ class Watcher:
             self._sources = {**self._sources, **(seen.sources if seen else {})}
             recording = with_sources(replace(recording, job=job, sources=self._sources))
             self._sources, self._recorded = recording.sources, set(recording.ranks)
-            self._leaving = {rank for rank, log in recording.ranks.items() if np.isin(log.events["kind"], _LAST).any()}
+            self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
             streams = recorded_streams(self._folder, recording)
             recording = replace(recording, streams=streams)
             diagnosis = self._examined(recording, seen)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import ProbeTrouble
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ class Rank:
         self.silent = True
         try:
             if self.trace is not None:
-                self.trace.event(EventKind.TROUBLE, f"{where}: {type(error).__name__}: {error}"[:500])
+                self.trace.note(ProbeTrouble(f"{where}: {type(error).__name__}: {error}"[:500]))
         except Exception:
             return
 

@@ -18,7 +18,8 @@ from distdoctor.probe.progress import data_parallel, deprecated, environment, un
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.writer import file_name
-from distdoctor.recording.trace.layout import STREAMS, EventKind
+from distdoctor.recording.trace.events import InitBegun, InitDone
+from distdoctor.recording.trace.layout import STREAMS
 
 _rank: Rank | None = None
 
@@ -115,7 +116,7 @@ def _await_group(rank: Rank) -> None:
                 _open(rank, number, size)
             if rank.trace is not None:
                 backend = kwargs.get("backend", args[0] if args else None)
-                rank.trace.event(EventKind.INIT_BEGUN, str(backend or ""), site=_site(rank))
+                rank.trace.note(InitBegun(str(backend or "")), site=_site(rank))
         except Exception as error:
             rank.trouble("init_process_group", error)
 
@@ -123,7 +124,7 @@ def _await_group(rank: Rank) -> None:
         if rank.trace is not None and not rank.silent:
             try:
                 rank.trace.set_world(dist.get_world_size())
-                rank.trace.event(EventKind.INIT_DONE, a=dist.get_world_size(), b=int(seconds * 1e9))
+                rank.trace.note(InitDone(dist.get_world_size(), int(seconds * 1e9)))
                 if "collectives" in rank.streams:
                     flight.serve(rank, rank.trace.rank, rank.trace.attempt)
             except Exception as error:

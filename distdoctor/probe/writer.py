@@ -13,10 +13,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import MethodType
 from typing import Any
 
 from distdoctor.recording.trace import layout
+from distdoctor.recording.trace.events import TraceEvent, encode
 from distdoctor.recording.trace.layout import (
     HEADER,
     HEADER_BYTES,
@@ -27,7 +30,6 @@ from distdoctor.recording.trace.layout import (
     TEXT_HEAD,
     TEXTS,
     VERSION,
-    EventKind,
     Record,
 )
 from distdoctor.recording.trace.process_key import boot_id, pid_namespace, started_at
@@ -42,35 +44,53 @@ def file_name(rank: int, attempt: int) -> str:
     return f"rank-{rank:05d}.a{attempt}.trace"
 
 
+@cache
+def _writers(record: Record) -> tuple[Callable[..., int], Callable[..., None]]:
+    """`Ring.write` and `Ring.rewrite` for records of this kind: the fields between `seq` and `end` by name, all others 0.
+
+    Made as source, as `namedtuple` does it: on the path of every collective a call with names costs 0.1 us more than one by
+    position, one through a dictionary 2 us.
+    """
+    fields = [(name, 'b""' if code.endswith("s") else "0") for name, code in record.fields[1:-1]]
+    named, values = ", ".join(f"{name}={default}" for name, default in fields), ", ".join(name for name, _ in fields)
+    source = (
+        f"def write(self, *, {named}):\n"
+        "    seq = self._next()\n"
+        "    at = self._offset + (seq - 1) % self._capacity * self._stride\n"
+        f"    self._pack(self._map, at, seq, {values}, seq)\n"
+        "    return seq\n"
+        f"def rewrite(self, seq, *, {named}):\n"
+        "    at = self._place(seq)\n"
+        "    if at is not None:\n"
+        f"        self._pack(self._map, at, seq, {values}, seq)\n"
+    )
+    made: dict[str, Any] = {}
+    exec(source, made)  # noqa: S102 - nothing of it comes from outside this package
+    return made["write"], made["rewrite"]
+
+
 class Ring:
     """One section of fixed-size records. `write` stamps a record at both ends with its number and returns that number.
 
     No lock: the next number is taken atomically, and one `pack_into` under the GIL is not torn by a second thread.
     """
 
-    __slots__ = ("_capacity", "_map", "_next", "_offset", "_pack", "_stride", "fields")
+    __slots__ = ("_capacity", "_map", "_next", "_offset", "_pack", "_stride", "fields", "rewrite", "write")
+
+    write: Callable[..., int]  # (*, field=0, ...): append a record, return its number
+    rewrite: Callable[..., None]  # (number, *, field=0, ...): the record with other values, while it is kept
 
     def __init__(self, memory: mmap.mmap, record: Record, offset: int, capacity: int) -> None:
         self._map, self._offset, self._capacity = memory, offset, capacity
         self._pack, self._stride, self.fields = record.packer.pack_into, record.size, record.offsets
         self._next = itertools.count(1).__next__
-
-    def write(self, *values: Any) -> int:
-        """Append one record: all fields between `seq` and `end`, in order. Returns its number."""
-        seq = self._next()
-        self._pack(self._map, self._offset + (seq - 1) % self._capacity * self._stride, seq, *values, seq)
-        return seq
+        write, rewrite = _writers(record)
+        self.write, self.rewrite = MethodType(write, self), MethodType(rewrite, self)
 
     def _place(self, seq: int) -> int | None:
         """Where record `seq` lies, None when the ring has come round and given its place away."""
         at = self._offset + (seq - 1) % self._capacity * self._stride
         return at if _U64.unpack_from(self._map, at)[0] == seq else None
-
-    def rewrite(self, seq: int, *values: Any) -> None:
-        """The record `seq` with new values, while it is kept."""
-        at = self._place(seq)
-        if at is not None:
-            self._pack(self._map, at, seq, *values, seq)
 
     def overwrite(self, seq: int, a: int, b: int, c: int, d: int) -> None:
         """The first four 64-bit fields after `seq` of that record, while it is kept."""
@@ -163,11 +183,21 @@ class TraceWriter:
             if name in layout.RECORDS
         }
         self.calls, self.groups, self.steps = rings["calls"], rings["groups"], rings["steps"]
-        self.events, self.passes, self.blocks = rings["events"], rings["passes"], rings["blocks"]
+        self.events, self.passes, self.blocks, self.workers = (
+            rings[name] for name in ("events", "passes", "blocks", "workers")
+        )
         texts_number = next(i for i, section in enumerate(sections) if section[0] == TEXTS)
         written_at = SECTIONS_AT + texts_number * SECTION.size + SECTION.offsets["written"]
         self.texts = Texts(self._map, sections[texts_number][1], written_at)
         self._map[: len(MAGIC)] = MAGIC  # last: a reader sees a whole header or none
+
+    def __getattr__(self, name: str) -> Ring:
+        """The ring of a section that only some streams have: `trace.memory`, `trace.updates`."""
+        try:
+            ring: Ring = self.__dict__["rings"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+        return ring
 
     def _reserve(self, path: str, size: int) -> mmap.mmap:
         """A shared mapping of `size` bytes that cannot fail later. ftruncate alone would make a full disk a SIGBUS."""
@@ -233,6 +263,13 @@ class TraceWriter:
         """The world as init_process_group found it (a script that sets RANK itself may differ from the launcher)."""
         struct.pack_into("<i", self._map, HEADER.offsets["world_size"], world_size)
 
-    def event(self, kind: EventKind, text: str = "", *, site: int = 0, more: str = "", a: int = 0, b: int = 0) -> int:
-        """Write one of the rare things: an exception, a set_epoch, a new group. Returns the number of the record."""
-        return self.events.write(time.monotonic_ns(), kind, 0, site, self.texts.id(text), self.texts.id(more), a, b, 0)
+    def note(self, event: TraceEvent, *, site: int = 0) -> int:
+        """Write one of the rare things; `site` is the text id of the user's line. Returns the number of the record."""
+        return self.events.write(**self._noted(event, site))
+
+    def note_again(self, seq: int, event: TraceEvent, *, site: int = 0) -> None:
+        """The event `seq` as it is by now."""
+        self.events.rewrite(seq, **self._noted(event, site))
+
+    def _noted(self, event: TraceEvent, site: int) -> dict[str, int]:
+        return {"at_ns": time.monotonic_ns(), "kind": event.number, "site": site, **encode(event, self.texts.id)}

@@ -5,13 +5,15 @@ The probe's traces, a flight recorder dump and a test's builder all end up here;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distdoctor.recording.trace.layout import DTYPES, RECORDS, SITE_SEPARATOR, STREAMS, CallFlag, Op, ReduceOp, ranks_of
+from distdoctor.recording.source_line import SourceLine as SourceLine
+from distdoctor.recording.trace.events import Kind, TraceEvent, decode
+from distdoctor.recording.trace.layout import DTYPES, RECORDS, STREAMS, CallFlag, Op, ReduceOp, ranks_of
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
@@ -25,34 +27,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SourceLine:
-    """A line of the user's source. `path` is absolute as the rank saw it; the empty path means unknown."""
-
-    path: str = ""
-    line: int = 0
-    function: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.function}" if self.path else "unknown line"
-
-    def __bool__(self) -> bool:
-        return bool(self.path)
-
-    @classmethod
-    def parse(cls, text: str) -> SourceLine:
-        """From the text of a trace; anything else is an unknown line."""
-        parts = text.split(SITE_SEPARATOR)
-        return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdigit() else cls()
-
-
-@dataclass(frozen=True)
 class Group:
     """A process group. `name` is equal on all members, `ranks` are global and in group order."""
 
     name: str
     ranks: tuple[int, ...]
     backend: str = ""
-    made_at: SourceLine = SourceLine()
+    made_at: SourceLine = SourceLine()  # noqa: RUF009 - a frozen value
 
 
 @dataclass(frozen=True)
@@ -175,6 +156,14 @@ class RankTrace:
             returned_ns=int(row["returned_ns"]),
             signature=int(row["signature"]),
         )
+
+    def noted(self, kind: type[Kind]) -> Iterator[Kind]:
+        """The events of one kind, in order; their `at_ns` is monotonic."""
+        for row in self.events[self.events["kind"] == kind.number]:
+            yield decode(kind, row, self.texts)
+
+    def has_noted(self, *kinds: type[TraceEvent]) -> bool:
+        return bool(np.isin(self.events["kind"], [kind.number for kind in kinds]).any())
 
     def group_list(self) -> list[Group]:
         """The process groups that this rank made, in order."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from distdoctor.recording.recording import Job, RankTrace, Recording
+from distdoctor.recording.trace.events import TraceEvent, Wrapped
 from distdoctor.recording.trace.layout import (
     DIGEST,
     RECORDS,
@@ -22,7 +23,6 @@ from distdoctor.recording.trace.layout import (
     TENSOR,
     UPDATE,
     DigestFlag,
-    EventKind,
     UpdateFlag,
     digest_of,
     extend,
@@ -76,8 +76,7 @@ class TrainedJob:
             members = agree[rank] if isinstance(agree, Mapping) else everybody if agree is None else agree
             self.members = ",".join(map(str, members))
             if wrapped and members:
-                words = f"buffers=1 unused={int(finds_unused)} static=0"
-                log.event(EventKind.WRAPPED, self.members, more=words, site=WRAP_LINE)
+                log.note(Wrapped(tuple(members), searches_unused=bool(finds_unused)), site=WRAP_LINE)
             for index, (name, shape) in enumerate(parameters.items()):
                 self._tensor(rank, index, name, shape, (flags or {}).get(name, 0))
             for index, (name, own) in enumerate(self.buffers.items()):
@@ -190,7 +189,6 @@ class TrainedJob:
             "state": lanes["state"],
             "step": step,
             "at_ns": log.at(None),
-            "first_tensor": 1,
             "tensors": len(self.names),
             "held": len(self.names),
             "non_finite": broken,
@@ -202,10 +200,10 @@ class TrainedJob:
         self._append(rank, "updates", **known)
         log.step(site=STEP_LINE)
 
-    def event(self, kind: EventKind, text: str = "", *, only: Sequence[int] | None = None, **fields: Any) -> Self:
+    def note(self, event: TraceEvent, *, only: Sequence[int] | None = None, site: str = "") -> Self:
         """One of the rare things, on every rank or on `only`."""
         for rank in range(self.world_size) if only is None else only:
-            self.logs[rank].event(kind, text, **fields)
+            self.logs[rank].note(event, site=site)
         return self
 
     def spot(self, step: int, *, tensor: int = 3, own: Mapping[int, Sequence[float]], used: Sequence[float]) -> Self:

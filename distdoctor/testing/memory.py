@@ -14,7 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.trace.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, EventKind, Phase
+from distdoctor.recording.trace.events import Exiting, TraceEvent, UncaughtException
+from distdoctor.recording.trace.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, Phase
 from distdoctor.recording.trace.reader import dtype_of
 from distdoctor.testing.rank_trace import TraceBuilder, site_of
 
@@ -81,17 +82,17 @@ class MemoryJob:
                 self._append(rank, "peaks", step=step, peak=size, rss=size, phase=int(phase), buckets=buckets)
         return self
 
-    def event(self, kind: EventKind, text: str = "", *, only: Sequence[int] | None = None, **fields: Any) -> Self:
+    def note(self, event: TraceEvent, *, only: Sequence[int] | None = None, site: str = "") -> Self:
         """One of the rare things, on every rank or on `only`."""
         for rank in range(self.world_size) if only is None else only:
-            self.logs[rank].event(kind, text, **fields)
+            self.logs[rank].note(event, site=site)
         return self
 
     def fails(self, rank: int, words: str, site: str, *, kills: int | None = None) -> Self:
         """This rank ends with an uncaught exception, and the launcher ends the others; for `kills` see `is_killed`."""
         log = self.logs[rank]
-        log.event(EventKind.EXCEPTION, words, site=site, more=f"rank-{rank:05d}.a0.traceback.txt")
-        log.event(EventKind.EXITING, a=1)
+        log.note(UncaughtException(words, f"rank-{rank:05d}.a0.traceback.txt"), site=site)
+        log.note(Exiting(after_exception=True))
         now = log.now
         self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}
         self._ends[rank] = RankEnd(1, at_ns=now, kernel_kills=kills)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from distdoctor.recording.recording import RankTrace, SourceLine
+from distdoctor.recording.trace.events import NewGroupDone, TraceEvent, encode
 from distdoctor.recording.trace.layout import (
     BLOCK,
     BLOCK_INDICES,
@@ -20,8 +20,8 @@ from distdoctor.recording.trace.layout import (
     POINT_TO_POINT,
     STEP,
     TIME,
+    WORKER,
     CallFlag,
-    EventKind,
     Op,
     PassFlag,
     Record,
@@ -73,7 +73,7 @@ class TraceBuilder:
         self.lost: dict[str, int] = {}
         self.environment: dict[str, Any] = {}
         self._texts: dict[str, int] = {"": 0}
-        self._rows: dict[str, list[dict[str, Any]]] = {r.name: [] for r in (*ALWAYS, TIME)}
+        self._rows: dict[str, list[dict[str, Any]]] = {r.name: [] for r in (*ALWAYS, TIME, WORKER)}
         self._groups: dict[str, dict[str, Any]] = {}
         self._pairs: dict[tuple[str, int, bool], int] = {}
         self._step = 0
@@ -113,7 +113,7 @@ class TraceBuilder:
         )
         self._groups[name] = row
         self._pairs = {pair: n for pair, n in self._pairs.items() if pair[0] != name}
-        self.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name, at_ns=at_ns)
+        self.note(NewGroupDone(tuple(ranks), name), at_ns=at_ns)
         return row
 
     def call(
@@ -200,21 +200,14 @@ class TraceBuilder:
         fields = {"at_ns": self.now, "step": self._step, "backwards": 1, "batches": 1, **nanoseconds}
         return self._append(TIME, **fields)
 
-    def event(
-        self,
-        kind: EventKind,
-        text: str = "",
-        *,
-        more: str = "",
-        site: str | SourceLine = "",
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        at_ns: int | None = None,
-    ) -> dict[str, Any]:
-        """One of the rare things."""
-        numbers = {"text": self.text(text), "more": self.text(more), "site": self.text(site_of(site))}
-        return self._append(EVENT, at_ns=self.at(at_ns), kind=int(kind), a=a, b=b, c=c, **numbers)
+    def note(self, event: TraceEvent, *, site: str | SourceLine = "", at_ns: int | None = None) -> dict[str, Any]:
+        """One of the rare things, as the probe writes it."""
+        written = encode(event, self.text)
+        return self._append(EVENT, at_ns=self.at(at_ns), kind=event.number, site=self.text(site_of(site)), **written)
+
+    def worker(self, pass_seq: int, worker: int, drawn_from: int, **states: int) -> dict[str, Any]:
+        """With which random states one worker began; fields as in `layout.WORKER`."""
+        return self._append(WORKER, pass_seq=pass_seq, worker=worker, drawn_from=drawn_from, **states)
 
     def loader_pass(
         self, *, indices: Iterable[int] | None = None, flags: PassFlag | int = 0, **fields: Any
@@ -241,7 +234,6 @@ class TraceBuilder:
         if drawn is not None:
             size = max(1, fields.get("batch_size", 1))
             defaults |= {"drawn": len(drawn), "batches": -(-len(drawn) // size)}
-            defaults |= {"order_digest": order_digest(drawn), "digested": len(drawn)}
         row = self._append(PASS, **(defaults | words | sites | fields), flags=int(flags))
         if drawn is not None:
             self.blocks(row["seq"], drawn)
@@ -274,7 +266,7 @@ class TraceBuilder:
             attempt=self.attempt,
             monotonic_to_wall_ns=self.monotonic_to_wall_ns,
             environment=self.environment,
-            more={TIME.name: _rows_of(TIME, self._rows[TIME.name])},
+            more={record.name: _rows_of(record, self._rows[record.name]) for record in (TIME, WORKER)},
             **kept,
         )
 
@@ -305,12 +297,6 @@ def elements(shape: str) -> int:
     return count
 
 
-def order_digest(indices: Iterable[int]) -> int:
-    """A digest that depends on the order, as `layout.PASS` describes it."""
-    words = np.fromiter(indices, "<u4").tobytes()
-    return zlib.crc32(words) | zlib.adler32(words) << 32
-
-
 def build_log(
     rank: int,
     *,
@@ -327,7 +313,7 @@ def build_log(
     for group in groups:
         log.group(**group)
     for event in events:
-        log.event(**event)
+        log.note(**event)
     for row in calls:
         log.call(**row)
     for row in passes:

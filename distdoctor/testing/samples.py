@@ -13,7 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.trace.layout import EventKind, PassFlag
+from distdoctor.recording.trace.events import Averaging
+from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.rank_trace import MILLISECOND, TraceBuilder
 
 SHARDED = PassFlag.DISTRIBUTED_SAMPLER | PassFlag.SHUFFLE_KNOWN
@@ -59,7 +60,7 @@ class SampledJob:
         """These ranks average their gradients."""
         members = list(ranks)
         for rank in members:
-            self.logs[rank].event(EventKind.REPLICAS, ",".join(map(str, members)), more=by)
+            self.logs[rank].note(Averaging(tuple(members), by))
         return self
 
     def train(self, *, epoch: int = 0, orders: Mapping[int, Sequence[int]] | None = None, only: Iterable[int] | None = None,

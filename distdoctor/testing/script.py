@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import TraceEvent
 from distdoctor.recording.trace.layout import ROOTED
 from distdoctor.recording.trace.layout import Op as OpKind
 from distdoctor.testing.rank_trace import SECOND, shape_text
@@ -135,9 +136,9 @@ class Script:
         """Work that nobody sees."""
         return self.add("compute", only, nanoseconds=int(seconds * SECOND))
 
-    def event(self, only: Ranks | None = None, **fields: Any) -> Self:
-        """One of the rare things; fields as in `TraceBuilder.event`."""
-        return self.add("event", only, **fields)
+    def note(self, event: TraceEvent, only: Ranks | None = None, **fields: Any) -> Self:
+        """One of the rare things; fields as in `TraceBuilder.note`."""
+        return self.add("note", only, event=event, **fields)
 
     def draw(self, only: Ranks | None = None, *, loader: int = 1, **fields: Any) -> Self:
         """A batch from a loader; the first one begins a pass. Fields as in `TraceBuilder.loader_pass`."""

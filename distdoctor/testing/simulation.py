@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
+from distdoctor.recording.trace.events import Exiting, InitBegun, InitDone, NewGroupDone, UncaughtException
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 from distdoctor.testing.rank_trace import MILLISECOND, SECOND, START_NS, WALL_NS, TraceBuilder
 from distdoctor.testing.script import Action, Script, Survivors
 
@@ -106,7 +107,7 @@ def cut(log: RankTrace, at_ns: int) -> RankTrace:
     calls["returned_ns"][unreturned] = 0
     calls["flags"][unreturned] &= ~np.uint16(CallFlag.FAILED)
     events = log.events[log.events["at_ns"] <= at_ns]
-    groups = log.groups[: int((events["kind"] == EventKind.NEW_GROUP_DONE).sum())].copy()
+    groups = log.groups[: int((events["kind"] == NewGroupDone.number).sum())].copy()
     collectives = calls[~np.isin(calls["op"], _POINT_TO_POINT)]
     for row in groups:
         mine = collectives[collectives["group"] == row["key"]]
@@ -151,11 +152,11 @@ class _Stage:
         hosts = sorted(set(self.script.hosts.values()))
         if log.host in hosts:  # clocks of another machine: it was booted at another time
             log.monotonic_to_wall_ns += (hosts.index(log.host) + 1) * 12_345_678_901
-        log.event(EventKind.INIT_BEGUN, "gloo", site="train.py:5 main", at_ns=START_NS)
+        log.note(InitBegun("gloo"), site="train.py:5 main", at_ns=START_NS)
         for name, (ranks, backend) in self.script.groups.items():
             if rank in ranks:
                 log.group(name, ranks, backend=backend, at_ns=START_NS)
-        log.event(EventKind.INIT_DONE, a=self.script.world_size, at_ns=START_NS)
+        log.note(InitDone(self.script.world_size), at_ns=START_NS)
         return _Runner(log, list(self.script.programs[rank]))
 
     def play(self) -> SimulatedJob:
@@ -255,8 +256,8 @@ class _Stage:
     def _compute(self, rank: int, runner: _Runner, action: Action) -> None:
         runner.ready_ns = self.now + action.fields["nanoseconds"]
 
-    def _event(self, rank: int, runner: _Runner, action: Action) -> None:
-        runner.log.event(at_ns=self.now, **action.fields)
+    def _note(self, rank: int, runner: _Runner, action: Action) -> None:
+        runner.log.note(at_ns=self.now, **action.fields)
 
     def _draw(self, rank: int, runner: _Runner, action: Action) -> None:
         loader = action.fields["loader"]
@@ -292,13 +293,13 @@ def _fits(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _raise(runner: _Runner, words: str, site: Any, now: int) -> None:
     traceback = f"rank-{runner.log.rank:05d}.a0.traceback.txt"
-    runner.log.event(EventKind.EXCEPTION, words, site=site, more=traceback, at_ns=now)
-    runner.log.event(EventKind.EXITING, a=1, at_ns=now)
+    runner.log.note(UncaughtException(words, traceback), site=site, at_ns=now)
+    runner.log.note(Exiting(after_exception=True), at_ns=now)
     runner.end = RankEnd(1, at_ns=now)
 
 
 def _leave(runner: _Runner, code: int, now: int) -> None:
-    runner.log.event(EventKind.EXITING, at_ns=now)
+    runner.log.note(Exiting(), at_ns=now)
     runner.end = RankEnd(code, at_ns=now)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.events import InitBegun
 from distdoctor.recording.trace.layout import (
     LONGEST_TEXT,
     CallFlag,
-    EventKind,
     Op,
     ReduceOp,
     extend,
@@ -25,7 +25,7 @@ from distdoctor.testing import TraceBuilder, build_log, recording
 
 def test_a_built_log_has_the_sections_and_types_of_a_trace(tmp_path: Path) -> None:
     trace = TraceWriter(str(tmp_path), 0, 2, 0, 0)
-    trace.event(EventKind.INIT_BEGUN, "gloo")
+    trace.note(InitBegun("gloo"))
     read = log_of(read_trace(next(tmp_path.iterdir())))
     built = build_log(0, world_size=2, calls=[{"op": "barrier"}], steps=1)
 

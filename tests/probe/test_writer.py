@@ -17,7 +17,7 @@ import pytest
 from distdoctor.errors import UnreadableRecording
 from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace import layout
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import UncaughtException
 from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
@@ -29,13 +29,16 @@ def make(folder: Path, rank: int = 0) -> TraceWriter:
 def write_calls(trace: TraceWriter, count: int) -> None:
     shape = trace.texts.id("[4]")
     for number in range(1, count + 1):
-        trace.calls.write(number, 0, 0, number, 16, 7, 8, 9, 0, 0, shape, 0, -1, 0, 1, 0, 1, 1, 0)
+        trace.calls.write(
+            entered_ns=number, number=number, nbytes=16, signature=7, prefix=8, site_prefix=9, shape=shape, root=-1, op=1,
+            reduce_op=1, dtype=1,
+        )  # fmt: skip
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     trace = make(tmp_path, rank=1)
     write_calls(trace, 3)
-    trace.event(EventKind.EXCEPTION, "ValueError: boom", more="trace.txt")
+    trace.note(UncaughtException("ValueError: boom", "trace.txt"))
 
     read = read_trace(tmp_path / file_name(1, 0))
 
@@ -89,6 +92,11 @@ def test_texts_that_do_not_fit_become_the_empty_text(tmp_path: Path) -> None:
     assert trace.texts.id("0" + "x" * 10_000) == 1
 
 
+def _with_records_of_another_size(raw: bytes) -> bytes:
+    at = layout.SECTIONS_AT + layout.SECTION.offsets["stride"]
+    return raw[:at] + struct.pack("<I", 8) + raw[at + 4 :]
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -96,8 +104,10 @@ def test_texts_that_do_not_fit_become_the_empty_text(tmp_path: Path) -> None:
         (lambda raw: b"", "is no distdoctor trace"),
         (lambda raw: raw[: len(raw) // 2], "is truncated"),
         (lambda raw: raw[:8] + struct.pack("<I", layout.VERSION + 1) + raw[12:], "written by a newer distdoctor"),
+        (lambda raw: raw[:8] + struct.pack("<I", layout.VERSION - 1) + raw[12:], "written by an older distdoctor"),
+        (_with_records_of_another_size, "holds calls of 8 bytes each"),
     ],
-    ids=["foreign", "empty", "truncated", "newer"],
+    ids=["foreign", "empty", "truncated", "newer", "older", "another size"],
 )
 def test_a_damaged_trace_is_a_clear_error_and_the_other_ranks_are_read(tmp_path: Path, damage, words: str) -> None:
     for rank in (0, 1):
@@ -184,7 +194,9 @@ for number in range(count):
         n = 0
         while True:
             n += 1
-            trace.calls.write(n, 0, 0, n, n, n, n, n, 0, 0, 0, 0, -1, 0, 1, 0, 1, 1, 0)
+            trace.calls.write(
+                entered_ns=n, number=n, nbytes=n, signature=n, prefix=n, site_prefix=n, root=-1, op=1, reduce_op=1, dtype=1
+            )
     os.waitpid(pid, 0)
 """
 

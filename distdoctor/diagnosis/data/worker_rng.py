@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
+from distdoctor.recording.trace.layout import RNG_SOURCES
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,9 @@ class WorkerRng:
 
 
 def _passes(log: RankTrace) -> dict[int, tuple[Worker, ...]]:
-    events = log.events[log.events["kind"] == EventKind.WORKER_NOISE]
-    return {int(event["a"]): _workers(log.text(int(event["text"]))) for event in events}
-
-
-def _workers(text: str) -> tuple[Worker, ...]:
-    found = []
-    for number, words in enumerate(text.split(";")):
-        bits, *digests = words.split(",")
-        if not bits.isdigit() or len(digests) != len(NOISE_SOURCES):
-            break  # cut off
-        states = {
-            name: int(digest, 16)
-            for place, (name, digest) in enumerate(zip(NOISE_SOURCES, digests, strict=True))
-            if int(bits) >> place & 1
-        }
-        found.append(Worker(number, states))
-    return tuple(found)
+    found: dict[int, list[Worker]] = {}
+    for row in log.rows("workers"):
+        drawn_from = int(row["drawn_from"])
+        states = {name: int(row[name]) for place, name in enumerate(RNG_SOURCES) if drawn_from >> place & 1}
+        found.setdefault(int(row["pass_seq"]), []).append(Worker(int(row["worker"]), states))
+    return {seq: tuple(workers) for seq, workers in found.items()}

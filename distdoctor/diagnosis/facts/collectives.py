@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import Call, RankTrace, Recording
-from distdoctor.recording.trace.layout import EventKind, extend, ranks_of
+from distdoctor.recording.trace.events import NewGroupDone
+from distdoctor.recording.trace.layout import extend, ranks_of
 from distdoctor.recording.trace.reader import Rows
 
 
@@ -231,8 +232,7 @@ def _life(log: RankTrace, key: int, name: str, incarnation: int) -> tuple[int, i
     """From when to when (0: still) the name stood for this incarnation of the group."""
     if int((log.groups["key"] == key).sum()) == 1:
         return 0, 0
-    events = log.events[log.events["kind"] == EventKind.NEW_GROUP_DONE]
-    made = [int(event["at_ns"]) for event in events if log.text(int(event["more"])) == name]
+    made = [one.at_ns for one in log.noted(NewGroupDone) if one.key == name]
     since = made[incarnation] if 0 < incarnation < len(made) else 0
     return since, made[incarnation + 1] if incarnation + 1 < len(made) else 0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Kind
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class RankEvents:
     def of(cls, recording: Recording) -> Self:
         return cls(recording.ranks)
 
-    def events(self, kind: EventKind) -> Iterator[tuple[int, RankTrace, Any]]:
-        """(rank, its log, row of `layout.EVENT`) of one kind, rank by rank."""
+    def events(self, kind: type[Kind]) -> Iterator[tuple[int, Kind]]:
+        """(rank, event) of one kind, rank by rank; `at_ns` is on the wall clock."""
         for rank, log in self.logs.items():
-            for row in log.events[log.events["kind"] == kind]:
-                yield rank, log, row
+            for event in log.noted(kind):
+                yield rank, replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)

@@ -16,7 +16,8 @@ import numpy as np
 
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op, ranks_of
+from distdoctor.recording.trace.events import Averaging, FirstStep
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, ranks_of
 
 _BY_HAND = "all_reduce of every gradient by hand"
 _PAIRWISE = [int(op) for op in POINT_TO_POINT]
@@ -64,8 +65,8 @@ def _told(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
 def _events(logs: Mapping[int, RankTrace]) -> dict[str, set[frozenset[int]]]:
     found: dict[str, set[frozenset[int]]] = defaultdict(set)
     for log in logs.values():
-        for event in log.events[log.events["kind"] == EventKind.REPLICAS]:
-            found[log.text(int(event["more"]))].add(frozenset(ranks_of(log.text(int(event["text"])))))
+        for averaging in log.noted(Averaging):
+            found[averaging.by].add(frozenset(averaging.ranks))
     return found
 
 
@@ -91,11 +92,11 @@ def _by_hand(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
 
 
 def _averaging_groups(log: RankTrace) -> Iterable[tuple[int, ...]]:
-    noted = log.events[log.events["kind"] == EventKind.PARAMETERS]
-    if not len(noted) or not len(log.steps):
+    noted = list(log.noted(FirstStep))
+    if not noted or not len(log.steps):
         return
-    wanted = Counter(shape for event in noted for shape in log.text(int(event["text"])).split(";") if shape)
-    totals = {f"[{int(event['a'])}]" for event in noted}
+    wanted = Counter(shape for first in noted for shape in first.shapes if shape)
+    totals = {f"[{first.elements}]" for first in noted}
     step = _whole_step(log)
     calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & (log.calls["step"] == step)]
     calls = calls[calls["flags"] & CallFlag.NATIVE == 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.recording.recording import Call, RankTrace, SourceLine
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, EventKind, Op
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 from distdoctor.recording.trace.reader import Rows
 
 FIRST_PAIRWISE, LAST_PAIRWISE = min(map(int, POINT_TO_POINT)), max(map(int, POINT_TO_POINT))
@@ -114,17 +113,6 @@ class Timeline:
         if last is None:
             return None
         return last if last.flags & CallFlag.FAILED or (not last.returned_ns and not last.is_async) else None
-
-    def events(self, kind: EventKind) -> Iterator[tuple[int, str, str, SourceLine, int]]:
-        """(when, text, second text, site, a) of the events of one kind, in order."""
-        for row in self.log.events[self.log.events["kind"] == kind]:
-            yield (
-                int(row["at_ns"]),
-                self.log.text(int(row["text"])),
-                self.log.text(int(row["more"])),
-                self.log.site(row["site"]),
-                int(row["a"]),
-            )
 
     @cached_property
     def last_site(self) -> SourceLine:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
 _FOR_LACK_OF_A_PEER = re.compile(
@@ -88,7 +88,7 @@ def _first_trouble_ns(facts: Collectives) -> int:
     ends = facts.recording.job.ends
     times = []
     for rank, timeline in facts.timelines.items():
-        times += [timeline.wall(at) for at, *_ in timeline.events(EventKind.EXCEPTION)]
+        times += [timeline.wall(raised.at_ns) for raised in timeline.log.noted(UncaughtException)]
         end = ends.get(rank)
         if end is not None and end.at_ns and not end.ended_by_launcher and (end.exit_code or end.signal):
             times.append(timeline.wall(end.at_ns))
@@ -98,24 +98,30 @@ def _first_trouble_ns(facts: Collectives) -> int:
 def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:
     recording = facts.recording
     end = recording.job.ends.get(rank)
-    exiting = next(timeline.events(EventKind.EXITING), None) if timeline else None
-    raised = _exception(timeline) if timeline else None
+    exiting = next(timeline.log.noted(Exiting), None) if timeline else None
+    raised = next(timeline.log.noted(UncaughtException), None) if timeline else None
     # Without a log the clock of the only host there is; on several hosts its time stays unknown.
     clock = timeline or (next(iter(facts.timelines.values()), None) if facts.one_host else None)
     offset = clock.log.monotonic_to_wall_ns if clock else 0
     at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
     if raised is not None and timeline is not None:
-        at, words, traceback, site = raised
+        words, at_wall_ns = raised.words, timeline.wall(raised.at_ns)
         victim = bool(_FOR_LACK_OF_A_PEER.search(words)) and _was_waiting(timeline)
         code = end.exit_code if end else None
         if words.startswith(_BY_THE_USER):
-            return Ending(rank, ENDED, timeline.wall(at), words, site, code)
-        return Ending(rank, RAISED, timeline.wall(at), words, site, code, victim=victim, traceback=traceback)
+            return Ending(rank, ENDED, at_wall_ns, words, raised.site, code)
+        kept = raised.traceback_file
+        return Ending(rank, RAISED, at_wall_ns, words, raised.site, code, victim=victim, traceback=kept)
     # The interpreter takes a while to go down: the launcher's signal may meet a rank that has left before anything else happened.
-    if exiting is not None and timeline is not None and not exiting[4] and _left_at(timeline, exiting[0]) < trouble_ns:
+    if (
+        exiting is not None
+        and timeline is not None
+        and not exiting.after_exception
+        and _left_at(timeline, exiting.at_ns) < trouble_ns
+    ):
         code = end.exit_code if end is not None and not end.ended_by_launcher else None
         if not code:
-            return Ending(rank, LEFT, timeline.wall(exiting[0]), exit_code=code)
+            return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code)
     if end is not None:
         if end.ended_by_launcher:
             return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)
@@ -129,8 +135,8 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             return Ending(rank, LEFT, at_ns, exit_code=0)
     if exiting is not None and timeline is not None:
         patience = GRACE_NS if recording.job.running and rank not in recording.job.ends else 0
-        if recording.job.read_at_ns - exiting[0] >= patience or not recording.job.running:
-            return Ending(rank, EXITED if exiting[4] else LEFT, timeline.wall(exiting[0]))
+        if recording.job.read_at_ns - exiting.at_ns >= patience or not recording.job.running:
+            return Ending(rank, EXITED if exiting.after_exception else LEFT, timeline.wall(exiting.at_ns))
     if end is not None:
         return Ending(rank, ENDED, at_ns)
     return None
@@ -139,14 +145,8 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
 def _left_at(timeline: Timeline, exiting_ns: int) -> int:
     """When a rank that went down in order had said goodbye to its groups, on the wall clock."""
     last = timeline.last_call.entered_ns if timeline.last_call else 0
-    farewells = [at for at, group, *_ in timeline.events(EventKind.GROUP_DESTROYED) if at > last and not group]
+    farewells = [one.at_ns for one in timeline.log.noted(GroupDestroyed) if one.at_ns > last and not one.key]
     return timeline.wall(min([exiting_ns, *farewells]))
-
-
-def _exception(timeline: Timeline) -> tuple[int, str, str, SourceLine] | None:
-    for at, words, traceback, site, _ in timeline.events(EventKind.EXCEPTION):
-        return at, words, traceback, site
-    return None
 
 
 def _was_waiting(timeline: Timeline) -> bool:

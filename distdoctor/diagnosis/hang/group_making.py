@@ -9,7 +9,8 @@ from functools import cached_property
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.layout import EventKind, ranks_of
+from distdoctor.recording.trace.events import NewGroupBegun
+from distdoctor.recording.trace.layout import ranks_of, ranks_text
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,9 @@ class Making:
     @cached_property
     def calls(self) -> tuple[NewGroup, ...]:
         log = self.timeline.log
-        rows = log.events[log.events["kind"] == EventKind.NEW_GROUP_BEGUN]
         return tuple(
-            NewGroup(
-                log.rank,
-                log.text(int(row["text"])),
-                log.site(row["site"]),
-                int(row["at_ns"]),
-                int(row["b"]),
-                bool(row["a"]),
-            )
-            for row in rows
+            NewGroup(log.rank, ranks_text(one.members), one.site, one.at_ns, one.done_ns, one.members_only)
+            for one in log.noted(NewGroupBegun)
         )
 
     @property

@@ -12,7 +12,8 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.group_making import stalled
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.recording.trace.layout import EventKind, Op
+from distdoctor.recording.trace.events import InitBegun, InitDone, PhaseChange
+from distdoctor.recording.trace.layout import Op
 
 SECOND = 1_000_000_000
 SHORTEST_NS = 10 * SECOND
@@ -97,11 +98,11 @@ def rhythm_ns(facts: Collectives) -> int:
 def open_phase(timeline: Timeline) -> str:
     """The phase that a rank is in, when it is one that may take long."""
     open_phases: list[str] = []
-    for _, name, _, _, begins in timeline.events(EventKind.PHASE):
-        if begins:
-            open_phases.append(name)
-        elif name in open_phases:
-            open_phases.remove(name)
+    for change in timeline.log.noted(PhaseChange):
+        if change.begins:
+            open_phases.append(change.phase)
+        elif change.phase in open_phases:
+            open_phases.remove(change.phase)
     return next((name for name in reversed(open_phases) if name != "training"), "")
 
 
@@ -137,26 +138,22 @@ def _may_wait(timeline: Timeline) -> bool:
 
 def _is_starting(facts: Collectives) -> bool:
     return any(
-        _has(timeline, EventKind.INIT_BEGUN) and not _has(timeline, EventKind.INIT_DONE)
+        timeline.log.has_noted(InitBegun) and not timeline.log.has_noted(InitDone)
         for timeline in facts.timelines.values()
     )
 
 
 def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
     """Ranks inside init_process_group, and others that have not come there."""
-    inside = {rank for rank, t in living.items() if _has(t, EventKind.INIT_BEGUN) and not _has(t, EventKind.INIT_DONE)}
+    inside = {rank for rank, t in living.items() if t.log.has_noted(InitBegun) and not t.log.has_noted(InitDone)}
     if not inside:
         return None
     absent = tuple(
         rank
         for rank in range(facts.recording.world_size)
-        if rank not in facts.timelines or not _has(facts.timelines[rank], EventKind.INIT_BEGUN)
+        if rank not in facts.timelines or not facts.timelines[rank].log.has_noted(InitBegun)
     )
     return ("DD118", absent, LIKELY) if absent else None
-
-
-def _has(timeline: Timeline, kind: EventKind) -> bool:
-    return bool((timeline.log.events["kind"] == kind).any())
 
 
 def _in_new_group(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:

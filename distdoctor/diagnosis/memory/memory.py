@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
+from distdoctor.recording.trace.events import Evaluated, OutOfMemory
+from distdoctor.recording.trace.layout import HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
@@ -221,26 +222,18 @@ class RankMemory:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        events = self.log.events[self.log.events["kind"] == EventKind.EVALUATED]
+        offset = self.log.monotonic_to_wall_ns
         return [
-            Evaluation(
-                self.log.site(event["site"]),
-                self.log.text(int(event["text"])),
-                self.log.text(int(event["more"])),
-                int(event["a"]),
-                int(event["b"]),
-                int(event["c"]),
-                int(event["at_ns"]) + self.log.monotonic_to_wall_ns,
-            )
-            for event in events
+            Evaluation(one.site, one.label, one.how, one.nodes, one.nbytes, one.batches, one.at_ns + offset)
+            for one in self.log.noted(Evaluated)
         ]
 
     @property
     def shortage(self) -> Shortage | None:
         """What was noted when memory was asked for in vain."""
-        for event in self.log.events[self.log.events["kind"] == EventKind.OUT_OF_MEMORY]:
-            text, at_ns = self.log.text(int(event["text"])), int(event["at_ns"]) + self.log.monotonic_to_wall_ns
-            return Shortage(text, int(event["a"]), int(event["b"]), int(event["c"]), at_ns)
+        for one in self.log.noted(OutOfMemory):
+            at_ns = one.at_ns + self.log.monotonic_to_wall_ns
+            return Shortage(one.phase, one.resident, one.allocated, one.limit, at_ns)
         return None
 
     @property

@@ -17,7 +17,8 @@ from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weight
 from distdoctor.diagnosis.replicas.unreduced import left_out
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import DigestFlag, EventKind, TensorFlag, UpdateFlag, ranks_of
+from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted
+from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, UpdateFlag
 
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
 STATE_BEFORE = "state before"
@@ -339,11 +340,7 @@ def uses_differ(parting: ReplicaDivergence) -> bool:
 
 def noise_differs(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     """Whether ranks that share the layers of one model (tensor parallel) drew dropout from different random states."""
-    reading_apart = (
-        set(ranks_of(own.log.text(int(event["text"]))))
-        for own in gradients.ranks.values()
-        for event in own.events(EventKind.REPLICAS)
-    )
+    reading_apart = (set(averaging.ranks) for own in gradients.ranks.values() for averaging in own.events(Averaging))
     if parting.peers.by != PLACEMENT or any(set(parting.peers.ranks) <= ranks for ranks in reading_apart):
         return False
     by_rank = {rank: noise_of(gradients, rank) for rank in parting.updates}
@@ -353,8 +350,7 @@ def noise_differs(parting: ReplicaDivergence, gradients: Gradients) -> bool:
 
 def noise_of(gradients: Gradients, rank: int) -> dict[int, str]:
     """backward pass -> digest of the random state of this rank when it began, where a dropout was active."""
-    own = gradients.ranks[rank]
-    return {int(event["a"]): own.log.text(int(event["text"])) for event in own.events(EventKind.NOISE)}
+    return {begun.backward: begun.digest for begun in gradients.ranks[rank].events(BackwardRng)}
 
 
 def single_bit(parting: ReplicaDivergence) -> int | None:
@@ -392,10 +388,10 @@ def differing_state(parting: ReplicaDivergence) -> bool:
 def was_converted(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     """Whether a wrapped module was moved or cast on any of the ranks before this step."""
     return any(
-        int(event["a"]) < parting.step
+        converted.step < parting.step
         for rank in parting.peers.ranks
         if rank in gradients.ranks
-        for event in gradients.ranks[rank].events(EventKind.CONVERTED)
+        for converted in gradients.ranks[rank].events(Converted)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, ClassVar, Self
@@ -18,7 +18,8 @@ import numpy as np
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import DTYPES, EventKind, TensorFlag, UpdateFlag, ranks_of
+from distdoctor.recording.trace.events import Joined, Kind, Wrapped
+from distdoctor.recording.trace.layout import DTYPES, TensorFlag, UpdateFlag, ranks_of, ranks_text
 
 _NO_END = 1 << 32
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
@@ -134,9 +135,10 @@ class RankGradients:
         known = [t for t in self.tensors.values() if t.name == name and t.optimizer == optimizer]
         return known[-1] if known else None
 
-    def events(self, kind: EventKind) -> Iterator[Any]:
-        """Rows of one kind of event."""
-        yield from self.log.events[self.log.events["kind"] == kind]
+    def events(self, kind: type[Kind]) -> Iterator[Kind]:
+        """The events of one kind; `at_ns` is on the wall clock."""
+        for event in self.log.noted(kind):
+            yield replace(event, at_ns=event.at_ns + self.log.monotonic_to_wall_ns)
 
 
 @dataclass(frozen=True)
@@ -187,10 +189,7 @@ class Gradients:
 
 def _evenly_until(recording: Recording) -> int:
     """The last step that all ranks have made with inputs of their own: where ranks join unevenly, later ones do not match."""
-    joined = [
-        [int(event["a"]) for event in log.events[log.events["kind"] == EventKind.JOINED]]
-        for log in recording.ranks.values()
-    ]
+    joined = [[joined.steps for joined in log.noted(Joined)] for log in recording.ranks.values()]
     for together in zip_longest(*joined):
         known = [steps for steps in together if steps is not None]
         if len(set(known)) > 1:
@@ -199,7 +198,7 @@ def _evenly_until(recording: Recording) -> int:
 
 
 def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[ReplicaGroup]:
-    wrapped = {one.log.text(int(event["text"])) for one in ranks.values() for event in one.events(EventKind.WRAPPED)}
+    wrapped = {ranks_text(event.ranks) for one in ranks.values() for event in one.events(Wrapped)}
     known: dict[tuple[tuple[int, ...], int], None] = {}
     alone: dict[int, set[int]] = defaultdict(
         set

@@ -14,7 +14,8 @@ import numpy as np
 
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import POINT_TO_POINT, EventKind, Op, PassFlag, TensorFlag
+from distdoctor.recording.trace.events import Averaging, Wrapped
+from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -51,10 +52,7 @@ class UnwrappedReplicas:
 def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped]:
     if gradients.peers or len(recording.ranks) < 2 or recording.missing:
         return
-    if any(
-        len(log.events[np.isin(log.events["kind"], (EventKind.REPLICAS, EventKind.WRAPPED))])
-        for log in recording.ranks.values()
-    ):
+    if any(log.has_noted(Averaging, Wrapped) for log in recording.ranks.values()):
         return
     ranks = tuple(recording.ranks)
     first = {rank: _first_looks(gradients, rank) for rank in ranks}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, ReplicaGroup
-from distdoctor.recording.trace.layout import EventKind, TensorFlag
+from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.layout import TensorFlag
 
 _UNREDUCED = TensorFlag.FROZEN | TensorFlag.OUTSIDE | TensorFlag.BUFFER
 
@@ -44,5 +45,5 @@ def _without(gradients: Gradients, rank: int, optimizer: int, step: int) -> tupl
 
 def _expects_all(gradients: Gradients, rank: int) -> bool:
     own = gradients.ranks[rank]
-    made = [own.log.text(int(event["more"])) for event in own.events(EventKind.WRAPPED)]
-    return bool(made) and all("unused=0 static=0" in words for words in made)
+    made = list(own.events(Wrapped))
+    return bool(made) and not any(one.searches_unused or one.static_graph for one in made)

@@ -11,7 +11,7 @@ from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, T
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import TraceEvent
 
 
 def which(parting: ReplicaDivergence) -> str:
@@ -85,16 +85,14 @@ def by_rank(values: Mapping[int, Any]) -> str:
 
 
 def event_site(
-    gradients: Gradients, kind: EventKind, ranks: tuple[int, ...], *, among: Container[str] | None = None
+    gradients: Gradients, kind: type[TraceEvent], ranks: tuple[int, ...], *, among: Container[str] | None = None
 ) -> SourceLine:
-    """The line of the first event of this kind on any of the ranks; only of those whose text is `among` some, when given."""
+    """The line of the first event of this kind on any of the ranks; only of those whose `name` is `among` some, when given."""
     for rank in ranks:
         if rank in gradients.ranks:
             for event in gradients.ranks[rank].events(kind):
-                log = gradients.ranks[rank].log
-                site = log.site(int(event["site"]))
-                if site and (among is None or log.text(int(event["text"])) in among):
-                    return site
+                if event.site and (among is None or getattr(event, "name", "") in among):
+                    return event.site
     return SourceLine()
 
 

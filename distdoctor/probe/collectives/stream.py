@@ -22,13 +22,13 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.events import NewGroupDone
 from distdoctor.recording.trace.layout import (
     CALL,
     DTYPES,
     POINT_TO_POINT,
     ROOTED,
     CallFlag,
-    EventKind,
     Op,
     ReduceOp,
     digest_of,
@@ -136,7 +136,10 @@ class ProbedGroup:
         self.prefix = 0
         self.site_prefix = 0
         self.pairs: dict[tuple[int, bool], int] = {}
-        self.seq = trace.groups.write(0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+        self.seq = trace.groups.write(**self._texts())
+
+    def _texts(self) -> dict[str, int]:
+        return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
     def store(self, trace: TraceWriter, now: int) -> None:
         """Bring the counters on the trace up to date."""
@@ -150,7 +153,7 @@ class ProbedGroup:
             if name == self.name:
                 self.ranks = tuple(c10d._world.pg_group_ranks.get(pg, ())) or tuple(range(pg.size()))
         self.members = trace.texts.id(ranks_text(self.ranks))
-        trace.groups.rewrite(self.seq, 0, 0, 0, 0, self.key, self.members, self.backend, self.site)
+        trace.groups.rewrite(self.seq, **self._texts())
 
     def next_number(self, op: int, peer: int) -> int:
         """The sequence number of this call: per group, for point to point per (peer, direction)."""
@@ -291,8 +294,9 @@ class CollectivesStream:
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
         returned, here = now if flags & COMES_BACK else 0, self.rank.here
         seq: int = trace.calls.write(
-            now, returned, 0, number, nbytes, signature, group.prefix, group.site_prefix,
-            self.rank.step, group.key, shape, site, root, tag, op, flags, reduce_op, dtype, here.thread,
+            entered_ns=now, returned_ns=returned, number=number, nbytes=nbytes, signature=signature,
+            prefix=group.prefix, site_prefix=group.site_prefix, step=self.rank.step, group=group.key, shape=shape,
+            site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
         )  # fmt: skip
         here.open = 0 if returned else seq
         if is_async and caller.by_user and caller.site is not None:
@@ -441,7 +445,7 @@ def install(rank: Rank, trace: TraceWriter) -> None:
         name = c10d._world.pg_names.get(pg, "")
         stream.attach(pg, name, ranks, backend)
         stream.handles.lay_where_likely()
-        trace.event(EventKind.NEW_GROUP_DONE, ",".join(map(str, ranks)), more=name)
+        trace.note(NewGroupDone(tuple(ranks), name))
 
     def helping(original: Any) -> Any:
         def _new_process_group_helper(size: int, group_rank: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:

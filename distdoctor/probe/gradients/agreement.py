@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 @dataclass
-class Wrapped:
+class WrappedModel:
     """One DistributedDataParallel: what it reduces, among which ranks, and whether it broadcasts buffers before forwards."""
 
     module: weakref.ref[nn.Module]
@@ -35,10 +35,10 @@ class Agreement:
     """Every DistributedDataParallel of this process, and what they and DTensor say about a tensor."""
 
     def __init__(self) -> None:
-        self.wrapped: list[Wrapped] = []
+        self.wrapped: list[WrappedModel] = []
         self._of_mesh: dict[tuple[int, str], str] = {}
 
-    def add(self, wrapper: nn.Module) -> Wrapped:
+    def add(self, wrapper: nn.Module) -> WrappedModel:
         """Take in a DistributedDataParallel that was just made."""
         import torch.distributed as dist
 
@@ -51,7 +51,7 @@ class Agreement:
             if parameter.requires_grad and name not in ignored
         )
         broadcasts = bool(getattr(wrapper, "forward_sync_buffers", getattr(wrapper, "broadcast_buffers", True)))
-        made = Wrapped(weakref.ref(wrapper), ranks, reduced, ignored, broadcasts)
+        made = WrappedModel(weakref.ref(wrapper), ranks, reduced, ignored, broadcasts)
         self.wrapped = [one for one in self.wrapped if one.module() is not None]
         self.wrapped.append(made)
         return made

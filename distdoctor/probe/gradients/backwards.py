@@ -12,7 +12,8 @@ import torch.autograd
 from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.events import NonFinite
+from distdoctor.recording.trace.layout import UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -50,7 +51,7 @@ class Backwards:
         self._told.add(what)
         trace = self.stream.trace
         site = trace.texts.id(sites.user_site())
-        trace.event(EventKind.NON_FINITE, what, more=name, a=self.stream.step + 1, b=self.count, site=site)
+        trace.note(NonFinite(what, name, self.stream.step + 1, self.count), site=site)
 
     def mean_loss(self) -> float:
         """The mean of the losses since it was asked last, NaN when none could be read without waiting for a device."""

@@ -45,9 +45,9 @@ class Buffers:
     def write(self, step: int, started: tuple[Reading, list[int], list[int]]) -> None:
         """One row for each, once everything is ready."""
         reading, seqs, kinds = started
-        write = self.stream.trace.rings["digests"].write
+        write = self.stream.trace.digests.write
         for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
-            write(0, 0, value, 0, 0, 0, 0, step, seq, 0.0, 0)
+            write(param=value, step=step, tensor=seq)
 
     def _seq(self, root: nn.Module, held: HeldParameter, buffer: Tensor) -> int:
         known = self._seqs.get(held.name)
@@ -58,9 +58,18 @@ class Buffers:
         flags |= TensorFlag.NORMALISATION if held.normalisation else 0
         flags |= TensorFlag.LATER if later else 0
         trace = self.stream.trace
-        ids = [trace.texts.id(text) for text in (held.name, str(list(buffer.shape)), agree, agree, held.owner)]
-        seq: int = trace.rings["tensors"].write(
-            buffer.numel(), *ids, self.number, 0, DTYPE_NUMBER.get(buffer.dtype, 0), int(flags), len(self._seqs)
+        agree_id = trace.texts.id(agree)
+        seq: int = trace.tensors.write(
+            numel=buffer.numel(),
+            name=trace.texts.id(held.name),
+            shape=trace.texts.id(str(list(buffer.shape))),
+            agree=agree_id,
+            grad_agree=agree_id,
+            owner=trace.texts.id(held.owner),
+            optimizer=self.number,
+            dtype=DTYPE_NUMBER.get(buffer.dtype, 0),
+            flags=int(flags),
+            index=len(self._seqs),
         )
         self._seqs[held.name] = seq
         return seq

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DetachedGather
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -119,7 +119,6 @@ class Gathers:
             self._judge(one, nodes, saved)
 
     def _judge(self, one: Gather, nodes: Sequence[Any], saved: Sequence[Tensor]) -> None:
-        """`more` is `cut`: the loss has no other way to what was gathered; `reached`: it has one."""
         if one.site in self._told:
             return
         found = [tensor for tensor in saved if _holds(tensor, one)]
@@ -129,14 +128,7 @@ class Gathers:
         start = given.grad_fn if given is not None else None
         reached = given is None or start is None or any(node is start for node in nodes)
         self._told.add(one.site)
-        self.stream.trace.event(
-            EventKind.DETACHED_GATHER,
-            one.op,
-            more="reached" if reached else "cut",
-            site=one.site,
-            a=self.stream.step + 1,
-            b=one.nbytes,
-        )
+        self.stream.trace.note(DetachedGather(one.op, reached, self.stream.step + 1, one.nbytes), site=one.site)
 
 
 def _nodes(start: Any) -> Iterator[Any]:

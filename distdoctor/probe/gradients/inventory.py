@@ -69,12 +69,21 @@ def _write(
     flags = 0 if parameter.requires_grad else TensorFlag.FROZEN
     flags |= TensorFlag.OUTSIDE if not reduced and parameter.requires_grad else 0
     flags |= TensorFlag.SHARDED if _is_part(parameter) else 0
-    ids = [trace.texts.id(text) for text in (held.name, str(list(parameter.shape)), agree, grad_agree, held.owner)]
-    inner = local(parameter)
-    seq = trace.rings["tensors"].write(
-        inner.numel(), *ids, number, min(group, 0xFFFF), DTYPE_NUMBER.get(inner.dtype, 0), flags, index
+    inner, agree_id, grad_agree_id = local(parameter), trace.texts.id(agree), trace.texts.id(grad_agree)
+    seq = trace.tensors.write(
+        numel=inner.numel(),
+        name=trace.texts.id(held.name),
+        shape=trace.texts.id(str(list(parameter.shape))),
+        agree=agree_id,
+        grad_agree=grad_agree_id,
+        owner=trace.texts.id(held.owner),
+        optimizer=number,
+        group=min(group, 0xFFFF),
+        dtype=DTYPE_NUMBER.get(inner.dtype, 0),
+        flags=flags,
+        index=index,
     )
-    return Entry(seq, ids[2], ids[3])
+    return Entry(seq, agree_id, grad_agree_id)
 
 
 def _is_part(parameter: Tensor) -> bool:

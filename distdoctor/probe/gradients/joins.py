@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.algorithms.join import Join
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Joined
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -20,7 +20,7 @@ def install(stream: GradientsStream) -> None:
     def joined(context: Any) -> None:
         if getattr(context, "_enable", True):
             trace = stream.trace
-            trace.event(EventKind.JOINED, site=trace.texts.id(sites.user_site()), a=stream.step)
+            trace.note(Joined(stream.step), site=trace.texts.id(sites.user_site()))
 
     def make(original: Any) -> Any:
         def __exit__(context: Any, *error: Any) -> Any:

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.digests import Digests, Reading, is_readable, local
 from distdoctor.probe.gradients.module_trees import parameters_of
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Orphaned
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -96,7 +96,6 @@ class OrphanWatch:
             self._tell([p for p in still if self._came_later(p) is later], optimizer, later=later)
 
     def _tell(self, orphans: list[Tensor], optimizer: Optimizer, *, later: bool) -> None:
-        """`more` is `later stale=3 of=6`: of the optimizer's 6 parameters no module holds 3, and they have no gradient."""
         if not orphans:
             return
         inside = {id(p) for _, p in self._everything()}
@@ -104,14 +103,10 @@ class OrphanWatch:
         stale = sum(p.grad is None and id(p) not in inside for p in own)
         names = {id(p): name for name, p in self._everything()}
         built = self._built.get(optimizer)
-        self.stream.trace.event(
-            EventKind.ORPHANED,
-            ";".join(names.get(id(p), "") for p in orphans[:NAMES]),
-            more=f"{'later' if later else 'left'} stale={stale} of={len(own)}",
-            site=built.site if built is not None else 0,
-            a=len(orphans),
-            b=sum(local(p).nbytes for p in orphans),
-        )
+        named = tuple(names.get(id(p), "") for p in orphans[:NAMES])
+        nbytes = sum(local(p).nbytes for p in orphans)
+        told = Orphaned(named, later, stale, len(own), len(orphans), nbytes)
+        self.stream.trace.note(told, site=built.site if built is not None else 0)
 
     def _came_later(self, parameter: Tensor) -> bool:
         """Whether it was not there, or not trainable, when any of the optimizers was built."""

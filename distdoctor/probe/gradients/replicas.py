@@ -12,7 +12,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Averaging, FirstStep
 
 # Imported by whoever shards; never by us, it takes more than a second.
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -24,19 +24,18 @@ class ReplicasWatch:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self._noted: set[tuple[str, str]] = set()
+        self._noted: set[Averaging] = set()
         self._waiting: list[tuple[str, str, str, Callable[[Any], Iterable[Iterable[int]]]]] = [
             (_FSDP2, "FSDPParamGroup", "fully_shard", _mesh_ranks),
             (_FSDP1, "FullyShardedDataParallel", "FullyShardedDataParallel", _group_ranks),
         ]
 
     def note(self, by: str, ranks: Iterable[int]) -> None:
-        words = ",".join(map(str, sorted(ranks)))
-        if (by, words) in self._noted or self.rank.trace is None:
+        trace, noted = self.rank.trace, Averaging(tuple(sorted(ranks)), by)
+        if noted in self._noted or trace is None:
             return
-        self._noted.add((by, words))
-        trace = self.rank.trace
-        trace.event(EventKind.REPLICAS, words, more=by, site=trace.texts.id(sites.user_site()))
+        self._noted.add(noted)
+        trace.note(noted, site=trace.texts.id(sites.user_site()))
 
     def watch(self, owner: Any, name: str, by: str, ranks_of: Callable[[Any], Iterable[Iterable[int]]]) -> None:
         """Lay a wrapper around the construction of `owner.name`."""
@@ -72,8 +71,8 @@ def note_parameters(rank: Rank, optimizer: Any) -> None:
     if rank.trace is None:
         return
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    shapes = ";".join(str(list(p.shape)) for p in held[:SHAPES])
-    rank.trace.event(EventKind.PARAMETERS, shapes, a=sum(p.numel() for p in held), b=len(held))
+    shapes = tuple(str(list(p.shape)) for p in held[:SHAPES])
+    rank.trace.note(FirstStep(shapes, sum(p.numel() for p in held), len(held)))
 
 
 def _group_ranks(wrapper: Any) -> Iterable[Iterable[int]]:

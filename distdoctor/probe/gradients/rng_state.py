@@ -11,7 +11,7 @@ from torch import nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import BackwardRng, UnkeptRng
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -37,7 +37,7 @@ class RngStates:
         if not self._dropout:
             self._dropout = self._active_dropout()
         if self._dropout:
-            self.stream.trace.event(EventKind.NOISE, _state(), more=self._dropout, a=count)
+            self.stream.trace.note(BackwardRng(_state(), self._dropout, count))
 
     def _active_dropout(self) -> str:
         for root in self.stream.trees.roots():
@@ -53,9 +53,7 @@ class RngStates:
             if before and before != _state():
                 name = getattr(function, "__name__", type(function).__name__)
                 trace = self.stream.trace
-                trace.event(
-                    EventKind.UNKEPT_NOISE, name, site=trace.texts.id(sites.user_site()), a=self.stream.step + 1
-                )
+                trace.note(UnkeptRng(name, self.stream.step + 1), site=trace.texts.id(sites.user_site()))
                 self._calls = LOOKS
 
         @self.stream.guarded

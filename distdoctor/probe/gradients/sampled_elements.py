@@ -57,8 +57,10 @@ class SampledElements:
         for number, own in self.own.items():
             grad = parameters[number].grad if number < len(parameters) else None
             if grad is not None and number < len(inventory.entries):
-                row = (self.tracked.step, inventory.entries[number].seq, *own, *spots_of(grad))
-                self.stream.trace.rings["spots"].write(*row)
+                elements = {f"own_{i}": value for i, value in enumerate(own)}
+                elements |= {f"used_{i}": value for i, value in enumerate(spots_of(grad))}
+                seq = inventory.entries[number].seq
+                self.stream.trace.spots.write(step=self.tracked.step, tensor=seq, **elements)
         self.own.clear()
         if self.looks >= LOOKS:
             for handle in self._handles:

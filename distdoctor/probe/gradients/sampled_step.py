@@ -69,7 +69,7 @@ class SampledStep:
 
 
 @dataclass
-class DeviceQueue:
+class GroupDigests:
     """The digests of all tensors that the same ranks should agree on."""
 
     grads: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.digests import local, norms_of
-from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.events import ClipNorm, Clipped
+from distdoctor.recording.trace.layout import UpdateFlag
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -61,8 +61,7 @@ class Scalers:
         reading = norms_of([norm])
 
         def write() -> None:
-            (bits,) = struct.unpack("<q", struct.pack("<d", float(reading.values()[0])))
-            trace.event(EventKind.CLIP_NORM, "whole" if whole else "own", site=site, a=step, b=bits)
+            trace.note(ClipNorm(whole, step, float(reading.values()[0])), site=site)
 
         self.stream.later(write, reading)
 
@@ -134,7 +133,7 @@ class Scalers:
             if (text, scaled) not in self._sites and len(self._sites) < 16:
                 self._sites.add((text, scaled))
                 trace = self.stream.trace
-                trace.event(EventKind.CLIPPED, word, site=trace.texts.id(text), a=int(scaled), b=self.stream.step + 1)
+                trace.note(Clipped(word, scaled, self.stream.step + 1), site=trace.texts.id(text))
 
         @self.stream.guarded
         def clipped(norm: Any) -> None:

@@ -36,7 +36,7 @@ from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
 from distdoctor.probe.gradients.rng_state import RngStates
 from distdoctor.probe.gradients.sampled_elements import SampledElements
-from distdoctor.probe.gradients.sampled_step import DeviceQueue, SampledStep, finished_all, kinds_of
+from distdoctor.probe.gradients.sampled_step import GroupDigests, SampledStep, finished_all, kinds_of
 from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.probe.gradients.wrapped import WrapperWatch
 from distdoctor.probe.gradients.zero_grad import Zeroing
@@ -362,10 +362,7 @@ class GradientsStream(ProbeStream):
             "site": self.trace.texts.id(sites.user_site()),
             "loss_site": self.backwards.site,
             "roots": self.backwards.roots,
-            "flags": self.scalers.flags()
-            | self.wrappers.flags()
-            | self.backwards.flags(first)
-            | (UpdateFlag.PILED if piled else 0),
+            "flags": self.scalers.flags() | self.backwards.flags(first) | (UpdateFlag.PILED if piled else 0),
         }
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
@@ -392,7 +389,7 @@ class GradientsStream(ProbeStream):
         for entry, value in zip(inventory.entries, values, strict=True):
             if value:
                 lanes[entry.agree] = extend(lanes[entry.agree], value)
-                self.trace.rings["digests"].write(0, 0, value, 0, 0, 0, 0, 0, entry.seq, 0.0, 0)
+                self.trace.digests.write(param=value, tensor=entry.seq)
         for agree, digest in lanes.items():
             fields = {"at_ns": time.monotonic_ns(), "params": digest, "flags": int(UpdateFlag.DIGESTED)}
             self._update(tracked, inventory, 0, fields, agree)
@@ -401,28 +398,27 @@ class GradientsStream(ProbeStream):
         """One update with the digests of its tensors."""
         fields, unreadable = look.fields, {*look.grads[1], *look.params[1]}
         rows = look.rows()
-        lanes = {agree: DeviceQueue() for agree in look.inventory.lanes}
-        write = self.trace.rings["digests"].write
+        lanes = {agree: GroupDigests() for agree in look.inventory.lanes}
         for number, (entry, row) in enumerate(zip(look.inventory.entries, rows, strict=True)):
             broken = look.held[number] and not math.isfinite(row.norm)
             mark = DigestFlag.NON_FINITE if broken else DigestFlag.UNREADABLE if number in unreadable else 0
             norm = row.norm if abs(row.norm) < LARGEST_NORM else math.inf
-            write(
-                row.grad,
-                row.before,
-                row.param,
-                row.state,
-                row.grad_sum,
-                row.param_sum,
-                row.state_before,
-                look.step,
-                entry.seq,
-                norm,
-                mark,
+            self.trace.digests.write(
+                grad=row.grad,
+                before=row.before,
+                param=row.param,
+                state=row.state,
+                grad_sum=row.grad_sum,
+                param_sum=row.param_sum,
+                state_before=row.state_before,
+                step=look.step,
+                tensor=entry.seq,
+                norm=norm,
+                flags=mark,
             )
             lanes[entry.agree].take_param(row)
             lanes[entry.grad_agree].take_grad(row, look.held[number], broken)
-        flags = fields["flags"] | look.flags | (UpdateFlag.UNREADABLE if unreadable else 0)
+        flags = fields["flags"] | look.flags
         total = math.sqrt(sum(row.norm * row.norm for row in rows))
         tracked.written = (
             fields["backwards"],
@@ -441,29 +437,8 @@ class GradientsStream(ProbeStream):
             )
 
     def _update(self, tracked: Tracked, inventory: Inventory, step: int, fields: dict[str, Any], agree: int) -> None:
-        known = {
-            "step": step,
-            "first_tensor": inventory.entries[0].seq if inventory.entries else 0,
-            "tensors": len(inventory.entries),
-            "agree": agree,
-            "optimizer": tracked.number,
-            **fields,
-        }
-        known["flags"] = int(known["flags"]) | (UpdateFlag.DEEP if tracked.fixed else 0)
-        ring = self.trace.rings["updates"]
-        ring.write(*(known.get(name, _MISSING.get(name, 0)) for name in _NAMES))
-
-
-_MISSING = {"norm": -1.0, "loss": math.nan, "lr": 0.0, "scale": 0.0}
-
-
-def _names() -> tuple[str, ...]:
-    from distdoctor.recording.trace.layout import UPDATE
-
-    return tuple(name for name, _ in UPDATE.fields[1:-1])
-
-
-_NAMES = _names()
+        known = {"norm": -1.0, "loss": math.nan, "tensors": len(inventory.entries), **fields}
+        self.trace.updates.write(step=step, agree=agree, optimizer=tracked.number, **known)
 
 
 def _held(optimizer: Optimizer) -> list[Tensor]:

@@ -12,7 +12,8 @@ from torch.nn import parallel
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
 from distdoctor.probe.gradients.agreement import Agreement
-from distdoctor.recording.trace.layout import EventKind, UpdateFlag
+from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdded, TraceEvent, Wrapped
+from distdoctor.recording.trace.layout import ranks_of
 
 if TYPE_CHECKING:
     from distdoctor.probe.gradients.stream import GradientsStream
@@ -28,7 +29,6 @@ class WrapperWatch:
         self.agreement = Agreement()
         self.synced = 0
         self.unsynced = 0
-        self._converted = False
         self._converting = 0
         self._forwards_before = 0
         self._ambushes = 0
@@ -42,28 +42,22 @@ class WrapperWatch:
         wrappers.lay(nn.Module, "_apply", self._around_apply)
         self.stream.trees.registered = self.stream.guarded(self._registered)
 
-    def flags(self) -> int:
-        """What has happened since the last update."""
-        flags = UpdateFlag.CONVERTED if self._converted else 0
-        self._converted = False
-        return int(flags)
-
     def _around_init(self, original: Any) -> Any:
         @self.stream.guarded
         def made(wrapper: nn.Module) -> None:
             new = self.agreement.add(wrapper)
             if self.stream.deep:
                 self.stream.origins.watch(parameter for _, parameter in new.held())
-            words = f"buffers={int(new.broadcasts)} unused={int(wrapper.find_unused_parameters)}"  # type: ignore[arg-type]
             trace = self.stream.trace
-            trace.event(
-                EventKind.WRAPPED,
-                new.ranks,
-                more=f"{words} static={int(getattr(wrapper, 'static_graph', False))}",
-                site=trace.texts.id(sites.user_site()),
-                a=len(new.reduced),
-                b=sum(1 for _ in new.held()),
+            wrapped = Wrapped(
+                ranks_of(new.ranks),
+                broadcasts_buffers=bool(new.broadcasts),
+                searches_unused=bool(wrapper.find_unused_parameters),
+                static_graph=bool(getattr(wrapper, "static_graph", False)),
+                reduced=len(new.reduced),
+                held=sum(1 for _ in new.held()),
             )
+            trace.note(wrapped, site=trace.texts.id(sites.user_site()))
 
         def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
@@ -86,8 +80,7 @@ class WrapperWatch:
         @self.stream.guarded
         def converted(module: nn.Module) -> None:
             if any(self._concerns(module)):
-                self._converted = True
-                self._note(EventKind.CONVERTED, type(module).__name__)
+                self._note(Converted(type(module).__name__, self.stream.step))
 
         def _apply(module: Any, *args: Any, **kwargs: Any) -> Any:
             self._converting += 1
@@ -115,7 +108,7 @@ class WrapperWatch:
                 inside: nn.Module = wrapper.module  # type: ignore[assignment]
                 if any(module is child for child in inside.modules()):
                     self._added.add(name)
-                    self._note(EventKind.ADDED, name)
+                    self._note(ParameterAdded(name, self.stream.step))
 
     # -- forwards past the wrapper --------------------------------------------------------------------------------------
 
@@ -142,10 +135,10 @@ class WrapperWatch:
                 self._ambush.remove()
                 self._ambush = None
                 self._ambushes = AMBUSHES
-                self._note(EventKind.BYPASSED, type(module).__name__)
+                self._note(Bypassed(type(module).__name__, self.stream.step))
 
         return passing
 
-    def _note(self, kind: EventKind, text: str) -> None:
+    def _note(self, event: TraceEvent) -> None:
         trace = self.stream.trace
-        trace.event(kind, text, site=trace.texts.id(sites.user_site()), a=self.stream.step)
+        trace.note(event, site=trace.texts.id(sites.user_site()))

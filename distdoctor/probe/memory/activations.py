@@ -68,11 +68,12 @@ class DeepLooks:
             return
         buckets = self._buckets()
         for phase, numbers in self._phases.items():
-            trace.rings["peaks"].write(step, *numbers, buckets, phase, 0)
+            peak, rss, allocated = numbers
+            trace.peaks.write(step=step, peak=peak, rss=rss, allocated=allocated, buckets=buckets, phase=phase)
         largest = sorted(self._saved.items(), key=lambda item: -item[1][0])[:MOST_MODULES]
         for path, (size, nodes, owner, site) in largest:
-            ids = (trace.texts.id(path), trace.texts.id(owner), trace.texts.id(site))
-            trace.rings["saved"].write(step, size, nodes, *ids)
+            ids = {"path": trace.texts.id(path), "owner": trace.texts.id(owner), "site": trace.texts.id(site)}
+            trace.saved.write(step=step, bytes=size, nodes=nodes, **ids)
         self._phases, self._saved, self._storages, self._open = {}, {}, None, []
 
     def _buckets(self) -> int:

@@ -11,7 +11,6 @@ largest holder, c: batches of a DataLoader.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.holders import HolderScan
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Evaluated
 
 if TYPE_CHECKING:
     from distdoctor.probe.memory.stream import MemoryStream
@@ -105,8 +104,6 @@ class Evaluations:
             self._told += 1
 
     def _tell(self, how: str) -> None:
-        texts = self.stream.trace.texts
-        self.stream.trace.events.write(
-            time.monotonic_ns(), EventKind.EVALUATED, 0, self._site, texts.id(self._label), texts.id(how),
-            graphs.now() - self._first, self._bytes, max(0, self._batches - 1),
-        )  # fmt: skip
+        nodes = graphs.now() - self._first
+        told = Evaluated(self._label, how, nodes, self._bytes, max(0, self._batches - 1))
+        self.stream.trace.note(told, site=self._site)

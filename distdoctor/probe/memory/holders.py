@@ -174,7 +174,7 @@ class HolderScan:
     def _unit(self, label: str, value: Any, site: str) -> Unit | None:
         tensors: list[Tensor] = []
         scale = [1.0]
-        whole = self._gather(value, tensors, scale, 0)
+        self._gather(value, tensors, scale, 0)
         if not tensors:
             return None
         storages = Storages(self.known.seen)
@@ -182,34 +182,28 @@ class HolderScan:
         roots = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         graph = graphs.look(roots, storages, before=self.before, deadline=self._deadline) if roots else Graph()
         bounded = type(value) is deque and value.maxlen is not None
-        flags = (
-            (HolderFlag.BOUNDED if bounded else 0)
-            | (HolderFlag.GRAPH if roots else 0)
-            | (0 if whole and not graph.capped else HolderFlag.CAPPED)
-        )
+        flags = (HolderFlag.BOUNDED if bounded else 0) | (HolderFlag.GRAPH if roots else 0)
         length = _length(value) if issubclass(type(value), _CONTAINERS) else 1
         return Unit(label, type(value).__name__, site, length, int(len(tensors) * scale[0]), counted, graph, int(flags))
 
-    def _gather(self, value: Any, tensors: list[Tensor], scale: list[float], depth: int) -> bool:
+    def _gather(self, value: Any, tensors: list[Tensor], scale: list[float], depth: int) -> None:
         """Put the tensors below `value` into a list; False when not everything was looked at."""
         if issubclass(type(value), Tensor):
             tensors.append(value)
-            return True
+            return
         if issubclass(type(value), _CONTAINERS):
             inside = _elements(value)
         elif users_class(value):
             inside = list(_attributes(value).values())
         else:
-            return True
+            return
         if depth >= _DEEPEST or thread_time() > self._deadline:
-            return not inside
+            return
         if len(inside) > _MANY:
             scale[0] = max(scale[0], len(inside) / _SAMPLE)
             inside = [inside[i * len(inside) // _SAMPLE] for i in range(_SAMPLE)]
-        whole = True
         for one in inside:
-            whole &= self._gather(one, tensors, scale, depth + 1)
-        return whole
+            self._gather(one, tensors, scale, depth + 1)
 
 
 def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:

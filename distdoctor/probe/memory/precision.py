@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distdoctor.probe.memory.graphs import MOST_NODES
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import FullPrecision
 
 PRODUCTS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "BaddbmmBackward0", "ConvolutionBackward0")
 """What autograd calls those that 16-bit units speed up, in torch 2.5-2.15."""
@@ -25,7 +25,7 @@ def note_full_precision(trace: TraceWriter, roots: Iterable[Tensor], site: int) 
     about = torch.cuda.get_device_properties(operands[0].device)
     tf32 = "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
     size = sum({one.data_ptr(): one.nbytes for one in operands}.values())
-    trace.event(EventKind.FULL_PRECISION, about.name, more=tf32, site=site, a=10 * about.major + about.minor, b=size)
+    trace.note(FullPrecision(about.name, tf32, 10 * about.major + about.minor, size), site=site)
 
 
 def _operands(roots: Iterable[Any]) -> Iterable[Tensor]:

@@ -32,7 +32,8 @@ from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory.storages import Categories, Storages, categories
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.layout import EventKind, HolderFlag, Phase
+from distdoctor.recording.trace.events import DeviceContext, OutOfMemory
+from distdoctor.recording.trace.layout import HolderFlag, Phase
 
 THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
 FIRST_STEPS = 64  # every one of them is written down
@@ -105,7 +106,7 @@ class MemoryStream(ProbeStream):
         self.evaluations.install()
         self.rank.on_exception.append(self.guarded(self.failed))
         self._write(0, 0)
-        self.trace.rings["doing"].write(time.monotonic_ns(), 0, Phase.START, 0)
+        self.trace.doing.write(at_ns=time.monotonic_ns(), phase=Phase.START)
         if self.deep:
             from distdoctor.probe.memory.activations import DeepLooks
 
@@ -125,7 +126,7 @@ class MemoryStream(ProbeStream):
     def _note_phase(self) -> None:
         """For a post-mortem: whom the kernel kills, nobody can ask."""
         site = self.trace.texts.id(sites.user_site())
-        self.trace.rings["doing"].rewrite(1, time.monotonic_ns(), self.step, self.phase, site)
+        self.trace.doing.rewrite(1, at_ns=time.monotonic_ns(), step=self.step, phase=self.phase, site=site)
 
     def _around_grad(self, original: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:
@@ -189,10 +190,20 @@ class MemoryStream(ProbeStream):
         if now - self._host_at >= HOST_SECONDS or step in (2, 16):  # short trainings have workers too
             self._host, self._children, self._host_at = host(), children(), now
         on_device = self.device.now() if torch._C._len_torch_dispatch_stack() == 0 else NOTHING
-        self.trace.rings["memory"].write(
-            time.monotonic_ns(), step, *self._resident(), *on_device[:5], *self._categories, *self._host,
-            self._children[1], self._children[0], on_device.retries, site, on_device.device,
-        )  # fmt: skip
+        rss, shared = self.resident.both()
+        self.trace.memory.write(
+            at_ns=time.monotonic_ns(),
+            step=step,
+            rss=rss,
+            rss_backward=self._rss_backward,
+            shared=shared,
+            site=site,
+            workers=self._children[0],
+            workers_rss=self._children[1],
+            **self._categories._asdict(),
+            **self._host._asdict(),
+            **on_device._asdict(),
+        )
 
     def _note_precision(self, tensors: Any) -> None:
         roots = (
@@ -205,11 +216,7 @@ class MemoryStream(ProbeStream):
     def _note_contexts(self) -> None:
         site = self.trace.texts.id(sites.user_site())
         for one in device_memory.contexts():
-            self.trace.event(EventKind.CONTEXT, one.device, site=site, a=int(one.own), b=one.cached)
-
-    def _resident(self) -> tuple[int, int, int]:
-        rss, shared = self.resident.both()
-        return rss, self._rss_backward, shared
+            self.trace.note(DeviceContext(one.device, one.own, one.cached), site=site)
 
     def _all_ids(self) -> tuple[int, ...]:
         return tuple(
@@ -243,10 +250,20 @@ class MemoryStream(ProbeStream):
     def write_unit(self, unit: Unit) -> None:
         """One holder as it is now."""
         texts = self.trace.texts
-        self.trace.rings["holders"].write(
-            time.monotonic_ns(), self.step, unit.bytes, unit.graph.saved, unit.graph.nodes, unit.graph.old, unit.tensors,
-            min(unit.length, 0xFFFFFFFF), texts.id(unit.label[:200]), texts.id(unit.kind), texts.id(unit.site), unit.flags,
-        )  # fmt: skip
+        self.trace.holders.write(
+            at_ns=time.monotonic_ns(),
+            step=self.step,
+            bytes=unit.bytes,
+            saved=unit.graph.saved,
+            nodes=unit.graph.nodes,
+            old_nodes=unit.graph.old,
+            tensors=unit.tensors,
+            length=min(unit.length, 0xFFFFFFFF),
+            label=texts.id(unit.label[:200]),
+            kind=texts.id(unit.kind),
+            site=texts.id(unit.site),
+            flags=unit.flags,
+        )
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -258,10 +275,7 @@ class MemoryStream(ProbeStream):
         phase = phase_of(error) or self.phase
         on_device = self.device.now()
         limit = on_device.capacity if "CUDA" in words else address_space()
-        self.trace.events.write(
-            time.monotonic_ns(), EventKind.OUT_OF_MEMORY, 0, 0, self.trace.texts.id(phase.word), 0, self.resident.now(),
-            on_device.allocated, limit,
-        )  # fmt: skip
+        self.trace.note(OutOfMemory(phase.word, self.resident.now(), on_device.allocated, limit))
         self._write(self.step, 0)
 
 

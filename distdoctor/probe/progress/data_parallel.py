@@ -6,7 +6,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DataParallelMade
 
 MOST = 8  # wrappers that are noted
 
@@ -25,7 +25,7 @@ def install(rank: Rank) -> None:
         made += 1
         devices = [str(device) for device in getattr(wrapper, "device_ids", None) or ()]
         trace = rank.trace
-        trace.event(EventKind.DATA_PARALLEL, ",".join(devices), site=trace.texts.id(sites.user_site()), a=len(devices))
+        trace.note(DataParallelMade(tuple(devices)), site=trace.texts.id(sites.user_site()))
 
     def constructing(original: Any) -> Any:
         def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Deprecated
 
 # (module, class or function) that torch 2.15 warns about; a class is seen when it is made. Only what import torch has loaded.
 WATCHED = (
@@ -38,7 +38,7 @@ def install(rank: Rank) -> None:
         site = sites.site_of(caller)
         if rank.trace is not None and (name, site) not in told and len(told) < LINES:
             told.add((name, site))
-            rank.trace.event(EventKind.DEPRECATED, name, site=rank.trace.texts.id(site))
+            rank.trace.note(Deprecated(name), site=rank.trace.texts.id(site))
 
     for module_name, attribute in WATCHED:
         module = sys.modules.get(module_name)
@@ -48,7 +48,7 @@ def install(rank: Rank) -> None:
         elif callable(found):
             wrappers.lay(module, attribute, _noting(f"{module_name}.{attribute}", note))
     if rank.trace is not None and _old_launcher():
-        rank.trace.event(EventKind.DEPRECATED, "torch.distributed.launch")
+        rank.trace.note(Deprecated("torch.distributed.launch"))
 
 
 def _noting(name: str, note: Any) -> Any:

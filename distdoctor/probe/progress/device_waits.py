@@ -17,7 +17,7 @@ import torch
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DeviceWait
 
 FIRST, STEPS = 8, 8  # the window: after warm-up, and long enough to see what comes every few steps
 METHODS = ("item", "cpu", "tolist", "__float__", "__int__", "__bool__", "__repr__", "__format__")
@@ -83,8 +83,5 @@ class DeviceWaits:
         if trace is None:
             return
         for (site, name), (times, nanoseconds) in self.counts.items():
-            words = trace.texts.id(name)
-            trace.events.write(
-                monotonic_ns(), EventKind.WAITED_FOR_DEVICE, 0, site, words, 0, times, STEPS, nanoseconds
-            )
+            trace.note(DeviceWait(name, times, STEPS, nanoseconds), site=site)
         self.counts.clear()

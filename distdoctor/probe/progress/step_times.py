@@ -70,9 +70,18 @@ class StepTimes:
     def write(self, at_ns: int, step: int) -> None:
         """The step `step` of this rank is over: write it down, and begin anew."""
         self.ring.write(
-            at_ns, step, self.data, self.backward, self.optimizer, self.forward_ended, self.ended,
-            self.rank.waited_ns - self.waited, self.earlier_tails, self.batches, self.backwards,
-        )  # fmt: skip
+            at_ns=at_ns,
+            step=step,
+            data_ns=self.data,
+            backward_ns=self.backward,
+            optimizer_ns=self.optimizer,
+            forward_ended_ns=self.forward_ended,
+            backward_ended_ns=self.ended,
+            waited_ns=self.rank.waited_ns - self.waited,
+            earlier_tails_ns=self.earlier_tails,
+            batches=self.batches,
+            backwards=self.backwards,
+        )
         self.waited = self.rank.waited_ns
         self._reset()
 

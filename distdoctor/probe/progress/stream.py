@@ -17,7 +17,8 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_times import StepTimes
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.layout import EVENT, EventKind, ranks_text, site_text
+from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
+from distdoctor.recording.trace.layout import site_text
 
 
 def install(rank: Rank) -> StepTimes | None:
@@ -39,7 +40,8 @@ def install(rank: Rank) -> StepTimes | None:
         if count > rank.step and rank.trace is not None:
             rank.step = count
             now = time.monotonic_ns()
-            rank.trace.steps.write(now, count, rank.epoch, times.backwards, rank.trace.texts.id(sites.user_site()))
+            site = rank.trace.texts.id(sites.user_site())
+            rank.trace.steps.write(at_ns=now, step=count, epoch=rank.epoch, micro_steps=times.backwards, site=site)
             times.write(now, count)
             waits.stepped(count)
 
@@ -57,14 +59,13 @@ def watch_groups(rank: Rank) -> None:
         if rank.trace is None:
             return None
         words = kwargs.get("ranks", args[0] if args else None)
-        text = ranks_text(list(words)) if isinstance(words, (list, tuple, range)) else ""
-        local = int(bool(kwargs.get("use_local_synchronization")))
-        site = rank.trace.texts.id(sites.user_site())
-        return rank.trace, rank.trace.event(EventKind.NEW_GROUP_BEGUN, text, site=site, a=local)
+        members = tuple(words) if isinstance(words, (list, tuple, range)) else ()
+        making = NewGroupBegun(members, bool(kwargs.get("use_local_synchronization")))
+        return rank.trace, rank.trace.note(making, site=rank.trace.texts.id(sites.user_site()))
 
     @rank.guarded
     def done(noted: tuple[TraceWriter, int]) -> None:
-        noted[0].events.patch(noted[1], EVENT.offsets["b"], time.monotonic_ns())
+        noted[0].events.patch(noted[1], place_of(NewGroupBegun, "done_ns"), time.monotonic_ns())
 
     def making(original: Any) -> Any:
         def new_group(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +84,7 @@ def watch_groups(rank: Rank) -> None:
             group = kwargs.get("group", args[0] if args else None)
             everything = group is None or group is c10d.GroupMember.WORLD
             name = "" if everything or group is None else c10d._world.pg_names.get(group, "")
-            rank.trace.event(EventKind.GROUP_DESTROYED, name, site=rank.trace.texts.id(sites.user_site()))
+            rank.trace.note(GroupDestroyed(name), site=rank.trace.texts.id(sites.user_site()))
 
     def destroying(original: Any) -> Any:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +113,7 @@ def watch_end(rank: Rank) -> None:
             file.writelines(traceback.format_exception(error))
         words = f"{type(error).__name__}: {error}"[:2000]
         trace = rank.trace
-        trace.event(EventKind.EXCEPTION, words, site=trace.texts.id(first), more=os.path.basename(path))
+        trace.note(UncaughtException(words, os.path.basename(path)), site=trace.texts.id(first))
         for listener in rank.on_exception:
             listener(error)
 
@@ -128,7 +129,7 @@ def watch_end(rank: Rank) -> None:
         if isinstance(error, BaseException) and sys.excepthook is not excepthook:
             note(error)
         if rank.trace is not None and os.getpid() == rank.pid:
-            rank.trace.event(EventKind.EXITING, a=int(error is not None))
+            rank.trace.note(Exiting(error is not None))
 
     rank.note_exception = note
     sys.excepthook = excepthook

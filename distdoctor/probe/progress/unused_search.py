@@ -14,7 +14,7 @@ from typing import Any
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import UnusedSearch
 
 EACH = 32  # steps that are looked at, one by one; then one in as many
 MOST = 8  # wrappers that are followed
@@ -31,10 +31,12 @@ class Search:
         self.trace = rank.trace
         self.wrapper = weakref.ref(wrapper)
         self.members = get_process_group_ranks(wrapper.process_group)
-        texts = self.trace.texts
-        self.ranks, self.site = texts.id(",".join(map(str, self.members))), texts.id(sites.user_site())
+        self.site = self.trace.texts.id(sites.user_site())
         self.steps = self.looked = self.left_out = self.walks = self.spent = 0
-        self.seq = self.trace.events.write(monotonic_ns(), EventKind.SEARCHED, 0, self.site, self.ranks, 0, 0, 0, 0)
+        self.seq = self.trace.note(self._so_far(), site=self.site)
+
+    def _so_far(self) -> UnusedSearch:
+        return UnusedSearch(tuple(self.members), self.walks, self.looked, self.left_out, self.spent)
 
     def look(self) -> None:
         """An optimizer is about to step."""
@@ -47,10 +49,7 @@ class Search:
             return
         self.looked += 1
         self.left_out += int(used.min()) < len(self.members)
-        self.trace.events.rewrite(
-            self.seq, monotonic_ns(), EventKind.SEARCHED, 0, self.site, self.ranks,
-            self.walks, self.looked, self.left_out, self.spent,
-        )  # fmt: skip
+        self.trace.note_again(self.seq, self._so_far(), site=self.site)
 
 
 def install(rank: Rank) -> None:

@@ -20,7 +20,6 @@ from distdoctor.recording.trace.layout import BLOCK, BLOCK_INDICES, PASS, BlockK
 MOST_BLOCKS = 64  # of a pass of unknown length; then only numbers are kept
 
 _DRAWN, _BATCHES, _AHEAD = (PASS.offsets[name] // 8 for name in ("drawn", "batches", "ahead"))
-_DIGESTED, _ORDER = (PASS.offsets[name] // 8 for name in ("digested", "order_digest"))
 _ENDED = PASS.offsets["ended_ns"]
 _FLAGS = PASS.offsets["flags"]
 _INDICES = BLOCK.offsets["indices"]
@@ -78,7 +77,6 @@ class PassWriter:
         self.block: memoryview = memoryview(b"")
         self.block_seq = self.block_number = self.blocks = 0
         self.kept_seq = self.kept_fill = self.kept_number = 0
-        self.crc, self.adler, self.digested = 0, 1, 0
 
     def translated_by(self, translate: list[Any]) -> None:
         """Indices are those of a Subset; `translate` leads from them to those of the data set below."""
@@ -140,7 +138,6 @@ class PassWriter:
     def _end(self) -> None:
         self.ended = True
         self.source = self.new_set = self.drawn_set = None
-        self._digest()
         self.trace.passes.patch(self.seq, _ENDED, time.monotonic_ns())
         self.note_step()
 
@@ -206,7 +203,6 @@ class PassWriter:
 
     def _cut(self) -> None:
         """From here on only numbers are kept."""
-        self._digest()
         self.storing = False
         self.new_set = self.drawn_set = None
         self.fill = BLOCK_INDICES + 1  # no batch fits, not even an empty one
@@ -231,7 +227,6 @@ class PassWriter:
     def _turn(self) -> None:
         """The RAW block at work is full, or there is none yet: file what it holds and open the next one."""
         if self.block_seq:
-            self._digest()
             if self.keep > 1:
                 self._file_current()
             self.block_number += 1
@@ -251,7 +246,9 @@ class PassWriter:
         self.blocks += 1
         held = self.current.tobytes()
         blocks, rest = self.trace.blocks, _no_indices[len(held) :]
-        self.block_seq = blocks.write(self.seq, 0, self.block_number, 0, BlockKind.RAW, 0, held + rest)
+        self.block_seq = blocks.write(
+            pass_seq=self.seq, block_number=self.block_number, kind=BlockKind.RAW, indices=held + rest
+        )
         self.block = blocks.window(self.block_seq).cast("I")
 
     def _file_current(self) -> None:
@@ -275,23 +272,18 @@ class PassWriter:
                     self._mark(PassFlag.TRUNCATED)  # no more of the order; which samples are drawn is still told
                 return
             self.blocks += 1
-            self.kept_seq = blocks.write(self.seq, covers, self.kept_number, 0, BlockKind.KEPT, 0, _no_indices)
+            self.kept_seq = blocks.write(
+                pass_seq=self.seq,
+                covers=covers,
+                block_number=self.kept_number,
+                kind=BlockKind.KEPT,
+                indices=_no_indices,
+            )
             self.kept_fill = 0
             self.kept_number += 1
         blocks.overlay(self.kept_seq, _INDICES + 4 * self.kept_fill, indices.tobytes())
         self.kept_fill += len(indices)
         blocks.overlay(self.kept_seq, _COVERS, _kept_head(covers, self.kept_number - 1, self.kept_fill))
-
-    def _digest(self) -> None:
-        """Bring the digest up to what was stored."""
-        if not self.storing:
-            return
-        raw = self.current.tobytes()
-        self.crc, self.adler = zlib.crc32(raw, self.crc), zlib.adler32(raw, self.adler)
-        self.digested += len(self.current)
-        if self.record[0] == self.seq:
-            self.record[_ORDER] = self.crc | self.adler << 32
-            self.record[_DIGESTED] = self.digested
 
 
 def _as_list(index: Any) -> Any:

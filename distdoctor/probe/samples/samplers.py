@@ -76,8 +76,6 @@ def facts_of(sampler: Any) -> SamplerFacts:
     sharder = next((one for one in chain if _first([one], "num_replicas", int) is not None), None)
     if sharder is not None and _first([sharder], "drop_last", bool):
         flags |= PassFlag.DROP_LAST
-    if chain and not _only_batches(chain[0]) and _has_batches(chain[0]):
-        flags |= PassFlag.BATCH_SAMPLER
     seed = _first(chain, "seed", int)
     names = ">".join(type(one).__name__ for one in chain)
     replicas = _first([sharder], "num_replicas", int) or 0

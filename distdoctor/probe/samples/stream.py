@@ -34,12 +34,11 @@ from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, 
 from distdoctor.probe.weak_identity import ByIdentity
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
-from distdoctor.recording.trace.layout import BLOCK_INDICES, EventKind, PassFlag
+from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 
 # Blocks of one pass. 256 in all: about ten training passes remain, however large the data set.
 TRAINING_BLOCKS = 24
 EVALUATION_BLOCKS = 8
-SET_EPOCH_EVENTS = 256  # a loop that calls set_epoch in every step must not push other events out of their ring
 WRAPPED_SAMPLERS = 32
 NOTED_OPTIMIZERS = 8
 KILL_AT = "DISTDOCTOR_KILL_AT"  # after so many optimizer steps the rank kills itself, because the user asked for that
@@ -96,7 +95,6 @@ class SamplesStream:
         self._numbers = itertools.count(1)
         self._lines: dict[tuple[Any, ...], list[Loader]] = {}
         self._counts: dict[int, int] = {}
-        self._set_epoch_events = 0
         self._telling = threading.local()
         self._wrapped: set[type] = set()
         self.noise: worker_rng.WorkerRngWatch | None = None
@@ -181,10 +179,26 @@ class SamplesStream:
         length = outer.length
         keep = _one_in(length, facts, flags)
         seq = self.trace.passes.write(
-            time.monotonic_ns(), 0, length, told.value, facts.seed, 0, 0, 0, 0, 0, self.steps, number, count,
-            loop_site, loader.made_site, described, chain, told.site, told.calls, facts.num_replicas,
-            facts.rank, loader.batch_size or facts.batch_size, loader.workers, keep, flags, 0, 0,
-        )  # fmt: skip
+            started_ns=time.monotonic_ns(),
+            dataset_length=length,
+            epoch_told=told.value,
+            seed=facts.seed,
+            first_step=self.steps,
+            loader=number,
+            pass_number=count,
+            loop_site=loop_site,
+            made_site=loader.made_site,
+            dataset=described,
+            sampler=chain,
+            set_epoch_site=told.site,
+            set_epoch_calls=told.calls,
+            num_replicas=facts.num_replicas,
+            sampler_rank=facts.rank,
+            batch_size=loader.batch_size or facts.batch_size,
+            workers=loader.workers,
+            keep_one_in=keep,
+            flags=flags,
+        )
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
         self.latest = begun = PassWriter(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
         begun.behind = _held_back()
@@ -301,10 +315,6 @@ class SamplesStream:
         told.calls += 1
         told.value = _whole(epoch)
         told.site = self.trace.texts.id(sites.user_site())
-        if self._set_epoch_events < SET_EPOCH_EVENTS:
-            self._set_epoch_events += 1
-            name = type(sampler).__name__
-            self.trace.event(EventKind.SET_EPOCH, name, site=told.site, a=told.value, b=told.calls)
 
 
 class _Unknown:

@@ -28,7 +28,7 @@ from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter, file_name
-from distdoctor.recording.trace.layout import NOISE_SOURCES, EventKind
+from distdoctor.recording.trace.layout import RNG_SOURCES
 
 PASSES = 8  # of one rank whose workers are looked at
 WORKERS = 16  # of one loader
@@ -118,11 +118,11 @@ class WorkerRngWatch(Slots):
         drawn = 0
         for _, sources, _ in left:
             drawn |= sources
-        if drawn:
-            words = ";".join(
-                f"{sources}," + ",".join(f"{digest:x}" for digest in digests) for _, sources, digests in left
-            )
-            self.trace.event(EventKind.WORKER_NOISE, words, a=seq, b=workers)
+        if not drawn:
+            return
+        for worker, (_, sources, digests) in enumerate(left):
+            states = dict(zip(RNG_SOURCES, digests, strict=True))
+            self.trace.workers.write(pass_seq=seq, worker=worker, drawn_from=sources, **states)
 
     def _slots_of(self, number: int) -> Slots:
         return self.spawned.get(number, self)
@@ -219,7 +219,7 @@ def _state_of(held: Any) -> bytes:
 
 def install(rank: Rank, trace: TraceWriter) -> WorkerRngWatch:
     """Watch the fetchers of every loader from now on."""
-    assert len(NOISE_SOURCES) == 4
+    assert len(RNG_SOURCES) == 4
     noise = WorkerRngWatch(rank, trace)
     pid = os.getpid()
     _watch_fetchers(noise, lambda: not (rank.silent and os.getpid() == pid))

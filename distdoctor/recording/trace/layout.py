@@ -22,7 +22,7 @@ STREAMS = frozenset(
     {"collectives", "progress", "samples", "environment", "gradients", "memory"}
 )  # what a probe can record
 MAGIC = b"DDOCTOR\x00"
-VERSION = 1  # readers refuse a higher number; a changed meaning of any field raises it
+VERSION = 2  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)
 HEADER_BYTES = 4096
 
 # struct codes are little-endian and unpadded; fields are ordered so that the natural alignment holds anyway.
@@ -166,6 +166,24 @@ EVENT = Record(
         ("a", "q"),
         ("b", "q"),
         ("c", "q"),
+        ("d", "q"),
+        ("e", "q"),
+        ("end", "Q"),
+    ],
+)
+
+# With which random states one worker of one pass began: one of its generators each, in the order of RNG_SOURCES.
+WORKER = Record(
+    "workers",
+    [
+        ("seq", "Q"),
+        ("pass_seq", "Q"),
+        ("torch", "Q"),  # digest of the state
+        ("random", "Q"),
+        ("numpy", "Q"),
+        ("dataset", "Q"),
+        ("worker", "I"),  # 0, 1, ...
+        ("drawn_from", "I"),  # bit n: its samples drew from generator n
         ("end", "Q"),
     ],
 )
@@ -183,8 +201,6 @@ PASS = Record(
         ("drawn", "Q"),  # samples handed to the user; of iterable data, the first of each batch
         ("batches", "Q"),
         ("ahead", "Q"),  # samples drawn for the workers and not handed over yet
-        ("digested", "Q"),  # how many of `drawn`, from the first, the digest covers
-        ("order_digest", "Q"),  # of the indices in order: crc32 | adler32 << 32 of their little-endian 32-bit words
         (
             "first_step",
             "Q",
@@ -271,7 +287,6 @@ UPDATE = Record(
         ("scale", "d"),  # of the GradScaler; 0: none is at work
         ("norm", "d"),  # L2, of all gradients on this rank; -1: not computed
         ("loss", "d"),  # mean of the roots that `backward` was called on since the step before; NaN where unknown
-        ("first_tensor", "Q"),  # the tensors of this update are numbered `first_tensor`, + 1, ...
         ("tensors", "I"),
         ("agree", "I"),  # text id, see TENSOR
         ("held", "I"),  # gradients that were there; the others were None
@@ -438,7 +453,6 @@ class Phase(IntEnum):
 
 class HolderFlag(IntFlag):
     BOUNDED = 1  # a deque with maxlen
-    CAPPED = 2  # the look ended before everything in it was counted
     GRAPH = 4  # some tensor in it has a graph behind it
 
 
@@ -454,11 +468,7 @@ class TensorFlag(IntFlag):
 class UpdateFlag(IntFlag):
     DIGESTED = 1
     STATE = 2  # the optimizer's state was digested as well
-    BUFFERS = 4
-    DEEP = 8
     CLIPPED = 16  # clip_grad_norm_ or clip_grad_value_ was called since the step before
-    UNREADABLE = 32  # some tensors could not be digested: sparse, quantised, ...
-    CONVERTED = 64  # a module was moved or cast since the step before
     ONE_LINE = 128  # all backward passes since the step before came from one line
     PILED = 256  # what the step before had used was still there when the first backward began, and nobody zeroed it
 
@@ -552,64 +562,8 @@ class CallFlag(IntFlag):
     ON_DEVICE = 256  # of tensors on a CUDA device
 
 
-class EventKind(IntEnum):
-    NOTE = 0
-    INIT_BEGUN = 1  # init_process_group entered; text: backend, a: world size
-    INIT_DONE = 2
-    NEW_GROUP_BEGUN = 3  # text: ranks, a: 1 where only the members take part, b: when it came back; 0: not yet
-    NEW_GROUP_DONE = 4  # text: ranks, more: key
-    GROUP_DESTROYED = 5  # text: key ("" for all)
-    SET_EPOCH = 6  # a: value, b: calls on this sampler so far, text: class of the sampler
-    EXCEPTION = 7  # uncaught; text: `Type: message`, more: file in the run folder that holds the traceback
-    EXITING = 8  # the interpreter is shutting down; a: 1 after an uncaught exception
-    TROUBLE = 9  # the probe fell silent or lost something; text: what
-    PHASE = 10  # text: training, evaluation, checkpoint, compile; a: 1 begins, 0 ends
-    LOADER_MADE = 11
-    REPLICAS = 12  # gradients are averaged over these ranks; text: ranks, more: by what (DistributedDataParallel, ...)
-    PARAMETERS = (
-        13  # an optimizer's first step; text: shapes of the gradients, `;` between them, a: elements, b: how many
-    )
-
-    WRAPPED = (
-        20  # DistributedDataParallel was made; text: ranks, more: `buffers=1 unused=0 static=0`, a: reduced, b: held
-    )
-    BYPASSED = 21  # forward of the module inside a DistributedDataParallel, without it; text: class, a: step
-    CONVERTED = 22  # a module with wrapped parameters was moved or cast; text: class, a: step
-    ADDED = 23  # a parameter was registered inside a wrapped module; text: name, a: step
-    CLIPPED = 24  # the first clipping on a line; text: `norm` or `value`, a: 1 while gradients are scaled, b: step
-    NON_FINITE = 25  # text: `loss`, `gradient`, `output`, `input`; more: name, a: step, b: backward
-    JOINED = 26  # this rank has no more inputs, the others may (torch's Join); a: steps that it has made
-    ORPHANED = 30  # text: names of parameters with gradients in no optimizer, `;` between them; more: see `orphans`
-    CLIP_NORM = (
-        31  # a clipping by norm; text: `whole` (of a DTensor) or `own`, a: step, b: bits of the norm as a double
-    )
-    NOISE = 32  # backward begins; text: digest of the random state, more: the first active dropout, a: backward
-    UNKEPT_NOISE = 33  # a checkpointed function drew random numbers that are not restored; text: its name, a: step
-    DETACHED_GATHER = (
-        34  # gathered without gradient and trained on; text: operation, more: see `gathers`, a: step, b: bytes
-    )
-    DEPRECATED = 35  # text: the name that was used
-
-    SEARCHED = 50  # DistributedDataParallel looks for unused parameters; see `probe.unused_search`
-    DATA_PARALLEL = 51  # nn.DataParallel was made; text: its devices, a: how many
-    WORKER_NOISE = (
-        60  # for each worker `bits of NOISE_SOURCES drawn from,digest,digest,...`; a: seq of its pass, b: workers
-    )
-    WAITED_FOR_DEVICE = (
-        52  # Python waited for the device; text: by what, a: how often in b steps, c: nanoseconds in all
-    )
-    EVALUATED = 40  # batches went through a model in eval mode with a graph; see `probe.evaluations`
-    OUT_OF_MEMORY = (
-        41  # the uncaught exception is one; text: phase, a: resident bytes, b: allocated bytes, c: the limit
-    )
-    CONTEXT = 42  # this process has a context on a device; text: which one, a: 1 on its own, b: bytes cached
-    FULL_PRECISION = (
-        43  # all matrix products are in fp32; text: device, more: `tf32` or `ieee`, a: capability * 10, b: bytes
-    )
-
-
 # What the samples of a data set may draw their augmentation from: bit n of a worker's word is entry n.
-NOISE_SOURCES = ("torch", "random", "numpy", "a generator of the data set")
+RNG_SOURCES = ("torch", "random", "numpy", "dataset")  # as the fields of WORKER; `dataset`: a generator of the data set
 
 
 class PassFlag(IntFlag):
@@ -621,7 +575,6 @@ class PassFlag(IntFlag):
     GRADIENTS_ON = 32  # grad mode when the pass began
     REPLACEMENT = 64  # the sampler draws with replacement
     HASHED = 128  # `blocks` hold 32-bit digests: of indices that are no integers below 2^32, or of iterable samples
-    BATCH_SAMPLER = 256  # the user's own batch sampler
     STEPPED = 512  # an optimizer stepped while this pass was running: it trains
     WHOLE = 1024  # torch's RandomSampler or SequentialSampler over all that the loader was given
     TRUNCATED = 2048  # only the first indices were stored: there was no room for more, or they could not be read
@@ -664,7 +617,8 @@ RINGS: tuple[tuple[Record, int], ...] = (
     (CALL, 8192),
     (GROUP, 256),
     (STEP, 4096),
-    (EVENT, 1024),
+    (EVENT, 960),
+    (WORKER, 128),
     (PASS, 256),
     (BLOCK, 256),
     (TIME, 2048),

@@ -104,7 +104,12 @@ def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None)
         if name == TEXTS:
             texts = _texts(data, offset, min(written, capacity))
         elif name in records and (only is None or name in only):
-            rows[name], lost[name] = _ring(data, records[name], offset, stride, capacity)
+            if stride != records[name].size:
+                raise UnreadableRecording(
+                    f"{source} holds {name} of {stride} bytes each, where its layout has {records[name].size}",
+                    way_out="Copy it again; if it stays so, examine it with the distdoctor that recorded it.",
+                )
+            rows[name], lost[name] = _ring(data, records[name], offset, capacity)
     return TraceReader(_head(data), rows, lost, texts)
 
 
@@ -117,10 +122,14 @@ def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
             "is no distdoctor trace", "Point at the run folder that distdoctor made (.distdoctor/runs/latest)."
         )
     header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
-    if header["version"] > layout.VERSION:
+    if header["version"] != layout.VERSION:
+        older = header["version"] < layout.VERSION
         raise refuse(
-            f"was written by a newer distdoctor (format {header['version']}, this one reads up to {layout.VERSION})",
-            "Upgrade distdoctor here: pip install -U distdoctor.",
+            f"was written by {'an older' if older else 'a newer'} distdoctor (layout {header['version']}, this one reads "
+            f"{layout.VERSION})",
+            "Examine it with the distdoctor that recorded it."
+            if older
+            else "Upgrade distdoctor here: pip install -U distdoctor.",
         )
     if len(data) < header["file_bytes"]:
         raise refuse(
@@ -144,11 +153,9 @@ def _head(data: bytes) -> TraceHead:
     return TraceHead(**kept, host=host, boot=boot)
 
 
-def _ring(data: bytes, record: Record, offset: int, stride: int, capacity: int) -> tuple[Rows, int]:
+def _ring(data: bytes, record: Record, offset: int, capacity: int) -> tuple[Rows, int]:
     """The whole records of a ring in the order of writing, and how many it has forgotten."""
     dtype = dtype_of(record)
-    if stride != dtype.itemsize:
-        return np.empty(0, dtype), 0
     rows = np.frombuffer(data, dtype, capacity, offset)
     whole = rows[(rows["seq"] == rows["end"]) & (rows["seq"] > 0)]
     whole = whole[np.argsort(whole["seq"], kind="stable")]

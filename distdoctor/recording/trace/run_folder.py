@@ -24,6 +24,7 @@ from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.comparison import read_comparison
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.resumption import read_resumption
+from distdoctor.recording.trace.events import ProbeTrouble
 from distdoctor.recording.trace.host_file import PATTERN, ends_fields, ends_of, job_from, read_host_files
 from distdoctor.recording.trace.layout import STREAMS
 from distdoctor.recording.trace.process_key import ProcessKey, boot_id
@@ -109,13 +110,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
 
 def assemble(ranks: Mapping[int, RankTrace], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
     """A recording from its parts, with what the ranks themselves noted as trouble."""
-    from distdoctor.recording.trace.layout import EventKind
-
-    noted = [
-        _fell_silent(rank, log.text(int(event["text"])))
-        for rank, log in ranks.items()
-        for event in log.events[log.events["kind"] == EventKind.TROUBLE]
-    ]
+    noted = [_fell_silent(rank, trouble.what) for rank, log in ranks.items() for trouble in log.noted(ProbeTrouble)]
     return Recording(job=job, ranks=dict(sorted(ranks.items())), troubles=(*troubles, *noted))
 
 

@@ -27,7 +27,6 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.layout import EventKind
 
 
 @check("DD308", "same-worker-seed", severity=WARNING)
@@ -135,23 +134,26 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -
 
 
 def _words(source: str) -> str:
-    return f"{source}'s generator" if source in ("torch", "random", "numpy") else source
+    return "a generator of the data set" if source == "dataset" else f"{source}'s generator"
 
 
-def _job(states: dict[int, str], workers: int = 2) -> Recording:
+def _job(numpy: dict[int, tuple[int, int]], drawn_from: int = 4) -> Recording:
+    """Two workers a rank. `numpy`: the state of NumPy's generator in each; the others begin apart."""
     from distdoctor.testing.samples import sampled_job
 
-    job = sampled_job(ranks=2, length=100).train(workers=workers)
-    for rank, words in states.items():
-        job.logs[rank].event(EventKind.WORKER_NOISE, words, a=1, b=workers)
+    job = sampled_job(ranks=2, length=100).train(workers=2)
+    for rank, states in numpy.items():
+        for worker, state in enumerate(states):
+            own = 10 * rank + worker + 1
+            job.logs[rank].worker(1, worker, drawn_from, torch=own, random=own + 5, numpy=state)
     return job.recording()
 
 
 def sick() -> Recording:
     """A worker_init_fn that seeds NumPy with a constant."""
-    return _job({0: "4,1,2,5,0;4,3,4,5,0", 1: "4,7,8,5,0;4,9,a,5,0"})
+    return _job({0: (5, 5), 1: (5, 5)})
 
 
 def healthy() -> Recording:
     """NumPy begins alike in both workers, but the samples draw from torch alone."""
-    return _job({0: "1,1,2,5,0;1,3,4,5,0", 1: "1,7,8,5,0;1,9,a,5,0"})
+    return _job({0: (5, 5), 1: (5, 5)}, drawn_from=1)

@@ -26,7 +26,8 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE,
 from distdoctor.diagnosis.source.sampler_calls import line_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, PassFlag
+from distdoctor.recording.trace.events import UncaughtException
+from distdoctor.recording.trace.layout import PassFlag
 
 REFUSED = "sampler option is mutually exclusive with shuffle"
 LEAST_EPOCHS = 2
@@ -44,10 +45,10 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
     """Ranks that torch's error has ended."""
     found: dict[SourceLine, list[int]] = defaultdict(list)
     at_ns = 0
-    for rank, log, event in noted.events(EventKind.EXCEPTION):
-        if REFUSED in log.text(int(event["text"])):
-            found[log.site(int(event["site"]))].append(rank)
-            at_ns = at_ns or int(event["at_ns"]) + log.monotonic_to_wall_ns
+    for rank, raised in noted.events(UncaughtException):
+        if REFUSED in raised.words:
+            found[raised.site].append(rank)
+            at_ns = at_ns or raised.at_ns
     for site, ranks in found.items():
         line = line_at(recording.sources.get(site.path, ""), site.line)
         yield Finding(

@@ -21,12 +21,12 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Joined
 
 
 @check("DD305", "uneven-shards", severity=WARNING)
 def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> Iterator[Finding]:
-    if any((log.events["kind"] == EventKind.JOINED).any() for log in recording.ranks.values()):
+    if any(log.has_noted(Joined) for log in recording.ranks.values()):
         return
     told: set[str] = set()
     for together in orders.together():

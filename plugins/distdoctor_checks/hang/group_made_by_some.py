@@ -23,7 +23,7 @@ from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
 from distdoctor.testing import recording
 
 
@@ -35,7 +35,7 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
 
 def _finding(verdict: Verdict, event: Event) -> Finding:
     asked = {
-        rank: [(text, site) for _, text, _, site, _ in timeline.events(EventKind.NEW_GROUP_BEGUN)]
+        rank: [(",".join(map(str, one.members)), one.site) for one in timeline.log.noted(NewGroupBegun)]
         for rank, timeline in verdict.facts.timelines.items()
     }
     inside = {
@@ -76,13 +76,13 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
 def sick() -> Recording:
     """Rank 3 has gone past the group that it is a member of."""
     script = recording(ranks=4)
-    script.event([0, 1, 2], kind=EventKind.NEW_GROUP_BEGUN, text="1,2,3", site="train.py:15 main")
+    script.note(NewGroupBegun((1, 2, 3)), [0, 1, 2], site="train.py:15 main")
     return script.stays([0, 1, 2]).collective("barrier", site="train.py:20 main").live(silent_for=3)
 
 
 def healthy() -> Recording:
     """Every rank makes the groups, and ranks 2 and 3, which are no members, are through at once."""
     script = recording(ranks=4).group("1", [0, 1])
-    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="train.py:15 main", b=1)
-    script.event([0, 1], kind=EventKind.NEW_GROUP_DONE, text="0,1", more="1")
+    script.note(NewGroupBegun((0, 1), done_ns=1), site="train.py:15 main")
+    script.note(NewGroupDone((0, 1), "1"), [0, 1])
     return script.collective("barrier", site="train.py:20 main").live(silent_for=70)

@@ -27,7 +27,8 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import CallFlag, EventKind
+from distdoctor.recording.trace.events import UncaughtException
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 
@@ -61,7 +62,7 @@ def examine(calls: Collectives) -> Iterator[Finding]:
 def _failed(log: RankTrace, recording: Recording) -> bool:
     """An exception on its way out drops what the frames held: that is no habit of the line."""
     end = recording.job.ends.get(log.rank)
-    raised = bool((log.events["kind"] == EventKind.EXCEPTION).any())
+    raised = log.has_noted(UncaughtException)
     return raised or (end is not None and bool(end.exit_code or end.signal))
 
 

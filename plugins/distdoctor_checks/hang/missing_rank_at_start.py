@@ -23,7 +23,7 @@ from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
@@ -40,7 +40,7 @@ def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Findi
 
 def _finding(verdict: Verdict, event: Event) -> Finding:
     inside = sorted(verdict.facts.timelines.keys() - set(event.ranks))
-    begun = {rank: site for rank in inside for _, _, _, site, _ in verdict.timeline(rank).events(EventKind.INIT_BEGUN)}
+    begun = {rank: entered.site for rank in inside for entered in verdict.timeline(rank).log.noted(InitBegun)}
     place = begun[min(begun)] if begun else SourceLine()
     unstarted = [rank for rank in event.ranks if rank not in verdict.facts.timelines]
     silent = event.silence.seconds if event.silence else 0.0
@@ -76,9 +76,9 @@ def _starting(late: bool) -> Recording:
         log = TraceBuilder(rank, world_size=4)
         log.now = START_NS
         if rank != 2 or not late:
-            log.event(EventKind.INIT_BEGUN, "gloo", site="train.py:5 main")
+            log.note(InitBegun("gloo"), site="train.py:5 main")
         if not late:
-            log.event(EventKind.INIT_DONE, a=4)
+            log.note(InitDone(4))
         logs[rank] = log.build()
     return Recording(Job(world_size=4, running=True, read_at_ns=START_NS + 45 * SECOND), logs)
 

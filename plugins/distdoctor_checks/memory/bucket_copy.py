@@ -21,7 +21,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, Phase
+from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.layout import Phase
 
 LEAST_BYTES = 16 * MIB
 LEAST_SHARE = 0.05  # of the highest resident memory
@@ -66,8 +67,7 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
 
 
 def _wrapped_at(rank: RankMemory) -> SourceLine:
-    events = rank.log.events[rank.log.events["kind"] == EventKind.WRAPPED]
-    return rank.log.site(events[0]["site"]) if len(events) else SourceLine()
+    return next((wrapped.site for wrapped in rank.log.noted(Wrapped)), SourceLine())
 
 
 def sick() -> Recording:

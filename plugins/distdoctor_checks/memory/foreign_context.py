@@ -22,7 +22,7 @@ from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Presc
 from distdoctor.diagnosis.memory.memory import Memory, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DeviceContext
 from distdoctor.testing.memory import MIB, memory_job
 
 
@@ -40,8 +40,8 @@ def examine(memory: Memory) -> Iterator[Finding]:
 
 
 def _contexts(log: RankTrace) -> Iterator[tuple[str, bool, int, SourceLine]]:
-    for event in log.events[log.events["kind"] == EventKind.CONTEXT]:
-        yield log.text(int(event["text"])), bool(event["a"]), int(event["b"]), log.site(int(event["site"]))
+    for seen in log.noted(DeviceContext):
+        yield seen.device, seen.own, seen.cached, seen.site
 
 
 def _finding(owner: int, by_rank: dict[int, tuple[int, SourceLine]]) -> Finding:
@@ -65,9 +65,9 @@ def _job(on_first: tuple[int, ...]) -> Recording:
     job = memory_job(4).trains(4, device={0: 0, 1: 1, 2: 2, 3: 3}, capacity=80_000 * MIB, peak=9_000 * MIB)
     for rank in range(4):
         log = job.logs[rank]
-        log.event(EventKind.CONTEXT, f"host GPU-{rank}", site="train.py:33 train", a=1, b=9_000 * MIB)
+        log.note(DeviceContext(f"host GPU-{rank}", own=True, cached=9_000 * MIB), site="train.py:33 train")
         if rank in on_first:
-            log.event(EventKind.CONTEXT, "host GPU-0", site="train.py:33 train", a=0, b=2 * MIB)
+            log.note(DeviceContext("host GPU-0", own=False, cached=2 * MIB), site="train.py:33 train")
     return job.recording()
 
 

@@ -16,14 +16,14 @@ Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import Evaluation, Memory, mib
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Evaluated
 
 LEAST_OPERATIONS = 8  # a norm of the weights is computed with less
 
@@ -78,14 +78,14 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
 def sick() -> Recording:
     from distdoctor.testing.memory import memory_job
 
-    about: dict[str, Any] = {"more": "over", "a": 40, "b": 8 << 20, "c": 4, "site": "train.py:52 validate"}
-    return memory_job(2).trains(8).event(EventKind.EVALUATED, "output", **about).recording()
+    told = Evaluated("output", "over", 40, 8 << 20, 4)
+    return memory_job(2).trains(8).note(told, site="train.py:52 validate").recording()
 
 
 def healthy() -> Recording:
     """An attack: the graph was asked for after all."""
     from distdoctor.testing.memory import memory_job
 
-    about: dict[str, Any] = {"a": 40, "b": 8 << 20, "c": 4, "site": "train.py:52 validate"}
-    job = memory_job(2).trains(8).event(EventKind.EVALUATED, "output", more="running", **about)
-    return job.event(EventKind.EVALUATED, "output", more="used", **about).recording()
+    running = Evaluated("output", "running", 40, 8 << 20, 4)
+    job = memory_job(2).trains(8).note(running, site="train.py:52 validate")
+    return job.note(replace(running, how="used"), site="train.py:52 validate").recording()

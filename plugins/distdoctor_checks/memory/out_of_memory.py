@@ -30,7 +30,8 @@ from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, Phase
+from distdoctor.recording.trace.events import OutOfMemory
+from distdoctor.recording.trace.layout import Phase
 
 FRAGMENTED = 0.25  # of what the allocator has reserved
 MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed
@@ -243,7 +244,7 @@ def sick() -> Recording:
     from distdoctor.testing.memory import MIB, memory_job
 
     job = memory_job(2).trains(5, parameters=64 * MIB, gradients=64 * MIB, state=128 * MIB)
-    job.event(EventKind.OUT_OF_MEMORY, "forward", only=[1], a=900 * MIB, c=2048 * MIB)
+    job.note(OutOfMemory("forward", resident=900 * MIB, limit=2048 * MIB), only=[1])
     words = (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
     )

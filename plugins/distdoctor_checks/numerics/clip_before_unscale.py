@@ -19,18 +19,17 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescri
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import text_at
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Clipped
 
 
 @check("DD803", "clip-before-unscale", severity=ERROR)
 def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     found: dict[SourceLine, list[tuple[int, int, str, int]]] = {}
     for rank, own in gradients.ranks.items():
-        for event in own.events(EventKind.CLIPPED):
-            if event["a"]:
-                at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
-                row = (rank, int(event["b"]), own.log.text(int(event["text"])), at_ns)
-                found.setdefault(own.log.site(int(event["site"])), []).append(row)
+        for clipped in own.events(Clipped):
+            if clipped.scaled:
+                row = (rank, clipped.step, clipped.by, clipped.at_ns)
+                found.setdefault(clipped.site, []).append(row)
     for site, rows in found.items():
         ranks = tuple(sorted({rank for rank, *_ in rows}))
         yield Finding(
@@ -54,12 +53,12 @@ def _change(recording: Recording, site: SourceLine) -> str:
 def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
-    job = trained_job(2).initial().event(EventKind.CLIPPED, "norm", a=1, b=1, site="train.py:32 train")
+    job = trained_job(2).initial().note(Clipped("norm", scaled=True, step=1), site="train.py:32 train")
     return job.step(scale=1024.0).recording()
 
 
 def healthy() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
-    job = trained_job(2).initial().event(EventKind.CLIPPED, "norm", a=0, b=1, site="train.py:32 train")
+    job = trained_job(2).initial().note(Clipped("norm", scaled=False, step=1), site="train.py:32 train")
     return job.step(scale=1024.0).recording()

@@ -15,50 +15,30 @@ Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import DigestFlag, EventKind
-
-
-@dataclass(frozen=True)
-class _FiniteState:
-    """The first value of one kind on one rank. `backward` counts the backward passes of that rank."""
-
-    rank: int
-    what: str
-    name: str
-    step: int
-    backward: int
-    site: SourceLine
-    at_ns: int
+from distdoctor.recording.trace.events import NonFinite
+from distdoctor.recording.trace.layout import DigestFlag
 
 
 @check("DD801", "non-finite-origin", severity=ERROR, family="non-finite")
 def examine(gradients: Gradients) -> Iterator[Finding]:
-    seen = [one for rank in gradients.ranks for one in _seen(gradients, rank)]
+    seen = [(rank, one) for rank, own in gradients.ranks.items() for one in own.events(NonFinite)]
     if seen:
         yield _from_events(seen, gradients)
         return
     yield from _from_updates(gradients)
 
 
-def _seen(gradients: Gradients, rank: int) -> Iterator[_FiniteState]:
-    own = gradients.ranks[rank]
-    for event in own.events(EventKind.NON_FINITE):
-        text, name = own.log.text(int(event["text"])), own.log.text(int(event["more"]))
-        at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
-        yield _FiniteState(rank, text, name, int(event["a"]), int(event["b"]), own.log.site(int(event["site"])), at_ns)
-
-
-def _from_events(seen: list[_FiniteState], gradients: Gradients) -> Finding:
-    when = min((one.step, one.backward) for one in seen)
-    first = [one for one in seen if (one.step, one.backward) == when]
-    ranks = tuple(sorted({one.rank for one in first}))
+def _from_events(seen: list[tuple[int, NonFinite]], gradients: Gradients) -> Finding:
+    when = min((one.step, one.backward) for _, one in seen)
+    by_rank = [(rank, one) for rank, one in seen if (one.step, one.backward) == when]
+    first = [one for _, one in by_rank]
+    ranks = tuple(sorted({rank for rank, _ in by_rank}))
     layer = next((one for one in first if one.what in ("output", "input")), None)
     gradient = next((one for one in first if one.what == "gradient"), None)
     loss = next((one for one in first if one.what == "loss"), None)
@@ -69,11 +49,11 @@ def _from_events(seen: list[_FiniteState], gradients: Gradients) -> Finding:
         + (f", while {named(others)} had finite numbers" if others else ""),
         ranks=ranks,
         place=place,
-        places=tuple(Place(one.site, (one.rank,), f"{one.what}: {one.name}") for one in first[:6]),
+        places=tuple(Place(one.site, (rank,), f"{one.what}: {one.name}") for rank, one in by_rank[:6]),
         evidence={
             "step": when[0],
             "backward": when[1],
-            "seen": [f"rank {one.rank} {one.what} {one.name}" for one in first[:8]],
+            "seen": [f"rank {rank} {one.what} {one.name}" for rank, one in by_rank[:8]],
             "layer": layer.name if layer else gradient.name if gradient else "",
             "where": "forward" if loss else "gradient",
         },
@@ -84,7 +64,7 @@ def _from_events(seen: list[_FiniteState], gradients: Gradients) -> Finding:
     )
 
 
-def _what(loss: _FiniteState | None, layer: _FiniteState | None, gradient: _FiniteState | None) -> str:
+def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
     if layer is not None:
         came = "came out of" if layer.what == "output" else "was already in the input of"
         return f"the loss is {loss.name if loss else 'not finite'}: the first such value {came} {layer.name}"
@@ -93,7 +73,7 @@ def _what(loss: _FiniteState | None, layer: _FiniteState | None, gradient: _Fini
     return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, the loss is"
 
 
-def _why(loss: _FiniteState | None, layer: _FiniteState | None, gradient: _FiniteState | None) -> str:
+def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
     if layer is not None and layer.what == "input":
         return "the batch, or what prepares it, holds a NaN or an infinity"
     if loss is not None and layer is None:
@@ -135,8 +115,8 @@ def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2).initial().step()
-    job.event(EventKind.NON_FINITE, "loss", more="nan", a=2, b=2, site="train.py:31 train", only=[1])
-    return job.event(EventKind.NON_FINITE, "loss", more="nan", a=3, b=3, site="train.py:31 train", only=[0]).recording()
+    job.note(NonFinite("loss", "nan", step=2, backward=2), site="train.py:31 train", only=[1])
+    return job.note(NonFinite("loss", "nan", step=3, backward=3), site="train.py:31 train", only=[0]).recording()
 
 
 def healthy() -> Recording:

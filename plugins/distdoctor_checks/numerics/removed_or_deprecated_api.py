@@ -21,8 +21,8 @@ from typing import ClassVar, Self
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.recording.trace.events import Averaging, Deprecated, UncaughtException
 
 SUCCESSORS = {
     "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
@@ -38,6 +38,7 @@ SUCCESSORS = {
     "torch.distributed.all_gather_multigpu": "torch.distributed.all_gather, one process per GPU",
 }
 _REMOVED = ("torch.distributed.pipeline",)
+_SUCCESSOR = "No module named 'torch.distributed.pipelining"
 _FSDP1 = "FullyShardedDataParallel"
 
 
@@ -61,26 +62,26 @@ class Deprecations:
     def of(cls, recording: Recording) -> Self:
         found: dict[Use, list[tuple[int, int]]] = defaultdict(list)
         for rank, log in recording.ranks.items():
-            for event in log.events:
-                kind, text = int(event["kind"]), log.text(int(event["text"]))
-                site, at_ns = log.site(int(event["site"])), int(event["at_ns"]) + log.monotonic_to_wall_ns
-                if kind == EventKind.DEPRECATED:
-                    found[Use(text, site)].append((rank, at_ns))
-                elif kind == EventKind.REPLICAS and log.text(int(event["more"])) == _FSDP1:
-                    found[Use(f"torch.distributed.fsdp.{_FSDP1}", site)].append((rank, at_ns))
-                elif kind == EventKind.EXCEPTION:
-                    for name in _REMOVED:
-                        if (
-                            f"No module named '{name}" in text
-                            and "No module named 'torch.distributed.pipelining" not in text
-                        ):
-                            found[Use(name, site, removed=True)].append((rank, at_ns))
+            for use, at_ns in _uses(log):
+                found[use].append((rank, at_ns + log.monotonic_to_wall_ns))
         return cls(
             {
                 use: (tuple(sorted({rank for rank, _ in seen})), min(at_ns for _, at_ns in seen))
                 for use, seen in found.items()
             }
         )
+
+
+def _uses(log: RankTrace) -> Iterator[tuple[Use, int]]:
+    for used in log.noted(Deprecated):
+        yield Use(used.name, used.site), used.at_ns
+    for averaging in log.noted(Averaging):
+        if averaging.by == _FSDP1:
+            yield Use(f"torch.distributed.fsdp.{_FSDP1}", averaging.site), averaging.at_ns
+    for error in log.noted(UncaughtException):
+        for name in _REMOVED:
+            if f"No module named '{name}" in error.words and _SUCCESSOR not in error.words:
+                yield Use(name, error.site, removed=True), error.at_ns
 
 
 @check("DD804", "removed-or-deprecated-api", severity=NOTE)
@@ -107,7 +108,7 @@ def examine(deprecations: Deprecations) -> Iterator[Finding]:
 def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
-    job = trained_job(2).event(EventKind.DEPRECATED, "torch.cuda.amp.GradScaler", site="train.py:18 main")
+    job = trained_job(2).note(Deprecated("torch.cuda.amp.GradScaler"), site="train.py:18 main")
     return job.initial().step().recording()
 
 

@@ -24,7 +24,7 @@ from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_wit
 from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Bypassed, Wrapped
 
 
 @check("DD206", "bypassed-ddp", severity=ERROR, family="replicas")
@@ -38,10 +38,10 @@ def examine(unwrapped: UnwrappedReplicas, recording: Recording) -> Iterator[Find
 
 
 def _bypassed(parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording) -> Finding:
-    seen = event_site(partings.gradients, EventKind.BYPASSED, parting.peers.ranks)
+    seen = event_site(partings.gradients, Bypassed, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
-    wrapped = event_site(partings.gradients, EventKind.WRAPPED, parting.peers.ranks)
+    wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
     return Finding(
         title=f"{parting.when}: the forward went past DistributedDataParallel, so the gradients of {which(parting)} "
         "were never averaged",
@@ -96,7 +96,7 @@ def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2).initial()
-    job.event(EventKind.BYPASSED, "Net", site="train.py:30 train", a=1)
+    job.note(Bypassed("Net", 1), site="train.py:30 train")
     return job.step(grads={1: 1}, params={1: 1}, synced=0).recording()
 
 

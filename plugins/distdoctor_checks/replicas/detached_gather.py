@@ -21,20 +21,18 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Findin
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DetachedGather
 
 
 @check("DD217", "detached-gather", severity=ERROR)
 def examine(gradients: Gradients) -> Iterator[Finding]:
-    seen: dict[tuple[SourceLine, str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    seen: dict[tuple[SourceLine, str, bool, int], list[tuple[int, int, int]]] = defaultdict(list)
     for rank, own in gradients.ranks.items():
-        for event in own.events(EventKind.DETACHED_GATHER):
-            key = own.log.site(int(event["site"])), own.log.text(int(event["text"])), own.log.text(int(event["more"]))
-            at_ns = int(event["at_ns"]) + own.log.monotonic_to_wall_ns
-            seen[*key, int(event["b"])].append((rank, int(event["a"]), at_ns))
-    for (site, op, how, nbytes), events in seen.items():
+        for one in own.events(DetachedGather):
+            seen[one.site, one.operation, one.reached, one.nbytes].append((rank, one.step, one.at_ns))
+    for (site, op, reached, nbytes), events in seen.items():
         ranks = tuple(sorted({rank for rank, _, _ in events}))
-        cut = how == "cut"
+        cut = not reached
         missing = "everything before the gathering" if cut else "the gathered side of the loss"
         yield Finding(
             title=f"step {min(step for _, step, _ in events)}: the loss is computed from what {op} gathered, which carries no "
@@ -56,7 +54,7 @@ def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2).initial()
-    job.event(EventKind.DETACHED_GATHER, "all_gather", more="cut", site="train.py:28 train", a=1, b=4096)
+    job.note(DetachedGather("all_gather", reached=False, step=1, nbytes=4096), site="train.py:28 train")
     return job.step().recording()
 
 

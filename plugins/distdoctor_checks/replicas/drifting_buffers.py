@@ -24,7 +24,8 @@ from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, TensorFlag
+from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.layout import TensorFlag
 
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
 
@@ -58,7 +59,7 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
 def _finding(gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift], normalisation: bool) -> Finding:
     name, (step, variants) = next(iter(drifts.items()))
     more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
-    wrapped = event_site(gradients, EventKind.WRAPPED, peers.ranks)
+    wrapped = event_site(gradients, Wrapped, peers.ranks)
     updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
     site = wrapped or next((u.site for u in updates if u.site), SourceLine())
     what = "running statistics" if normalisation else "buffers"

@@ -16,7 +16,6 @@ Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullySha
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescri
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, TensorFlag, UpdateFlag
+from distdoctor.recording.trace.events import Averaging, ClipNorm
+from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 
 APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
 SEEN = 2  # steps
@@ -66,13 +66,11 @@ def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clippin
     found: dict[tuple[SourceLine, int, int], dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
         own, seen = gradients.ranks.get(rank), dict[tuple[SourceLine, int], int]()
-        for event in own.events(EventKind.CLIP_NORM) if own is not None else ():
-            assert own is not None
-            if own.log.text(int(event["text"])) == "own":
-                line = own.log.site(int(event["site"])), int(event["a"])
+        for clipped in own.events(ClipNorm) if own is not None else ():
+            if not clipped.whole:
+                line = clipped.site, clipped.step
                 seen[line] = seen.get(line, 0) + 1
-                (norm,) = struct.unpack("<d", struct.pack("<q", int(event["b"])))
-                found[*line, seen[line]][rank] = norm, int(event["at_ns"]) + own.log.monotonic_to_wall_ns
+                found[*line, seen[line]][rank] = clipped.norm, clipped.at_ns
     for (site, step, _), norms in found.items():
         if len(norms) == len(ranks):
             yield Clipping(
@@ -116,11 +114,10 @@ def _job(norms: tuple[float, float]) -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2)
-    job.event(EventKind.REPLICAS, "0,1", more="DistributedDataParallel").initial()
+    job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
     for step in (1, 2):
         for rank, norm in enumerate(norms):
-            (bits,) = struct.unpack("<q", struct.pack("<d", norm))
-            job.event(EventKind.CLIP_NORM, "own", a=step, b=bits, site="train.py:32 train", only=[rank])
+            job.note(ClipNorm(whole=False, step=step, norm=norm), site="train.py:32 train", only=[rank])
         job.step()
     return job.recording()
 

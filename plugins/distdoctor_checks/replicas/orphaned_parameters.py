@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Orphaned
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,16 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     seen: dict[tuple[SourceLine, bool, bool], dict[int, OrphanedNames]] = defaultdict(dict)
     at_ns: dict[tuple[SourceLine, bool, bool], int] = {}
     for rank, own in gradients.ranks.items():
-        for event in own.events(EventKind.ORPHANED):
-            found = _orphans(own.log, event)
+        for event in own.events(Orphaned):
+            found = OrphanedNames(
+                event.names, event.count, event.nbytes, event.later, event.stale, event.own, event.site
+            )
             key = found.built, found.later, found.abandoned
             seen[key][rank] = found
-            at_ns.setdefault(key, int(event["at_ns"]) + own.log.monotonic_to_wall_ns)
+            at_ns.setdefault(key, event.at_ns)
     for key, by_rank in seen.items():
         most = max(by_rank.values(), key=lambda orphans: (orphans.count, orphans.nbytes))
         yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients)
-
-
-def _orphans(log: RankTrace, event: Any) -> OrphanedNames:
-    names, (how, *pairs) = log.text(int(event["text"])), log.text(int(event["more"])).split()
-    numbers = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)}
-    return OrphanedNames(
-        tuple(names.split(";")),
-        int(event["a"]),
-        int(event["b"]),
-        how == "later",
-        numbers["stale"],
-        numbers["of"],
-        log.site(int(event["site"])),
-    )
 
 
 def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients) -> Finding:
@@ -122,8 +109,8 @@ def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2).initial().step()
-    names, words = "head.weight;head.bias", "later stale=0 of=3"
-    return job.event(EventKind.ORPHANED, names, more=words, site="train.py:20 main", a=2, b=2600).recording()
+    told = Orphaned(("head.weight", "head.bias"), later=True, stale=0, own=3, count=2, nbytes=2600)
+    return job.note(told, site="train.py:20 main").recording()
 
 
 def healthy() -> Recording:

@@ -20,7 +20,8 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind, TensorFlag
+from distdoctor.recording.trace.events import Converted, ParameterAdded, Wrapped
+from distdoctor.recording.trace.layout import TensorFlag
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas")
@@ -28,7 +29,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
     for parting in partings.found:
         if cause_of(parting, partings.gradients) != "DD219":
             continue
-        wrapped = event_site(partings.gradients, EventKind.WRAPPED, parting.peers.ranks)
+        wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
         line, how = _origin(parting, partings, recording, wrapped)
         yield Finding(
             title=f"{parting.when}: DistributedDataParallel does not average the gradients of {which(parting)}: {how}",
@@ -52,9 +53,9 @@ def _origin(
     gradients, ranks = partings.gradients, parting.peers.ranks
     outside = any(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
     if not outside:
-        return event_site(gradients, EventKind.CONVERTED, ranks) or wrapped, "moved or cast after wrapping"
+        return event_site(gradients, Converted, ranks) or wrapped, "moved or cast after wrapping"
     parts = {part for difference in parting.differences for part in difference.name.split(".")}
-    added = event_site(gradients, EventKind.ADDED, ranks, among=parts)
+    added = event_site(gradients, ParameterAdded, ranks, among=parts)
     if added:
         return added, "added after wrapping"
     unfrozen = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)

@@ -26,7 +26,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
 
 SEEN = 2  # backward passes with a state of their own
 
@@ -54,8 +54,7 @@ def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
 
 
 def _dropout(gradients: Gradients, rank: int) -> str:
-    own = gradients.ranks[rank]
-    return next((own.log.text(int(event["more"])) for event in own.events(EventKind.NOISE)), "")
+    return next((begun.dropout for begun in gradients.ranks[rank].events(BackwardRng)), "")
 
 
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
@@ -95,9 +94,9 @@ def _recomputed(gradients: Gradients) -> Iterator[Finding]:
     seen: dict[tuple[SourceLine, str], list[int]] = {}
     at_ns = 0
     for rank, own in gradients.ranks.items():
-        for event in own.events(EventKind.UNKEPT_NOISE):
-            at_ns = at_ns or int(event["at_ns"]) + own.log.monotonic_to_wall_ns
-            seen.setdefault((own.log.site(int(event["site"])), own.log.text(int(event["text"]))), []).append(rank)
+        for unkept in own.events(UnkeptRng):
+            at_ns = at_ns or unkept.at_ns
+            seen.setdefault((unkept.site, unkept.function), []).append(rank)
     for (site, name), ranks in seen.items():
         yield Finding(
             title=f"checkpointed {name} draws random numbers and is recomputed with others: preserve_rng_state is off",
@@ -118,10 +117,10 @@ def _job(states: tuple[str, str]) -> Recording:
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2)
-    job.event(EventKind.REPLICAS, "0,1", more="DistributedDataParallel").initial()
+    job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
     for number in (1, 2, 3):
         for rank, state in enumerate(states):
-            job.event(EventKind.NOISE, f"{state}{number}", more="drop (Dropout 0.1)", a=number, only=[rank])
+            job.note(BackwardRng(f"{state}{number}", "drop (Dropout 0.1)", number), only=[rank])
         job.step()
     return job.recording()
 

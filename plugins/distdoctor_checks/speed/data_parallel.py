@@ -20,14 +20,14 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import NOTE, Finding, Place, Prescription
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DataParallelMade
 from distdoctor.testing.rank_trace import TraceBuilder
 
 
 @check("DD502", "data-parallel", severity=NOTE, live=False)
 def examine(noted: RankEvents) -> Iterator[Finding]:
-    for rank, log, row in noted.events(EventKind.DATA_PARALLEL):
-        devices, count, site = log.text(int(row["text"])).split(","), int(row["a"]), log.site(int(row["site"]))
+    for rank, made in noted.events(DataParallelMade):
+        devices, count, site = list(made.devices), len(made.devices), made.site
         if count < 2:
             continue
         yield Finding(
@@ -41,17 +41,16 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
         )
 
 
-def _job(devices: str) -> Recording:
+def _job(*devices: str) -> Recording:
     log = TraceBuilder(0, world_size=1)
-    count = len(devices.split(",")) if devices else 0
-    log.event(EventKind.DATA_PARALLEL, devices, site="train.py:14 main", a=count)
+    log.note(DataParallelMade(devices), site="train.py:14 main")
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
 
 
 def sick() -> Recording:
-    return _job("0,1,2,3")
+    return _job("0", "1", "2", "3")
 
 
 def healthy() -> Recording:
     """Without a device it is a plain module."""
-    return _job("")
+    return _job()

@@ -22,7 +22,7 @@ from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Finding, Place, Prescri
 from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import FullPrecision
 from distdoctor.testing.rank_trace import TraceBuilder
 
 WITH_TENSOR_CORES = 70  # compute capability 7.0, Volta
@@ -31,27 +31,28 @@ LEAST_BYTES = 64 * MIB  # kept by the products of a step: below, launching kerne
 
 @check("DD510", "full-precision", severity=NOTE, live=False)
 def examine(noted: RankEvents) -> Iterator[Finding]:
-    found = {}
-    for rank, log, row in noted.events(EventKind.FULL_PRECISION):
-        if int(row["a"]) >= WITH_TENSOR_CORES and int(row["b"]) >= LEAST_BYTES and log.text(int(row["more"])) == "ieee":
-            found[rank] = (log, row)
+    found = {
+        rank: seen
+        for rank, seen in noted.events(FullPrecision)
+        if seen.capability >= WITH_TENSOR_CORES and seen.nbytes >= LEAST_BYTES and seen.mode == "ieee"
+    }
     if not found:
         return
     ranks = tuple(sorted(found))
-    log, row = found[ranks[0]]
-    device, capability, site = log.text(int(row["text"])), int(row["a"]), log.site(int(row["site"]))
+    seen = found[ranks[0]]
+    device, capability, site = seen.device, seen.capability, seen.site
     yield Finding(
         title=f"every matrix product is computed in fp32, on {device}, which has units for 16 bits",
         ranks=ranks,
         confidence=POSSIBLE,
         place=site,
         places=(Place(site, ranks, "backward of these products"),),
-        evidence={"device": device, "capability": capability / 10, "kept_bytes": int(row["b"]), "tf32": False},
-        why=f"on {named(ranks)} the products keep {mib(int(row['b']))} for backward, all in fp32, and TF32 is off",
+        evidence={"device": device, "capability": capability / 10, "kept_bytes": seen.nbytes, "tf32": False},
+        why=f"on {named(ranks)} the products keep {mib(seen.nbytes)} for backward, all in fp32, and TF32 is off",
         prescriptions=(
             Prescription(
                 "mixed-precision",
-                effect=f"up to {mib(int(row['b']) // 2)} of memory; `distdoctor compare --strategies ddp,amp` measures the time",
+                effect=f"up to {mib(seen.nbytes // 2)} of memory; `distdoctor compare --strategies ddp,amp` measures the time",
             ),
         ),
     )
@@ -59,7 +60,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
 
 def _job(precision: str) -> Recording:
     log = TraceBuilder(0, world_size=1)
-    log.event(EventKind.FULL_PRECISION, "NVIDIA A100", more=precision, site="train.py:31 train", a=80, b=900 * MIB)
+    log.note(FullPrecision("NVIDIA A100", precision, 80, 900 * MIB), site="train.py:31 train")
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
 
 

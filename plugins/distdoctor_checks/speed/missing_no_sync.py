@@ -27,7 +27,8 @@ from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients, Up
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.layout import CallFlag, EventKind, Op, UpdateFlag
+from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.layout import CallFlag, Op, UpdateFlag
 from distdoctor.testing.timing import TimedJob, timed_job
 
 FEWEST = 4  # steps that were looked at: the first four always are
@@ -81,7 +82,7 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> 
 def _repeated(one: RankGradients) -> Repeated | None:
     """The same averages several times for one step of the only optimizer, in every step that was looked at. None: not so."""
     updates = [update for update in one.updates if update.step > 0]
-    if len({update.optimizer for update in updates}) != 1 or len(list(one.events(EventKind.WRAPPED))) != 1:
+    if len({update.optimizer for update in updates}) != 1 or len(list(one.events(Wrapped))) != 1:
         return None
     digested = [update for update in updates if update.digested and update.step > 1]
     counts = {(u.number("backwards"), u.number("synced"), u.number("unsynced")) for u in digested}

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.recording.recording import Job, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import UnusedSearch
 from distdoctor.testing.rank_trace import TraceBuilder
 
 FEWEST = 16  # steps that were looked at
@@ -28,14 +28,13 @@ FEWEST = 16  # steps that were looked at
 
 @check("DD503", "needless-find-unused", severity=NOTE, live=False)
 def examine(noted: RankEvents) -> Iterator[Finding]:
-    found: dict[tuple[str, SourceLine], list[tuple[int, int, int, float]]] = {}
-    for rank, log, row in noted.events(EventKind.SEARCHED):
-        walks, looked, left_out, spent = (int(row[name]) for name in ("more", "a", "b", "c"))
-        key = (log.text(int(row["text"])), log.site(int(row["site"])))
-        found.setdefault(key, []).append((rank, looked, left_out, spent / max(1, walks)))
+    found: dict[tuple[tuple[int, ...], SourceLine], list[tuple[int, int, int, float]]] = {}
+    for rank, one in noted.events(UnusedSearch):
+        row = (rank, one.looked, one.left_out, one.nanoseconds / max(1, one.walks))
+        found.setdefault((one.ranks, one.site), []).append(row)
     for (members, site), seen in found.items():
         ranks = tuple(sorted(rank for rank, *_ in seen))
-        if len(ranks) < len(members.split(",")) or any(looked < FEWEST or left_out for _, looked, left_out, _ in seen):
+        if len(ranks) < len(members) or any(looked < FEWEST or left_out for _, looked, left_out, _ in seen):
             continue
         looked, walk = min(looked for _, looked, _, _ in seen), max(walk for *_, walk in seen) / 1e6
         yield Finding(
@@ -54,8 +53,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
 def _job(left_out: int) -> Recording:
     logs = [TraceBuilder(rank, world_size=2) for rank in range(2)]
     for log in logs:
-        row = log.event(EventKind.SEARCHED, "0,1", site="train.py:14 main", a=32, b=left_out, c=32_000_000)
-        row["more"] = 40
+        log.note(UnusedSearch((0, 1), 40, 32, left_out, 32_000_000), site="train.py:14 main")
     return Recording(Job(argv=("train.py",), world_size=2), {log.rank: log.build() for log in logs})
 
 

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.recording.recording import Job, Recording, SourceLine
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DeviceWait
 from distdoctor.testing.rank_trace import TraceBuilder
 
 SYNCHRONIZE = "synchronize"
@@ -29,11 +29,9 @@ SYNCHRONIZE = "synchronize"
 @check("DD507", "synchronising-every-step", severity=NOTE, live=False)
 def examine(noted: RankEvents) -> Iterator[Finding]:
     found: dict[tuple[SourceLine, str], dict[int, tuple[int, int, int]]] = {}
-    for rank, log, row in noted.events(EventKind.WAITED_FOR_DEVICE):
-        times, steps, nanoseconds = int(row["a"]), int(row["b"]), int(row["c"])
-        if times >= steps > 0:
-            key = (log.site(int(row["site"])), log.text(int(row["text"])))
-            found.setdefault(key, {})[rank] = (times, steps, nanoseconds)
+    for rank, one in noted.events(DeviceWait):
+        if one.times >= one.steps > 0:
+            found.setdefault((one.site, one.by), {})[rank] = (one.times, one.steps, one.nanoseconds)
     for (site, name), by_rank in found.items():
         ranks = tuple(sorted(by_rank))
         times, steps, nanoseconds = max(by_rank.values(), key=lambda seen: seen[2])
@@ -57,7 +55,7 @@ def _often(per_step: float) -> str:
 
 def _job(times: int) -> Recording:
     log = TraceBuilder(0, world_size=1)
-    log.event(EventKind.WAITED_FOR_DEVICE, "item", site="train.py:35 train", a=times, b=8, c=times * 3_000_000)
+    log.note(DeviceWait("item", times, 8, times * 3_000_000), site="train.py:35 train")
     return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
 
 

@@ -45,14 +45,13 @@ class Job:
     def epoch(self, drawn: list[list[int]], *, size: int = 700, padded: bool = False, over: bool = True) -> None:
         for rank, draws in enumerate(drawn):
             trace, sets = self.traces[rank], self.sets[rank]
-            names = list(trace.passes.fields)[1:-1]
             text = f"Numbers\0{self.length}\0abcd\x004\0abcd"
             about = {
                 "dataset_length": self.length, "dataset": trace.texts.id(text), "keep_one_in": self.keep, "batch_size": size,
                 "flags": TRAINS | (PassFlag.DISTRIBUTED_SAMPLER if padded else 0), "num_replicas": len(drawn),
                 "sampler_rank": rank, "loader": 1, "pass_number": 1, "started_ns": 1,
             }  # fmt: skip
-            seq = trace.passes.write(*(int(about.get(name, 0)) for name in names))
+            seq = trace.passes.write(**{name: int(value) for name, value in about.items()})
             stream: Any = SimpleNamespace(trace=trace, steps=0, optimizer=0)
             flags = PassFlag(int(about["flags"]))
             new_set = (lambda s, sets=sets: sets.begin(s, self.length)) if self.keep > 1 else None

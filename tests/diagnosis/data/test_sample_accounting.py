@@ -177,11 +177,7 @@ def written(batches: list[list[int]], keep: int = 1, passes: int = 1, until: int
         trace = TraceWriter(folder, 0, 1, 0, 0)
         stream = SimpleNamespace(trace=trace, steps=0, optimizer=0)
         for number in range(passes):
-            values = [0] * (len(trace.passes.fields) - 2)
-            names = list(trace.passes.fields)[1:-1]
-            values[names.index("keep_one_in")], values[names.index("loader")] = keep, 1
-            values[names.index("pass_number")] = number + 1
-            seq = trace.passes.write(*values)
+            seq = trace.passes.write(keep_one_in=keep, loader=1, pass_number=number + 1)
             writer = PassWriter(stream, None, 0, seq, PassFlag(0), keep)  # type: ignore[arg-type]
             for batch in batches[:until]:
                 writer.draw(batch)

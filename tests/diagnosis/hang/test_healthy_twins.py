@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.recording.trace.layout import CallFlag, EventKind
+from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import Script, recording
 
 
@@ -146,8 +147,8 @@ def receive_from_anybody() -> Script:
 
 def groups_made_by_all() -> Script:
     script = recording(4).group("1", [0, 1])
-    script.event(kind=EventKind.NEW_GROUP_BEGUN, text="0,1", site="a.py:1 f", b=1)
-    script.event([0, 1], kind=EventKind.NEW_GROUP_DONE, text="0,1", more="1")
+    script.note(NewGroupBegun((0, 1), done_ns=1), site="a.py:1 f")
+    script.note(NewGroupDone((0, 1), "1"), [0, 1])
     return script.collective("barrier", site="a.py:2 f").step()
 
 

@@ -12,7 +12,8 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import Exiting, NewGroupBegun, PhaseChange
+from distdoctor.recording.trace.layout import ranks_of
 from distdoctor.testing import Script, TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
@@ -138,7 +139,7 @@ def test_ranks_that_timed_out_waited_for_the_one_that_was_in_no_call() -> None:
 
 
 def test_the_interpreters_last_words_are_given_a_second_before_they_count() -> None:
-    script = loop().event(1, kind=EventKind.EXITING).collective("barrier", only=[0, 2, 3])
+    script = loop().note(Exiting(), 1).collective("barrier", only=[0, 2, 3])
     film = script.film()
 
     assert codes(film.read(film.last_ns + SECOND // 10)) == []
@@ -265,8 +266,8 @@ def test_silence_on_several_hosts_is_judged_by_the_wall_clock_and_with_patience_
 
 def in_new_group(log: TraceBuilder, *, earlier: int = 0, members: str = "0,1,2") -> None:
     for _ in range(earlier):
-        log.event(EventKind.NEW_GROUP_BEGUN, "0,1", site="train.py:8 main", b=1)
-    log.event(EventKind.NEW_GROUP_BEGUN, members, site="train.py:9 main")
+        log.note(NewGroupBegun((0, 1), done_ns=1), site="train.py:8 main")
+    log.note(NewGroupBegun(ranks_of(members)), site="train.py:9 main")
 
 
 def test_a_rank_that_has_made_fewer_groups_than_the_others_looks_for_them_under_another_name() -> None:
@@ -400,12 +401,7 @@ def test_two_seconds_are_enough_for_what_can_be_proven() -> None:
 
 
 def test_a_slow_rank_is_a_note_and_a_long_phase_is_given_its_time() -> None:
-    script = (
-        loop(3)
-        .event(0, kind=EventKind.PHASE, text="checkpoint", a=1)
-        .stays(0)
-        .collective("barrier", site="train.py:60 save")
-    )
+    script = loop(3).note(PhaseChange("checkpoint"), 0).stays(0).collective("barrier", site="train.py:60 save")
 
     assert codes(script.live(silent_for=30)) == []
     (finding,) = findings(script.live(silent_for=70))

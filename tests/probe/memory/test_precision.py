@@ -12,7 +12,7 @@ from torch import nn
 
 from distdoctor.probe.memory import precision
 from distdoctor.probe.memory.precision import note_full_precision
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import FullPrecision, TraceEvent
 
 
 class Notes:
@@ -21,8 +21,8 @@ class Notes:
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
 
-    def event(self, kind: EventKind, text: str, **about: Any) -> None:
-        self.events.append((kind, text, about))
+    def note(self, event: TraceEvent, *, site: int = 0) -> None:
+        self.events.append((event, site))
 
 
 def loss(*, autocast: bool = False) -> torch.Tensor:
@@ -58,4 +58,4 @@ def test_products_in_fp32_on_a_device_are_noted_once_with_their_bytes_and_on_the
         operands[0].dtype = torch.bfloat16
         note_full_precision(notes, [], 7)
 
-    assert notes.events == [(EventKind.FULL_PRECISION, "NVIDIA A100", {"more": "ieee", "site": 7, "a": 80, "b": 200})]
+    assert notes.events == [(FullPrecision("NVIDIA A100", "ieee", 80, 200), 7)]

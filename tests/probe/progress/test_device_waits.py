@@ -10,7 +10,7 @@ import torch
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.device_waits import FIRST, METHODS, STEPS, DeviceWaits
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.layout import EventKind
+from distdoctor.recording.trace.events import DeviceWait
 from distdoctor.recording.trace.run_folder import read_run
 
 
@@ -37,8 +37,7 @@ def train(waits: DeviceWaits, loss: torch.Tensor, steps: int) -> list[float]:
 
 def noted(folder: Path) -> list[tuple[str, int, int, int]]:
     log = read_run(folder).ranks[0]
-    rows = log.events[log.events["kind"] == EventKind.WAITED_FOR_DEVICE]
-    return [(log.text(int(r["text"])), log.site(int(r["site"])).line, int(r["a"]), int(r["b"])) for r in rows]
+    return [(wait.by, wait.site.line, wait.times, wait.steps) for wait in log.noted(DeviceWait)]
 
 
 def test_a_line_that_waits_in_each_step_is_noted_once(

@@ -1,0 +1,28 @@
+"""A line of the user's source, as a rank saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.recording.trace.layout import SITE_SEPARATOR
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """`path` is absolute as the rank saw it; the empty path means unknown."""
+
+    path: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.function}" if self.path else "unknown line"
+
+    def __bool__(self) -> bool:
+        return bool(self.path)
+
+    @classmethod
+    def parse(cls, text: str) -> SourceLine:
+        """From the text of a trace; anything else is an unknown line."""
+        parts = text.split(SITE_SEPARATOR)
+        return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdecimal() else cls()

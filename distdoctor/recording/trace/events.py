@@ -1,0 +1,407 @@
+"""The rare things that a rank notes while it runs: one frozen dataclass per kind, written and read from the same fields.
+
+A record of `layout.EVENT` has room for two texts and five numbers. A kind's own fields take them in their order: `str`, lists
+of ranks and of names the texts; `int`, `bool` and `float` the numbers. So nothing is parsed, nothing can be misplaced, and a kind
+that needs more room than there is fails when this module is imported.
+
+Standard library only: this module is imported inside the ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from distdoctor.recording.source_line import SourceLine
+from distdoctor.recording.trace.layout import EVENT, ranks_of, ranks_text
+
+Ranks = tuple[int, ...]
+Names = tuple[str, ...]
+NAME_SEPARATOR = "\0"
+TEXTS, NUMBERS = ("text", "more"), ("a", "b", "c", "d", "e")  # the fields of `layout.EVENT` that a kind may fill
+_LARGEST = (1 << 63) - 1
+
+
+class _Slot(NamedTuple):
+    """Where one field of a kind lies in the record, and how it gets there and back."""
+
+    field: str
+    place: str
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def _bits(value: float) -> int:
+    number: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return number
+
+
+def _double(bits: int) -> float:
+    number: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return number
+
+
+def _fitting(value: int) -> int:
+    return max(-_LARGEST, min(int(value), _LARGEST))
+
+
+def _names(text: str) -> Names:
+    return tuple(text.split(NAME_SEPARATOR)) if text else ()
+
+
+_AS_TEXT: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    str: (str, str),
+    Ranks: (ranks_text, ranks_of),
+    Names: (NAME_SEPARATOR.join, _names),
+}
+_AS_NUMBER: dict[Any, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
+    int: (_fitting, int),
+    bool: (int, bool),
+    float: (_bits, _double),
+}
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """What all kinds have: when it was noted, on the rank's monotonic clock, and at which line of the user's."""
+
+    number: ClassVar[int]
+    slots: ClassVar[tuple[_Slot, ...]]
+    at_ns: int = dataclasses.field(default=0, kw_only=True)
+    site: SourceLine = dataclasses.field(default=SourceLine(), kw_only=True)
+    seq: int = dataclasses.field(default=0, kw_only=True)  # of its record
+
+
+KINDS: dict[int, type[TraceEvent]] = {}
+Kind = TypeVar("Kind", bound=TraceEvent)
+
+
+@typing.dataclass_transform(frozen_default=True)
+def kind(number: int) -> Callable[[type[Kind]], type[Kind]]:
+    """Make a frozen dataclass a kind of event. A number is never used again for another kind."""
+
+    def make(cls: type[Kind]) -> type[Kind]:
+        cls = dataclass(frozen=True)(cls)
+        cls.number, cls.slots = number, tuple(_slots(cls))
+        assert number not in KINDS, f"{number} is {KINDS[number].__name__} already"
+        KINDS[number] = cls
+        return cls
+
+    return make
+
+
+def _slots(cls: type[TraceEvent]) -> Iterator[_Slot]:
+    texts, numbers = iter(TEXTS), iter(NUMBERS)
+    hints = typing.get_type_hints(cls)
+    for one in dataclasses.fields(cls):
+        if one.name in ("at_ns", "site", "seq"):
+            continue
+        hint = hints[one.name]
+        place = next(texts if hint in _AS_TEXT else numbers)
+        yield _Slot(one.name, place, *(_AS_TEXT.get(hint) or _AS_NUMBER[hint]))
+
+
+def place_of(cls: type[TraceEvent], field: str) -> int:
+    """Where a field of this kind lies in its record, in bytes: for a writer that knows it only later."""
+    return EVENT.offsets[next(slot.place for slot in cls.slots if slot.field == field)]
+
+
+def encode(event: TraceEvent, text_id: Callable[[str], int]) -> dict[str, int]:
+    """The fields of the record that the event's own fields fill."""
+    values = {}
+    for slot in event.slots:
+        value = slot.write(getattr(event, slot.field))
+        values[slot.place] = text_id(value) if slot.place in TEXTS else value
+    return values
+
+
+def decode(cls: type[Kind], row: Any, texts: Sequence[str]) -> Kind:
+    """The event that a row of `layout.EVENT` holds; a text that is not on record is the empty one."""
+
+    def text(number: int) -> str:
+        return texts[number] if 0 <= number < len(texts) else ""
+
+    fields = {
+        slot.field: slot.read(text(int(row[slot.place])) if slot.place in TEXTS else int(row[slot.place]))
+        for slot in cls.slots
+    }
+    return cls(**fields, at_ns=int(row["at_ns"]), site=SourceLine.parse(text(int(row["site"]))), seq=int(row["seq"]))
+
+
+# -- how the rank came, and how it went --------------------------------------------------------------------------------------
+
+
+@kind(1)
+class InitBegun(TraceEvent):
+    """init_process_group was entered."""
+
+    backend: str = ""
+
+
+@kind(2)
+class InitDone(TraceEvent):
+    """init_process_group came back."""
+
+    world_size: int = 0
+    timeout_ns: int = 0  # of the default group
+
+
+@kind(3)
+class NewGroupBegun(TraceEvent):
+    """new_group was entered. `done_ns`: when it came back, 0: not yet."""
+
+    members: Ranks = ()  # (): all
+    members_only: bool = False  # use_local_synchronization: only the members take part
+    done_ns: int = 0
+
+
+@kind(4)
+class NewGroupDone(TraceEvent):
+    """A process group is there."""
+
+    members: Ranks = ()
+    key: str = ""
+
+
+@kind(5)
+class GroupDestroyed(TraceEvent):
+    key: str = ""  # "": all groups
+
+
+@kind(7)
+class UncaughtException(TraceEvent):
+    words: str = ""  # `Type: message`
+    traceback_file: str = ""  # in the run folder
+
+
+@kind(8)
+class Exiting(TraceEvent):
+    """The interpreter is shutting down."""
+
+    after_exception: bool = False
+
+
+@kind(9)
+class ProbeTrouble(TraceEvent):
+    """The probe fell silent or lost something."""
+
+    what: str = ""
+
+
+@kind(10)
+class PhaseChange(TraceEvent):
+    """A phase in which no progress is expected begins or ends: a checkpoint, an evaluation, a compilation."""
+
+    phase: str = ""
+    begins: bool = True
+
+
+# -- replicas ----------------------------------------------------------------------------------------------------------------
+
+
+@kind(12)
+class Averaging(TraceEvent):
+    """Gradients are averaged over these ranks."""
+
+    ranks: Ranks = ()
+    by: str = ""  # DistributedDataParallel, ...
+
+
+@kind(13)
+class FirstStep(TraceEvent):
+    """An optimizer's first step, and the shapes of the gradients that it steps with."""
+
+    shapes: Names = ()  # `[64, 3]`, of the first of them
+    elements: int = 0
+    gradients: int = 0
+
+
+@kind(20)
+class Wrapped(TraceEvent):
+    """DistributedDataParallel was made."""
+
+    ranks: Ranks = ()
+    broadcasts_buffers: bool = True
+    searches_unused: bool = False
+    static_graph: bool = False
+    reduced: int = 0  # parameters whose gradients it reduces
+    held: int = 0  # parameters in it
+
+
+@kind(21)
+class Bypassed(TraceEvent):
+    """A forward of the module inside a DistributedDataParallel, without it."""
+
+    module: str = ""  # class
+    step: int = 0
+
+
+@kind(22)
+class Converted(TraceEvent):
+    """A module with wrapped parameters was moved or cast."""
+
+    module: str = ""
+    step: int = 0
+
+
+@kind(23)
+class ParameterAdded(TraceEvent):
+    """A parameter was registered inside a wrapped module."""
+
+    name: str = ""
+    step: int = 0
+
+
+@kind(24)
+class Clipped(TraceEvent):
+    """The first clipping on a line."""
+
+    by: str = ""  # `norm`, `value`
+    scaled: bool = False  # while gradients are scaled
+    step: int = 0
+
+
+@kind(25)
+class NonFinite(TraceEvent):
+    """The first NaN or infinity."""
+
+    what: str = ""  # `loss`, `gradient`, `output`, `input`
+    name: str = ""
+    step: int = 0
+    backward: int = 0
+
+
+@kind(26)
+class Joined(TraceEvent):
+    """This rank has no more inputs, the others may have some: torch's Join shadows them from here on."""
+
+    steps: int = 0  # that it has made
+
+
+@kind(30)
+class Orphaned(TraceEvent):
+    """Parameters get gradients, and no optimizer holds them. The site is where the optimizer was made."""
+
+    names: Names = ()  # of the first of them
+    later: bool = False  # they came after the optimizer
+    stale: int = 0  # of the optimizer's parameters, those that no module holds and that have no gradient
+    own: int = 0  # parameters of the optimizer
+    count: int = 0
+    nbytes: int = 0
+
+
+@kind(31)
+class ClipNorm(TraceEvent):
+    """A clipping by norm."""
+
+    whole: bool = False  # of a DTensor: the norm is that of all ranks
+    step: int = 0
+    norm: float = 0.0
+
+
+@kind(32)
+class BackwardRng(TraceEvent):
+    """The random state with which a backward begins."""
+
+    digest: str = ""
+    dropout: str = ""  # the first active one, `drop (Dropout 0.1)`
+    backward: int = 0
+
+
+@kind(33)
+class UnkeptRng(TraceEvent):
+    """A checkpointed function drew random numbers that are not restored."""
+
+    function: str = ""
+    step: int = 0
+
+
+@kind(34)
+class DetachedGather(TraceEvent):
+    """Features were gathered without their gradient, and trained on."""
+
+    operation: str = ""
+    reached: bool = False  # the loss has another way to what was gathered
+    step: int = 0
+    nbytes: int = 0
+
+
+@kind(35)
+class Deprecated(TraceEvent):
+    name: str = ""  # that was used
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------------
+
+
+@kind(40)
+class Evaluated(TraceEvent):
+    """Batches went through a model in eval mode with a graph behind them."""
+
+    label: str = ""  # the variable that keeps most of it
+    how: str = ""  # see `probe.memory.evaluations`
+    nodes: int = 0
+    nbytes: int = 0
+    batches: int = 0
+
+
+@kind(41)
+class OutOfMemory(TraceEvent):
+    """The uncaught exception says that memory could not be allocated."""
+
+    phase: str = ""
+    resident: int = 0  # bytes
+    allocated: int = 0  # bytes, on the device
+    limit: int = 0  # bytes; 0: not known
+
+
+@kind(42)
+class DeviceContext(TraceEvent):
+    """This process has a context on a device."""
+
+    device: str = ""
+    own: bool = False
+    cached: int = 0  # bytes
+
+
+@kind(43)
+class FullPrecision(TraceEvent):
+    """All matrix products are in fp32."""
+
+    device: str = ""
+    mode: str = ""  # `tf32`, `ieee`
+    capability: int = 0  # times ten
+    nbytes: int = 0
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------------
+
+
+@kind(50)
+class UnusedSearch(TraceEvent):
+    """DistributedDataParallel looks for unused parameters; rewritten as it goes on."""
+
+    ranks: Ranks = ()
+    walks: int = 0
+    looked: int = 0  # steps in which it was read what the search found
+    left_out: int = 0  # of those, the ones with a parameter that some rank did not use
+    nanoseconds: int = 0  # of all walks
+
+
+@kind(51)
+class DataParallelMade(TraceEvent):
+    devices: Names = ()
+
+
+@kind(52)
+class DeviceWait(TraceEvent):
+    """Python waited for the device on one line."""
+
+    by: str = ""  # `item`, `cpu`, ...
+    times: int = 0
+    steps: int = 0  # in which these were counted
+    nanoseconds: int = 0
