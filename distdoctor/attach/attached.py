@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,9 @@ from distdoctor.attach.snapshot import Manner, look_at
 from distdoctor.errors import DoctorError
 from distdoctor.recording.flight.backend_state import state_of
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
+from distdoctor.recording.source_texts import read_sources
 from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.run_folder import read_run
-
-LARGEST_SOURCE = 1 << 20  # bytes; beyond that a file is generated
 
 
 def recordings_of(jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner) -> list[Recording]:
@@ -53,7 +52,9 @@ def recording_of(job: FoundJob, stacks: Stacks, host: HostProcesses) -> Recordin
     paths = {site.path for site in _sites(stacks, recording)}
     dumps = flight_recorders.dumps_of(job.run_folder) if job.run_folder is not None else {}
     backend = {rank: state_of(rank, found) for rank, found in dumps.items()}
-    return replace(recording, job=about, stacks=stacks, sources=_texts(paths), backend=backend)
+    return replace(
+        recording, job=about, stacks=stacks, sources=read_sources(paths, recording.ranks).texts, backend=backend
+    )
 
 
 def _recorded(job: FoundJob) -> Recording | None:
@@ -102,14 +103,3 @@ def _sites(stacks: Stacks, recording: Recording) -> Iterable[SourceLine]:
                 yield from (frame.site for frame in thread.frames if frame.is_users)
     for log in recording.ranks.values():
         yield from (SourceLine.parse(text) for text in log.texts)
-
-
-def _texts(paths: Iterable[str]) -> Mapping[str, str]:
-    found = {}
-    for path in sorted(paths):
-        try:
-            if path.endswith(".py") and Path(path).stat().st_size <= LARGEST_SOURCE:
-                found[path] = Path(path).read_text("utf-8", "replace")
-        except OSError:
-            continue
-    return found

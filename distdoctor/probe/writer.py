@@ -26,14 +26,18 @@ from distdoctor.recording.trace.layout import (
     MAGIC,
     SECTION,
     SECTIONS_AT,
+    SITE_SEPARATOR,
     TEXT_BYTES,
     TEXT_HEAD,
     TEXTS,
     VERSION,
     Record,
+    source_digest,
+    source_text,
 )
 from distdoctor.recording.trace.process_key import boot_id, pid_namespace, started_at
 
+LARGEST_SOURCE = 1 << 20  # bytes; what is larger is generated, and nobody quotes it
 _U64 = struct.Struct("<Q")
 _FOUR = struct.Struct("<QQQq")
 _U16 = struct.Struct("<H")
@@ -133,6 +137,7 @@ class Texts:
         self._map, self._offset, self._written_at, self._lock = memory, offset, written_at, threading.Lock()
         self._ids: dict[str, int] = {"": 0}
         self._used = 0
+        self._sources: set[str] = set()
         self.full = False
 
     def id(self, text: str) -> int:
@@ -153,7 +158,22 @@ class Texts:
             self._used = end
             _U64.pack_into(self._map, self._written_at, end)
             number = self._ids[text] = len(self._ids)
+        self._note_source(text)
         return number
+
+    def _note_source(self, text: str) -> None:
+        """With the first line of a source file goes the digest of the file: it may be edited before anybody reads the trace."""
+        path, *rest = text.split(SITE_SEPARATOR)
+        if len(rest) != 2 or path in self._sources or not path.endswith(".py"):
+            return
+        self._sources.add(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(LARGEST_SOURCE + 1)
+        except OSError:
+            return
+        if len(data) <= LARGEST_SOURCE:
+            self.id(source_text(path, source_digest(data)))
 
 
 class TraceWriter:

@@ -231,4 +231,12 @@ REMEDIES = (
         safety="changes results that depended on timing; leaving async_op out is the same without the overlap",
         source="torch.distributed, Synchronous and asynchronous collective operations",
     ),
+    Remedy(
+        slug="watch-from-the-start",
+        what="Run the job again under `distdoctor run`, which compares the ranks while it runs and ends it where they part.",
+        how="distdoctor run --stop-on DD105 --stop-on DD107 --nproc 8 train.py",
+        effect="the call, the ranks and the line are told within seconds of the divergence",
+        safety="changes no result",
+        source="distdoctor run --help",
+    ),
 )

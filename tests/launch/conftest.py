@@ -72,7 +72,7 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
     (site / "toydoctor.py").write_text(
         '"""DD199 toy-hang: a rank has entered fewer collectives than the others, and one of those is stuck."""\n'
         "from distdoctor.diagnosis.check import check\n"
-        "from distdoctor.diagnosis.finding import ERROR, WARNING, Cure, Finding\n"
+        "from distdoctor.diagnosis.finding import ERROR, WARNING, Finding, Prescription\n"
         "from distdoctor.diagnosis.remedy import Remedy\n"
         "from distdoctor.hooks import offers\n"
         "from distdoctor.recording.recording import Recording\n"
@@ -84,7 +84,8 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "    late = [rank for rank in counts if counts[rank] < max(counts.values())]\n"
         "    if late and stuck:\n"
         "        site = recording.ranks[late[0]].call(recording.ranks[late[0]].calls[-1]).site\n"
-        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, prescriptions=(Cure('toy-cure'),))\n"
+        "        what = (Prescription('toy-cure'),)\n"
+        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, prescriptions=what)\n"
         "\n"
         "@check('DD198', 'toy-line', severity=WARNING)\n"
         "def line(recording: Recording):\n"

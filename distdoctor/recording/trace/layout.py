@@ -668,6 +668,25 @@ def site_text(path: str, line: int, function: str) -> str:
     return f"{path}{SITE_SEPARATOR}{line}{SITE_SEPARATOR}{function}"
 
 
+SOURCE_MARK = "source"
+
+
+def source_text(path: str, digest: str) -> str:
+    """The text by which a trace says what a source file held when the rank ran it. No place in the source reads like it."""
+    return SITE_SEPARATOR.join((SOURCE_MARK, path, digest, ""))
+
+
+def source_of(text: str) -> tuple[str, str] | None:
+    """(path, digest) of such a text, None for any other."""
+    parts = text.split(SITE_SEPARATOR)
+    return (parts[1], parts[2]) if len(parts) == 4 and parts[0] == SOURCE_MARK else None
+
+
+def source_digest(data: bytes) -> str:
+    """What two files have in common only when they are the same."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
 LONGEST_TEXT = 16384  # bytes; what is longer is cut off
 
 

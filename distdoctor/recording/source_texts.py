@@ -1,0 +1,60 @@
+"""The text of the user's source files, as long as it is the text that ran: an edited file is no evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import RankTrace
+from distdoctor.recording.trace.layout import source_digest, source_of
+
+LARGEST_BYTES = 1 << 20  # a source file beyond that is generated; nobody writes a suppression there
+
+
+@dataclass(frozen=True)
+class SourceTexts:
+    """`texts`: path -> text. `changed` are files that are not what the ranks ran, one sentence each."""
+
+    texts: Mapping[str, str]
+    changed: tuple[str, ...] = ()
+
+
+def read_sources(paths: Iterable[str], ranks: Mapping[int, RankTrace]) -> SourceTexts:
+    """The files that are still there, and still what every rank ran, as far as the ranks noted it."""
+    ran = _digests(ranks)
+    texts, changed = {}, []
+    for path in sorted(set(paths)):
+        data = _read(Path(path))
+        if data is None:
+            continue
+        digests = ran.get(path, {})
+        if len(digests) > 1:
+            who = ", ".join(named(tuple(found)) for found in digests.values())
+            changed.append(f"ranks run different versions of {path} ({who}): its lines are not quoted")
+        elif digests and source_digest(data) not in digests:
+            changed.append(f"{path} was changed after it was recorded: its lines are not quoted")
+        else:
+            texts[path] = data.decode("utf-8", "replace")
+    return SourceTexts(texts, tuple(changed))
+
+
+def _digests(ranks: Mapping[int, RankTrace]) -> dict[str, dict[str, list[int]]]:
+    """path -> digest -> the ranks that ran a file of that digest."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for rank, log in ranks.items():
+        for text in log.texts:
+            noted = source_of(text) if text.startswith("source\0") else None
+            if noted is not None:
+                found.setdefault(noted[0], {}).setdefault(noted[1], []).append(rank)
+    return found
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > LARGEST_BYTES:
+            return None
+        return path.read_bytes()
+    except OSError:
+        return None

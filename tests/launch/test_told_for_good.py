@@ -1,0 +1,23 @@
+"""What was certain while the job ran stays in the report, whatever the rings have forgotten since."""
+
+from __future__ import annotations
+
+from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
+from distdoctor.launch.post_mortem import with_what_was_told
+from distdoctor.recording.recording import Job
+
+CHECKS = plugins.load().checks
+TOLD = Finding("SUM on rank 0, MAX on rank 1", ranks=(1,), code="DD105", severity=ERROR, confidence=CERTAIN)
+
+
+def test_a_finding_that_was_told_is_not_forgotten() -> None:
+    assert with_what_was_told(Diagnosis(Job()), [TOLD], CHECKS).findings == (TOLD,)
+
+
+def test_one_event_keeps_the_name_that_the_end_gave_it() -> None:
+    end = Finding("rank 1 skipped", ranks=(1,), code="DD101", severity=ERROR)
+
+    assert with_what_was_told(Diagnosis(Job(), (end,)), [TOLD], CHECKS).findings == (end,)
+    assert with_what_was_told(Diagnosis(Job(), (TOLD,)), [TOLD], CHECKS).findings == (TOLD,)
