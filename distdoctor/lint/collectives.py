@@ -1,0 +1,76 @@
+"""Which calls are collectives of the whole job, and which functions issue them, however many calls away."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from distdoctor.lint.program import ACCELERATOR, Program
+from distdoctor.lint.rank_conditions import on_rank
+from distdoctor.lint.source_file import Scope, dotted, is_constant, keyword, last_word, within
+
+COLLECTIVES = frozenset(
+    "all_reduce all_gather all_gather_object all_gather_into_tensor all_gather_coalesced all_reduce_coalesced broadcast "
+    "broadcast_object_list reduce gather gather_object scatter scatter_object_list reduce_scatter reduce_scatter_tensor "
+    "all_to_all all_to_all_single barrier monitored_barrier new_group init_device_mesh new_subgroups".split()
+)
+_OF_ACCELERATE = frozenset("wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split())
+MOST_STEPS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Issue:
+    """A collective that is issued, and the calls on the way to it, the outermost first (one when it stands there itself)."""
+
+    operation: str
+    way: tuple[tuple[ast.Call, Scope], ...]
+
+
+def operation(call: ast.Call, scope: Scope, program: Program) -> str:
+    """The collective over all ranks that a call is, "" for anything else. With a group of its own it is another matter."""
+    word = last_word(call.func)
+    if word in COLLECTIVES:
+        name = program.meaning(call.func, scope.file)
+        group = keyword(call, "group") or keyword(call, "process_group")
+        if group is not None and not is_constant(group, None) and "WORLD" not in dotted(group):
+            return ""
+        return word if name.startswith("torch.distributed.") and ".nn." not in name else ""
+    if word in _OF_ACCELERATE and isinstance(call.func, ast.Attribute):
+        receiver = call.func.value
+        if last_word(receiver) == "accelerator" or ACCELERATOR in program.kinds(receiver, scope):
+            return word
+    return ""
+
+
+def issues(scope: Scope, program: Program, calls: Iterable[ast.Call] | None = None) -> list[Issue]:
+    """The collectives that the calls of a scope (or just `calls`) issue, through helper functions too."""
+    return _issues(scope, list(scope.calls if calls is None else calls), program, frozenset(), MOST_STEPS)
+
+
+def _issues(scope: Scope, calls: list[ast.Call], program: Program, seen: frozenset[Scope], steps: int) -> list[Issue]:
+    found = []
+    for call in calls:
+        word = operation(call, scope, program)
+        if word:
+            found.append(Issue(word, ((call, scope),)))
+            continue
+        target = program.target(call, scope)
+        if target is None or target in seen or steps <= 0 or _is_generator(target):
+            continue
+        inner = _issues(target, target.calls, program, seen | {target}, steps - 1)
+        # what is on some ranks only inside the helper is the helper's own affair
+        inner = [one for one in inner if on_rank(one.way[0][0], target, program) is None]
+        found += [Issue(one.operation, ((call, scope), *one.way)) for one in inner]
+    return found
+
+
+def calls_in(nodes: Iterable[ast.AST], scope: Scope) -> list[ast.Call]:
+    """The calls of a scope that stand inside one of the nodes."""
+    nodes = list(nodes)
+    return [call for call in scope.calls if any(within(node, call, scope.file) for node in nodes)]
+
+
+def _is_generator(scope: Scope) -> bool:
+    """A context manager or generator: what it issues is spread around its caller's code."""
+    return any(isinstance(one, ast.Yield | ast.YieldFrom) and scope.file.scope_of[one] is scope for one in ast.walk(scope.node))

@@ -1,0 +1,92 @@
+"""Sources in, findings out: what `distdoctor lint`, flake8 and the tests call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.diagnosis import NotExamined
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.lint.program import Program
+from distdoctor.lint.rule import Edit, Rule, Sighting
+from distdoctor.lint.rules import all_rules
+from distdoctor.lint.source_file import SourceFile, Unparsable, parse
+from distdoctor.lint.suppressions import accepted
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the rules saw. `unread`: one sentence for each file that is no Python. `edits`: the safe ones, by path."""
+
+    findings: tuple[Finding, ...]
+    suppressed: tuple[Finding, ...]
+    unread: tuple[str, ...]
+    edits: dict[str, tuple[Edit, ...]]
+    failed: tuple[NotExamined, ...] = ()
+
+
+def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> Seen:
+    """Examine sources, path -> text, as one program. A file without a word of torch is not even parsed."""
+    program, unread = _program(sources)
+    found: list[tuple[Finding, Sighting]] = []
+    failed = []
+    for rule in all_rules() if rules is None else rules:
+        try:
+            found += [(rule.finding(seen), seen) for seen in rule.see(program)]
+        except Exception as error:  # one rule's mistake costs the others nothing
+            failed.append(NotExamined(rule.code, rule.slug, f"the rule failed: {type(error).__name__}: {error}"))
+    found.sort(key=lambda one: (-(one[0].severity or 0), one[0].place.path, one[0].place.line, one[0].code))
+    kept, suppressed = _sorted_out(found)
+    edits: dict[str, list[Edit]] = {}
+    for _, seen in kept:
+        for edit in seen.edits:
+            edits.setdefault(edit.path, []).append(edit)
+    return Seen(
+        tuple(finding for finding, _ in kept),
+        tuple(suppressed),
+        tuple(unread),
+        {path: tuple(ones) for path, ones in edits.items()},
+        tuple(failed),
+    )
+
+
+def _program(sources: Mapping[str, str]) -> tuple[Program, list[str]]:
+    files: list[SourceFile] = []
+    unread = []
+    for path, text in sources.items():
+        if not any(word in text for word in ("torch", "accelerat")):
+            continue
+        try:
+            files.append(parse(path, text))
+        except Unparsable as trouble:
+            unread.append(str(trouble))
+    return Program(files), unread
+
+
+def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Finding, Sighting]], list[Finding]]:
+    """What stands, and what a comment in the source accepts. One code on one line is one finding."""
+    kept, suppressed, seen = [], [], set()
+    for finding, sighting in found:
+        key = (finding.code, finding.place)
+        if key in seen:
+            continue
+        seen.add(key)
+        file = sighting.scope.file
+        end = getattr(sighting.node, "end_lineno", finding.place.line) or finding.place.line
+        if accepted(finding, file.text.splitlines(), end):
+            suppressed.append(finding)
+        else:
+            kept.append((finding, sighting))
+    return kept, suppressed
+
+
+def chosen(select: Collection[str], ignore: Collection[str]) -> tuple[Rule, ...]:
+    """The rules that are asked for: codes, slugs or beginnings of codes (`DD3`), in any case."""
+    wanted, unwanted = [one.lower() for one in select], [one.lower() for one in ignore]
+    return tuple(
+        one for one in all_rules() if (not wanted or _is_named(one, wanted)) and not _is_named(one, unwanted)
+    )
+
+
+def _is_named(rule: Rule, words: Collection[str]) -> bool:
+    return any(rule.code.lower().startswith(word) or rule.slug == word for word in words)

@@ -1,0 +1,317 @@
+"""All files of one call together: what a name means, which function a call reaches, who calls whom, where a value was made."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from distdoctor.lint.source_file import Binding, Scope, SourceFile, argument, dotted
+
+MOST_STEPS = 6  # through assignments, parameters and returns; real code is found within three
+
+DDP, FSDP, DP = "ddp", "fsdp", "dp"
+SAMPLER, LOADER, OPTIMIZER, SCALER, ACCELERATOR = "sampler", "loader", "optimizer", "scaler", "accelerator"
+_KINDS = {
+    "DistributedDataParallel": DDP,
+    "FullyShardedDataParallel": FSDP,
+    "fully_shard": FSDP,
+    "DataParallel": DP,
+    "DistributedSampler": SAMPLER,
+    "DataLoader": LOADER,
+    "GradScaler": SCALER,
+}
+# Libraries that shard the data, set epochs and wrap models by themselves.
+CARING = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "composer", "ray", "megatron", "fairscale")
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """Where a value was made: the call, and the scope that it stands in."""
+
+    kind: str
+    call: ast.Call
+    scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class CallSite:
+    """A call of one of our functions."""
+
+    call: ast.Call
+    scope: Scope
+
+
+@dataclass(eq=False)
+class Program:
+    """The parsed files. Lookups are done once and kept."""
+
+    files: list[SourceFile]
+    _targets: dict[ast.Call, Scope | None] = field(default_factory=dict)
+    _kept: dict[tuple[int, str], tuple[Made, ...]] = field(default_factory=dict)
+
+    @property
+    def scopes(self) -> Iterator[Scope]:
+        for file in self.files:
+            yield from file.scopes
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[SourceFile]]:
+        found = defaultdict(list)
+        for file in self.files:
+            if file.words:
+                found[file.words[-1]].append(file)
+        return found
+
+    def meaning(self, node: ast.AST, file: SourceFile) -> str:
+        """The dotted name that an expression stands for: `dist.all_reduce` -> `torch.distributed.all_reduce`; else as written."""
+        name = dotted(node)
+        first, dot, rest = name.partition(".")
+        known = file.imports.get(first)
+        return f"{known}{dot}{rest}" if known else name
+
+    def is_torch(self, node: ast.AST, file: SourceFile, *words: str) -> bool:
+        """Whether an expression is torch's own thing with one of these last words."""
+        name = self.meaning(node, file)
+        return name.startswith("torch.") and name.rpartition(".")[2] in words
+
+    def module_named(self, name: str, asking: SourceFile) -> SourceFile | None:
+        """The file that an import of `name` means: the one that shares most folders with the file that asks."""
+        level = len(name) - len(name.lstrip("."))
+        words = tuple(part for part in name.lstrip(".").split(".") if part)
+        if not words and not level:
+            return None
+        if level:
+            here = asking.words if asking.path.endswith("__init__.py") else asking.words[:-1]
+            wanted = (*here[: len(here) - level + 1], *words)
+            return next((f for f in self._by_word.get(wanted[-1], ()) if f.words == wanted), None) if wanted else None
+        near = [f for f in self._by_word.get(words[-1], ()) if f.words[-len(words) :] == words]
+        return max(near, key=lambda file: _shared(file.words, asking.words), default=None)
+
+    def target(self, call: ast.Call, scope: Scope) -> Scope | None:
+        """The function that a call reaches, None when it is none of ours."""
+        if call not in self._targets:
+            self._targets[call] = self.function(call.func, scope)
+        return self._targets[call]
+
+    def function(self, node: ast.expr, scope: Scope) -> Scope | None:
+        """The function that an expression names, seen from a scope."""
+        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "partial" and node.args:
+            return self.function(node.args[0], scope)
+        name = dotted(node)
+        first, _, rest = name.partition(".")
+        if not name:
+            return None
+        if first in ("self", "cls") and rest and "." not in rest:
+            return self._method(scope.class_name, rest, scope.file)
+        here: Scope | None = scope
+        while here is not None and not rest:
+            if first in here.functions:
+                return here.functions[first]
+            here = here.outer
+        if first in scope.file.imports:
+            return self._imported(self.meaning(node, scope.file), scope.file)
+        return self._method_of_value(first, rest, scope) if rest and "." not in rest else None
+
+    def _imported(self, name: str, asking: SourceFile) -> Scope | None:
+        module, _, word = name.rpartition(".")
+        module = module or "." * (len(name) - len(name.lstrip(".")))
+        file = self.module_named(module if not name.startswith(".") or module.strip(".") else "." * name.count("."), asking)
+        if file is None:
+            owner = self.module_named(module.rpartition(".")[0], asking) if "." in module.strip(".") else None
+            return owner.classes.get(module.rpartition(".")[2], {}).get(word) if owner else None
+        found = file.module.functions.get(word)
+        if found is None and word in file.imports and file is not asking and file.imports[word] != name:
+            return self._imported(file.imports[word], file) if file.path.endswith("__init__.py") else None
+        return found
+
+    def _method(self, class_name: str, word: str, file: SourceFile, depth: int = 0) -> Scope | None:
+        found = file.classes.get(class_name, {}).get(word) if class_name else None
+        if found is not None or depth > 3:
+            return found
+        for base in file.bases.get(class_name, ()):
+            name = dotted(base)
+            if name in file.bases:
+                found = self._method(name, word, file, depth + 1)
+            elif name.partition(".")[0] in file.imports:
+                module, _, base_name = self.meaning(base, file).rpartition(".")
+                other = self.module_named(module, file)
+                found = self._method(base_name, word, other, depth + 1) if other and other is not file else None
+            if found is not None:
+                return found
+        return None
+
+    def _method_of_value(self, name: str, word: str, scope: Scope) -> Scope | None:
+        """`trainer.train` where `trainer = Trainer(...)`."""
+        for binding, where in self.bindings(name, scope)[:4]:
+            if isinstance(binding.value, ast.Call) and binding.item < 0 and not binding.looped:
+                class_name = dotted(binding.value.func)
+                if class_name in where.file.bases:
+                    return self._method(class_name, word, where.file)
+                if class_name.partition(".")[0] in where.file.imports:
+                    module, _, base = self.meaning(binding.value.func, where.file).rpartition(".")
+                    other = self.module_named(module, where.file)
+                    if other is not None and base in other.bases:
+                        return self._method(base, word, other)
+        return None
+
+    @cached_property
+    def _callers(self) -> dict[Scope, list[CallSite]]:
+        found = defaultdict(list)
+        for scope in self.scopes:
+            for call in scope.calls:
+                target = self.target(call, scope)
+                if target is None and _hands_over(call):
+                    target = self.function(call.args[0], scope)
+                if target is None and dotted(call.func) in scope.file.bases:
+                    target = self._method(dotted(call.func), "__init__", scope.file)
+                if target is not None and target is not scope:
+                    found[target].append(CallSite(call, scope))
+        return found
+
+    def callers(self, scope: Scope) -> list[CallSite]:
+        """The calls that reach a function; `mp.spawn(main)` is one."""
+        return self._callers.get(scope, [])
+
+    def reached(self, scope: Scope, steps: int = 3, calls: Iterable[ast.Call] | None = None) -> list[Scope]:
+        """The functions that a scope's calls (or just `calls`) reach, within so many steps."""
+        found: list[Scope] = []
+        front = [(scope, calls if calls is not None else scope.calls)]
+        for _ in range(steps):
+            following: list[tuple[Scope, Iterable[ast.Call]]] = []
+            for here, ones in front:
+                for call in ones:
+                    target = self.target(call, here)
+                    if target is not None and target is not scope and target not in found:
+                        found.append(target)
+                        following.append((target, target.calls))
+            front = following
+        return found
+
+    def bindings(self, name: str, scope: Scope) -> list[tuple[Binding, Scope]]:
+        """Everything that a name is bound to, in the nearest scope that binds it; fields over all methods of their class."""
+        if name.startswith("self.") and scope.class_name:
+            fields = scope.file.fields
+            return fields[scope.class_name][name] if scope.class_name in fields and name in fields[scope.class_name] else []
+        here: Scope | None = scope
+        while here is not None:
+            if name in here.bindings:
+                return [(binding, here) for binding in here.bindings[name]]
+            if name in here.parameters:
+                return []
+            here = here.outer
+        return []
+
+    def made(self, node: ast.expr | None, scope: Scope) -> tuple[Made, ...]:
+        """The calls of torch that may have made this value: through names, fields, parameters, returns and both sides of `if`."""
+        return tuple(dict.fromkeys(self._made(node, scope, MOST_STEPS))) if node is not None else ()
+
+    def kinds(self, node: ast.expr | None, scope: Scope) -> set[str]:
+        return {one.kind for one in self.made(node, scope)}
+
+    def _made(self, node: ast.expr, scope: Scope, steps: int, item: int = -1) -> tuple[Made, ...]:
+        if steps <= 0:
+            return ()
+        if isinstance(node, ast.Call):
+            return self._made_by_call(node, scope, steps, item)
+        if isinstance(node, ast.IfExp):
+            return self._made(node.body, scope, steps - 1) + self._made(node.orelse, scope, steps - 1)
+        if isinstance(node, ast.BoolOp):
+            return tuple(one for value in node.values for one in self._made(value, scope, steps - 1))
+        if isinstance(node, ast.Tuple) and 0 <= item < len(node.elts):
+            return self._made(node.elts[item], scope, steps - 1)
+        name = dotted(node)
+        if not name or item >= 0:
+            return ()
+        key = (id(scope), name)
+        if key not in self._kept:
+            self._kept[key] = ()  # a name bound to itself ends here
+            self._kept[key] = self._made_by_name(name, scope, steps - 1)
+        return self._kept[key]
+
+    def _made_by_name(self, name: str, scope: Scope, steps: int) -> tuple[Made, ...]:
+        found: list[Made] = []
+        for binding, where in self.bindings(name, scope):
+            if not binding.looped and not isinstance(binding.statement, ast.AugAssign):
+                found += self._made(binding.value, where, steps, binding.item)
+        for sharded in scope.calls:
+            if sharded.args and dotted(sharded.args[0]) == name and self.kind_of_call(sharded, scope.file) == FSDP:
+                found.append(Made(FSDP, sharded, scope))
+        if name in scope.parameters:
+            for site in self.callers(scope)[:8]:
+                given = given_for(site.call, scope, name)
+                if given is not None:
+                    found += self._made(given, site.scope, steps)
+        elif "." in name and not found and name.split(".")[-1] in ("sampler", "batch_sampler"):
+            found += self._sampler_of(name.rpartition(".")[0], scope, steps)
+        return tuple(found)
+
+    def _sampler_of(self, loader: str, scope: Scope, steps: int) -> list[Made]:
+        """`loader.sampler`: what the DataLoader was given."""
+        return [
+            one
+            for made in self._made(ast.parse(loader, mode="eval").body, scope, steps)
+            if made.kind == LOADER and (given := argument(made.call, 3, "sampler")) is not None
+            for one in self._made(given, made.scope, steps - 1)
+        ]
+
+    def _made_by_call(self, call: ast.Call, scope: Scope, steps: int, item: int) -> tuple[Made, ...]:
+        kind = self.kind_of_call(call, scope.file)
+        if kind and item < 0:
+            return (Made(kind, call, scope),)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda", "train", "eval", "float"):
+            return self._made(call.func.value, scope, steps - 1)
+        if self.meaning(call.func, scope.file) == "torch.compile" and call.args:
+            return self._made(call.args[0], scope, steps - 1)
+        target = self.target(call, scope)
+        if target is None:
+            return ()
+        values = [one.value for one in target.returns if one.value is not None]
+        return tuple(one for value in values for one in self._made(value, target, steps - 1, item))
+
+    def kind_of_call(self, call: ast.Call, file: SourceFile) -> str:
+        """What a call makes, by the name that it calls: torch's own wrappers, loaders, samplers, optimizers and scalers."""
+        name = self.meaning(call.func, file)
+        word = name.rpartition(".")[2]
+        if name.startswith("torch."):
+            if word in _KINDS:
+                return _KINDS[word]
+            return OPTIMIZER if name.startswith("torch.optim.") and word[:1].isupper() and "lr_" not in name else ""
+        return ACCELERATOR if name in ("accelerate.Accelerator", "Accelerator") else ""
+
+    def cared_for(self, file: SourceFile) -> bool:
+        """Whether the file imports a library that wraps, shards and sets epochs by itself."""
+        return any(name.partition(".")[0] in CARING for name in file.imports.values())
+
+    def is_distributed(self, file: SourceFile) -> bool:
+        """Whether the file takes part in a job of several ranks: it joins a group, or wraps a model for one."""
+        return any(
+            self.kind_of_call(call, file) in (DDP, FSDP) or self.is_torch(call.func, file, "init_process_group")
+            for scope in file.scopes
+            for call in scope.calls
+        )
+
+
+def given_for(call: ast.Call, target: Scope, parameter: str) -> ast.expr | None:
+    """The argument that a call gives for a parameter."""
+    named = next((one.value for one in call.keywords if one.arg == parameter), None)
+    if named is not None:
+        return named
+    names = target.parameters
+    if names[:1] in (["self"], ["cls"]):
+        names = names[1:]
+    if parameter not in names or any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    place = names.index(parameter)
+    return call.args[place] if place < len(call.args) and not _hands_over(call) else None
+
+
+def _hands_over(call: ast.Call) -> bool:
+    """`mp.spawn(main, args=...)`: the first argument is called."""
+    return bool(call.args) and dotted(call.func).rpartition(".")[2] in ("spawn", "start_processes", "checkpoint_wrapper")
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

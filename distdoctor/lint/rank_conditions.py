@@ -1,0 +1,223 @@
+"""Conditions on the rank: which nodes run on some ranks only, and for which ranks a condition holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from distdoctor.lint.program import Program
+from distdoctor.lint.source_file import FunctionNode, Scope, dotted, last_word
+
+RANKS = (0, 1, 2, 3)  # a condition that these agree on is none on the rank
+
+# What people call the number of a process. tp_rank, lora_rank, node_rank, matrix_rank are others.
+_RANK = re.compile(r"^_*(?:(?:my|global|world|local|dist|distributed|ddp|process|proc|current|cur)_*)?rank_*(?:id|idx|index)?$", re.I)
+_INDEX = re.compile(r"^(?:local_)?process_index$")
+_MAIN = re.compile(
+    r"^_*(?:is_|am_|am_i_|on_)?(?:the_)?(?:global_|local_|world_)*"
+    r"(?:main|master|primary|rank_?(?:zero|0)|global_zero|process_zero|chief|coordinator)(?:_process|_rank|_proc|_node)?_*$"
+)
+_NOT_MAIN = re.compile(r"master_(?:addr|port)|main_(?:loop|module)")
+_ZERO_ONLY = re.compile(r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main")
+_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
+_COMPARED = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+
+Answer = int | bool | None  # None: it depends on more than the rank
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A condition under which a node runs. `negated`: it runs when the test is false. `statement`: the `if`, or the decorator.
+
+    `leaves`: the node is not inside; those for which the test is true have left before (`if rank != 0: return`).
+    """
+
+    test: ast.expr
+    negated: bool
+    statement: ast.AST
+    leaves: bool = False
+
+    @property
+    def words(self) -> str:
+        text = " ".join(ast.unparse(self.test).split())
+        return text if len(text) < 60 else text[:57] + "..."
+
+
+def conditions(node: ast.AST, scope: Scope) -> Iterator[Condition]:
+    """The conditions that decide whether a node runs, the innermost first, up to its function."""
+    file = scope.file
+    for outer, inner in file.enclosing(node):
+        if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is not outer.test:
+            orelse = outer.orelse if isinstance(outer.orelse, list) else [outer.orelse]
+            if not isinstance(outer, ast.While):
+                yield Condition(outer.test, any(inner is one for one in orelse), outer)
+        elif isinstance(outer, ast.BoolOp):
+            for value in outer.values[: next(n for n, one in enumerate(outer.values) if one is inner)]:
+                yield Condition(value, isinstance(outer.op, ast.Or), outer)
+        yield from _left_before(outer, inner)
+        if isinstance(outer, FunctionNode):
+            for decorator in outer.decorator_list:
+                if _ZERO_ONLY.search(ast.unparse(decorator)):
+                    yield Condition(decorator, False, decorator)
+
+
+def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[Condition]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(outer, name, None)
+        if not isinstance(block, list) or not any(inner is one for one in block):
+            continue
+        for statement in block:
+            if statement is inner:
+                return
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVING) and not statement.orelse:
+                yield Condition(statement.test, True, statement, leaves=True)
+
+
+def on_rank(node: ast.AST, scope: Scope, program: Program) -> Condition | None:
+    """The innermost condition on the rank that a node stands under, None when every rank reaches it."""
+    return next((one for one in conditions(node, scope) if depends_on_rank(one.test, scope, program)), None)
+
+
+def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
+    """Whether the ranks answer differently."""
+    if _ZERO_ONLY.search(ast.unparse(test)):
+        return True
+    answers = [_answer(test, rank, scope, program, 0) for rank in RANKS]
+    known = {bool(one) for one in answers if one is not None}
+    return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)
+
+
+def mentions_rank(node: ast.AST, scope: Scope, program: Program, steps: int = 2) -> bool:
+    """Whether an expression is made from the rank, as `f"model-{rank}.pt"` or a name that was."""
+    for one in ast.walk(node):
+        if is_rank(one, scope, program):
+            return True
+        name = dotted(one)
+        if name and steps and isinstance(one, ast.Name | ast.Attribute):
+            for binding, where in program.bindings(name, scope)[:4]:
+                if mentions_rank(binding.value, where, program, steps - 1):
+                    return True
+    return False
+
+
+def is_rank(node: ast.AST, scope: Scope, program: Program) -> bool:
+    """Whether an expression is the number of this process: `rank`, `args.rank`, `dist.get_rank()`, `os.environ["RANK"]`."""
+    if isinstance(node, ast.Call):
+        word = last_word(node.func)
+        if word == "int" and len(node.args) == 1:
+            return is_rank(node.args[0], scope, program)
+        if word in ("getenv", "get") and node.args:
+            return isinstance(node.args[0], ast.Constant) and node.args[0].value in _VARIABLES
+        return word in ("get_rank", "get_global_rank", "get_local_rank", "global_rank", "local_rank") and not node.args
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in _VARIABLES
+    word = last_word(node)
+    if not word or not (_RANK.match(word) or _INDEX.match(word)):
+        return False
+    if isinstance(node, ast.Name):
+        return not any(binding.looped for binding, _ in program.bindings(word, scope))
+    return True
+
+
+def _answer(node: ast.expr, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+    """The value of an expression on one rank."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    if isinstance(node, ast.UnaryOp):
+        value = _answer(node.operand, rank, scope, program, steps)
+        if isinstance(node.op, ast.USub):
+            return None if value is None else -value
+        return None if value is None or not isinstance(node.op, ast.Not) else not value
+    if isinstance(node, ast.BoolOp):
+        return _of_several(node, rank, scope, program, steps)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _of_comparison(node, rank, scope, program, steps)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        left, right = (_answer(side, rank, scope, program, steps) for side in (node.left, node.right))
+        return None if left is None or not right else left % right
+    if is_rank(node, scope, program):
+        # `if args.rank:` asks whether there is one
+        return rank if not isinstance(node, ast.Attribute) or not _is_test(node, scope) else None
+    return _of_name(node, rank, scope, program, steps)
+
+
+def _is_test(node: ast.AST, scope: Scope) -> bool:
+    parent = scope.file.parent.get(node)
+    return not isinstance(parent, ast.Compare | ast.BinOp)
+
+
+def _of_several(node: ast.BoolOp, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+    values = [_answer(part, rank, scope, program, steps) for part in node.values]
+    decisive = isinstance(node.op, ast.Or)
+    if any(value is not None and bool(value) is decisive for value in values):
+        return decisive
+    return None if None in values else not decisive
+
+
+def _of_comparison(node: ast.Compare, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+    left, operator, other = _answer(node.left, rank, scope, program, steps), node.ops[0], node.comparators[0]
+    if isinstance(operator, ast.In | ast.NotIn):
+        if left is None or not isinstance(other, ast.Tuple | ast.List | ast.Set):
+            return None
+        members = [_answer(element, rank, scope, program, steps) for element in other.elts]
+        return None if None in members else (left in members) is isinstance(operator, ast.In)
+    if isinstance(operator, ast.Is | ast.IsNot):
+        return isinstance(operator, ast.IsNot) if is_rank(node.left, scope, program) else None
+    right = _answer(other, rank, scope, program, steps)
+    if left is None or right is None:
+        return None
+    return bool(_COMPARED[type(operator)](left, right))
+
+
+def _of_name(node: ast.expr, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+    """`is_main_process()`, `args.is_master`, and names and functions that stand for a condition."""
+    function = node.func if isinstance(node, ast.Call) else node
+    word = last_word(function)
+    if steps < 3:
+        if isinstance(node, ast.Call):
+            target = program.target(node, scope)
+            if target is not None and target.returns:
+                return _of_returns(target, rank, program, steps + 1)
+        else:
+            bound = program.bindings(dotted(node), scope)
+            if len(bound) == 1 and not bound[0][0].looped and bound[0][0].item < 0:
+                value = _answer(bound[0][0].value, rank, bound[0][1], program, steps + 1)
+                if value is not None:
+                    return value
+    if word and _MAIN.match(word) and not _NOT_MAIN.search(word) and not _is_number(node, scope):
+        return rank == 0
+    return None
+
+
+def _is_number(node: ast.AST, scope: Scope) -> bool:
+    """`rank == main_rank`: the rank of the main process, not whether this is it."""
+    return isinstance(scope.file.parent.get(node), ast.Compare)
+
+
+def _of_returns(target: Scope, rank: int, program: Program, steps: int) -> Answer:
+    answers = {_answer(one.value, rank, target, program, steps) for one in target.returns if one.value is not None}
+    if len(answers) > 1:  # `if not initialised: return True`
+        answers = {_answer(target.returns[-1].value, rank, target, program, steps)} if target.returns[-1].value else set()
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _equals_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
+    """`rank == src`, with anything on the other side."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_equals_rank(value, scope, program) for value in test.values)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+        return False
+    sides = (test.left, test.comparators[0])
+    ranks = [is_rank(side, scope, program) for side in sides]
+    other = sides[1] if ranks[0] else sides[0]
+    return sum(ranks) == 1 and not isinstance(other, ast.Constant | ast.UnaryOp)

@@ -1,0 +1,118 @@
+"""A rule: a function over the program that yields what it sees, with the page of the handbook in its file's docstring."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from distdoctor.diagnosis.finding import LIKELY, Confidence, Cure, Finding, Place, Severity
+from distdoctor.lint.program import Program
+from distdoctor.lint.source_file import Scope, lineno
+from distdoctor.recording.recording import Site
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A safe edit: replace what lies between two positions. Lines count from 1, columns in UTF-8 bytes from 0, as in `ast`."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Sighting:
+    """What a rule saw at a node. `also`: more lines that matter, each with its role. `change`: the fix in one line or as a diff."""
+
+    node: ast.AST
+    scope: Scope
+    title: str
+    why: str = ""
+    remedy: str = ""
+    change: str = ""
+    also: tuple[tuple[ast.AST, Scope, str], ...] = ()
+    edits: tuple[Edit, ...] = ()
+    confidence: Confidence = LIKELY
+    severity: Severity | None = None
+    evidence: dict[str, object] = field(default_factory=dict)
+
+
+See = Callable[[Program], Iterator[Sighting]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One illness as the source shows it. Made by the decorator `rule`; code and slug are the check's of the same name."""
+
+    code: str
+    slug: str
+    severity: Severity
+    see: See
+    module: str
+
+    @property
+    def handbook(self) -> str:
+        """The page of the handbook: the docstring of the rule's file."""
+        return inspect.cleandoc(sys.modules[self.module].__doc__ or "")
+
+    @property
+    def headline(self) -> str:
+        return self.handbook.partition("\n")[0].partition(": ")[2]
+
+    def finding(self, seen: Sighting) -> Finding:
+        """The finding as all reporters know it."""
+        return Finding(
+            code=self.code,
+            slug=self.slug,
+            severity=seen.severity or self.severity,
+            title=seen.title,
+            why=seen.why,
+            place=site(seen.node, seen.scope),
+            places=tuple(Place(site(node, scope), (), role) for node, scope, role in seen.also),
+            confidence=seen.confidence,
+            evidence=seen.evidence,
+            cures=(Cure(seen.remedy, change=seen.change),) if seen.remedy or seen.change else (),
+        )
+
+
+def rule(code: str, slug: str, *, severity: Severity) -> Callable[[See], Rule]:
+    """Make a rule of a function that yields sightings."""
+
+    def made(see: See) -> Rule:
+        return Rule(code, slug, severity, see, see.__module__)
+
+    return made
+
+
+def site(node: ast.AST, scope: Scope) -> Site:
+    return Site(scope.file.path, lineno(node), scope.name)
+
+
+def replace_node(node: ast.expr | ast.stmt, scope: Scope, text: str) -> Edit:
+    """The edit that puts `text` in the place of a node."""
+    return Edit(
+        scope.file.path, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0, text
+    )
+
+
+def insert_before(statement: ast.stmt, scope: Scope, text: str) -> Edit:
+    """The edit that puts a statement on a line of its own before another one."""
+    line, column = statement.lineno, statement.col_offset
+    decorators = getattr(statement, "decorator_list", [])
+    if decorators:
+        line = min(one.lineno for one in decorators)
+    margin = scope.file.text.splitlines()[line - 1][:column]
+    return Edit(scope.file.path, line, 0, line, 0, f"{margin}{text}\n")
+
+
+def insert_after(statement: ast.stmt, scope: Scope, text: str) -> Edit:
+    """The edit that puts a statement on a line of its own after another one."""
+    margin = scope.file.text.splitlines()[statement.lineno - 1][: statement.col_offset]
+    line = (statement.end_lineno or statement.lineno) + 1
+    return Edit(scope.file.path, line, 0, line, 0, f"{margin}{text}\n")

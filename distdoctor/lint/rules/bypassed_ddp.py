@@ -1,0 +1,104 @@
+"""
+DD206 bypassed-ddp: the forward does not go through DDP, so gradients are never averaged.
+
+What it means    DDP prepares its reducer in its own forward. model.module(x), or the model under its old name, goes around it.
+Why it hurts     Each rank trains alone; nothing fails, and the replicas drift apart.
+How we know      What is called is the .module of a DDP model, or the name that was wrapped, and its result flows into a backward.
+What to do       Call the wrapper: model(x).
+When it is fine  Evaluation, saving, anything without backward.
+Source           torch.nn.parallel.DistributedDataParallel: the forward of the module must go through the wrapper.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.rule import Sighting, replace_node, rule
+from distdoctor.lint.source_file import Scope, dotted, exclusive, last_word, lineno
+from distdoctor.lint.training import backwards, reaches_backward, without_gradients
+
+_NO_FORWARD = ("parameters", "named_parameters", "state_dict", "train", "eval", "to", "named_modules", "modules", "zero_grad")
+
+
+@rule("DD206", "bypassed-ddp", severity=ERROR)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        ends = backwards(scope)
+        if not ends:
+            continue
+        for call in scope.calls:
+            wrapper = _wrapper_of(call, scope, program) or _wrapped_as(call, scope, program)
+            if wrapper and not without_gradients(call, scope) and reaches_backward(call, scope, ends):
+                yield _sighting(call, wrapper, scope)
+                break
+
+
+def _wrapper_of(call: ast.Call, scope: Scope, program: Program) -> str:
+    """`model` of `model.module(x)` and `model.module.encode(x)` when that is DDP."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and function.attr != "module":
+        if function.attr in _NO_FORWARD or not isinstance(function.value, ast.Attribute):
+            return ""
+        function = function.value
+    if isinstance(function, ast.Attribute) and function.attr == "module":
+        return dotted(function.value) if program.kinds(function.value, scope) == {DDP} else ""
+    return ""
+
+
+def _wrapped_as(call: ast.Call, scope: Scope, program: Program) -> str:
+    """The DDP name of a model that is called by the name it had before, when the DDP name is never called here."""
+    name = dotted(call.func)
+    if not name or "." in name:
+        return ""
+    for wrapper, bound in scope.bindings.items():
+        for one in bound:
+            made = one.value if isinstance(one.value, ast.Call) else None
+            if made is None or program.kind_of_call(made, scope.file) != DDP or not made.args or wrapper == name:
+                continue
+            if dotted(made.args[0]) == name and lineno(made) < lineno(call) and not exclusive(made, call, scope.file):
+                used = [c for c in scope.calls if dotted(c.func) == wrapper]
+                rebound = any(lineno(other.statement) > lineno(made) for other in scope.bindings.get(name, ()))
+                return "" if used or rebound or _passed_on(wrapper, scope) else wrapper
+    return ""
+
+
+def _passed_on(name: str, scope: Scope) -> bool:
+    return any(dotted(argument) == name for call in scope.calls for argument in call.args)
+
+
+def _sighting(call: ast.Call, wrapper: str, scope: Scope) -> Sighting:
+    function = call.func
+    direct = isinstance(function, ast.Attribute) and function.attr == "module"
+    called = ast.unparse(function)
+    new = wrapper if direct or last_word(function) == called else ""
+    return Sighting(
+        node=call,
+        scope=scope,
+        title=f"the forward of {called} goes around DDP, so its gradients are never averaged",
+        why=f"DDP prepares its reduction in its own forward; the backward of this output leaves {wrapper}'s reducer idle",
+        remedy="call-the-wrapper",
+        change=f"{new}(...)" if new else "",
+        edits=(replace_node(function, scope, new),) if new and isinstance(function, ast.expr) else (),
+    )
+
+
+SICK = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+def step(net, batch):
+    model = DistributedDataParallel(net)
+    loss = model.module(batch).sum()
+    loss.backward()
+"""
+HEALTHY = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+def step(net, batch):
+    model = DistributedDataParallel(net)
+    loss = model(batch).sum()
+    loss.backward()
+    return model.module.state_dict()
+"""

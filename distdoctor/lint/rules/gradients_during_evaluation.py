@@ -1,0 +1,94 @@
+"""
+DD411 gradients-during-evaluation: validation builds graphs that nobody uses.
+
+What it means    model.eval() changes dropout and batch norm; it does not stop autograd. Each forward keeps its activations.
+Why it hurts     Evaluation takes the memory of training, and an evaluation batch that fits does not any more.
+How we know      A function calls model.eval() and then the model in a loop, computes no gradient, and neither it nor a caller
+                 is under torch.no_grad() or inference_mode().
+What to do       Decorate it with @torch.no_grad(), or put the loop into `with torch.no_grad():`.
+When it is fine  Gradients with respect to the input are wanted.
+Source           torch.autograd.grad_mode: evaluation mode is not no_grad.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import WARNING
+from distdoctor.lint.program import Program
+from distdoctor.lint.rule import Edit, Sighting, insert_before, rule
+from distdoctor.lint.source_file import Scope, dotted, last_word, lineno
+from distdoctor.lint.training import method_calls, without_gradients
+
+_WITH_GRADIENTS = ("backward", "grad", "requires_grad_", "enable_grad", "set_grad_enabled", "no_grad", "inference_mode", "vjp")
+
+
+@rule("DD411", "gradients-during-evaluation", severity=WARNING)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
+            continue
+        models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
+        forward = next((c for c in scope.calls if dotted(c.func) in models and scope.file.loops_around(c)), None)
+        if forward is None or _stopped(forward, scope, program, 3) or method_calls(scope, "train", "generate"):
+            if forward is None or _stopped(forward, scope, program, 3) or _trains_too(scope, forward):
+                continue
+        yield _sighting(forward, scope)
+
+
+def _trains_too(scope: Scope, forward: ast.Call) -> bool:
+    """A model that is put back into train() before the forward, or used by an optimizer here."""
+    trained = [c for c in method_calls(scope, "train") if lineno(c) < lineno(forward)]
+    evaluated = [c for c in method_calls(scope, "eval") if lineno(c) < lineno(forward)]
+    latest = max((lineno(c) for c in evaluated), default=0)
+    return any(lineno(c) > latest for c in trained) or bool(method_calls(scope, "step"))
+
+
+def _stopped(node: ast.AST, scope: Scope, program: Program, steps: int) -> bool:
+    """Whether autograd is off here or in a caller, or for the whole file."""
+    if without_gradients(node, scope) or "set_grad_enabled(False)" in scope.file.text:
+        return True
+    if _decorated_by_others(scope):
+        return True
+    return steps > 0 and any(_stopped(site.call, site.scope, program, steps - 1) for site in program.callers(scope))
+
+
+def _decorated_by_others(scope: Scope) -> bool:
+    """A decorator that may do it; `staticmethod` and the like do not."""
+    return any(last_word(d.func if isinstance(d, ast.Call) else d) not in ("staticmethod", "classmethod") for d in scope.decorators)
+
+
+def _sighting(forward: ast.Call, scope: Scope) -> Sighting:
+    node = scope.node
+    known = scope.file.imports.get("torch") == "torch" and isinstance(node, ast.FunctionDef) and not node.decorator_list
+    edits: tuple[Edit, ...] = (insert_before(node, scope, "@torch.no_grad()"),) if known and isinstance(node, ast.stmt) else ()
+    return Sighting(
+        node=forward,
+        scope=scope,
+        title=f"{scope.name} evaluates {dotted(forward.func)} with gradients on",
+        why="eval() does not stop autograd; every forward keeps its activations until its output is dropped",
+        remedy="evaluate-without-gradients",
+        change="@torch.no_grad()",
+        edits=edits,
+    )
+
+
+SICK = """
+import torch
+def validate(model, loader):
+    model.eval()
+    return [model(batch).argmax() for batch in loader] + [model(b) for b in loader]
+def validate_all(model, loader):
+    model.eval()
+    for batch in loader:
+        print(model(batch))
+"""
+HEALTHY = """
+import torch
+@torch.no_grad()
+def validate(model, loader):
+    model.eval()
+    for batch in loader:
+        print(model(batch))
+"""

@@ -1,0 +1,114 @@
+"""
+DD401 growing-memory: a sum or a list of losses keeps the graph of every step.
+
+What it means    total += loss makes total part of the graph; a list of losses holds each step's.
+Why it hurts     Memory grows with every step until there is none.
+How we know      The tensor that backward is called on is added to, or appended to, something that outlives the loop.
+What to do       total += loss.detach(); losses.append(loss.detach()).
+When it is fine  The sum itself is what backward is called on.
+Source           PyTorch FAQ: my model reports "cuda runtime error(2): out of memory".
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import WARNING
+from distdoctor.lint.program import Program
+from distdoctor.lint.rule import Edit, Sighting, rule
+from distdoctor.lint.source_file import Loop, Scope, dotted, lineno, within
+from distdoctor.lint.training import backwards, training_loops, without_gradients
+
+
+@rule("DD401", "growing-memory", severity=WARNING)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        for loop, ends in training_loops(scope):
+            losses = {dotted(end.func.value) for end in ends if isinstance(end.func, ast.Attribute)} - {""}
+            for statement, kept, keeper in _keeping(loop, losses, scope):
+                if _outlives(keeper, loop, scope) and not _is_trained_on(keeper, scope):
+                    yield _sighting(statement, kept, keeper, scope)
+                    break
+
+
+def _keeping(loop: Loop, losses: set[str], scope: Scope) -> Iterator[tuple[ast.AST, ast.expr, str]]:
+    """(where, what is kept, by whom): `total += loss`, `total = total + loss`, `losses.append(loss)`."""
+    for assign in scope.assigns:
+        if not within(loop, assign, scope.file) or without_gradients(assign, scope):
+            continue
+        if isinstance(assign, ast.AugAssign) and isinstance(assign.op, ast.Add):
+            for term in _terms(assign.value):
+                if dotted(term) in losses and not _made_plain(dotted(term), assign, loop, scope):
+                    yield assign, term, dotted(assign.target)
+    for call in scope.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1:
+            name = dotted(call.args[0])
+            if within(loop, call, scope.file) and name in losses and not _made_plain(name, call, loop, scope):
+                yield call, call.args[0], dotted(call.func.value)
+
+
+def _terms(value: ast.expr) -> list[ast.expr]:
+    return [value.left, value.right] if isinstance(value, ast.BinOp) else [value]
+
+
+def _made_plain(name: str, node: ast.AST, loop: Loop, scope: Scope) -> bool:
+    """Whether the name is bound to something else between the backward and here: `loss = loss.item()`, `loss.detach_()`."""
+    ends = [lineno(end) for end in backwards(scope) if within(loop, end, scope.file)]
+    for binding in scope.bindings.get(name, ()):
+        if min(ends, default=0) < lineno(binding.statement) <= lineno(node):
+            return True
+    return any(dotted(call.func) == f"{name}.detach_" for call in scope.calls)
+
+
+def _outlives(keeper: str, loop: Loop, scope: Scope) -> bool:
+    """Whether the keeper was made before the loop, and not made anew inside."""
+    if not keeper or "." in keeper:
+        return False
+    made = [b for b in scope.bindings.get(keeper, ()) if not isinstance(b.statement, ast.AugAssign)]
+    inside = [b for b in made if within(loop, b.statement, scope.file)]
+    return bool(made) and not inside
+
+
+def _is_trained_on(keeper: str, scope: Scope) -> bool:
+    return any(keeper in {dotted(n) for n in ast.walk(end) if isinstance(n, ast.Name)} for end in backwards(scope))
+
+
+def _sighting(statement: ast.AST, kept: ast.expr, keeper: str, scope: Scope) -> Sighting:
+    name = dotted(kept)
+    line, column = kept.end_lineno or kept.lineno, kept.end_col_offset or 0
+    return Sighting(
+        node=statement,
+        scope=scope,
+        title=f"{keeper} keeps the graph of every step through {name}",
+        why=f"{name} still carries its history, and {keeper} lives longer than the loop",
+        remedy="detach-what-is-kept",
+        change=f"{name}.detach()",
+        edits=(Edit(scope.file.path, line, column, line, column, ".detach()"),),
+    )
+
+
+SICK = """
+import torch
+def run(model, data, optimizer):
+    total = 0
+    for batch in data:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    return total
+"""
+HEALTHY = """
+import torch
+def run(model, data, optimizer):
+    total = 0
+    for batch in data:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    return total
+"""

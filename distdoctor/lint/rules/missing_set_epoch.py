@@ -1,0 +1,110 @@
+"""
+DD301 missing-set-epoch: every epoch has the same order, because nobody tells the sampler which epoch it is.
+
+What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
+Why it hurts     The model sees one fixed order; validation looks fine, generalisation quietly suffers.
+How we know      A loader with a shuffling DistributedSampler is iterated in a loop over epochs, and set_epoch is called nowhere
+                 in the files that make and iterate it.
+What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
+When it is fine  shuffle=False, a single epoch, a library that sets it (accelerate, Lightning).
+Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import WARNING
+from distdoctor.lint.program import LOADER, SAMPLER, Made, Program
+from distdoctor.lint.rule import Sighting, insert_before, rule
+from distdoctor.lint.source_file import Loop, Scope, argument, dotted, is_constant, within
+
+
+@rule("DD301", "missing-set-epoch", severity=WARNING)
+def see(program: Program) -> Iterator[Sighting]:
+    told: set[ast.Call] = set()
+    for scope in program.scopes:
+        if program.cared_for(scope.file) or "epoch" not in scope.file.text:
+            continue
+        for loop in scope.loops:
+            if isinstance(loop, ast.While):
+                continue
+            sampler = _shuffling_sampler(loop.iter, scope, program)
+            epochs = _epoch_loop(loop, scope, program) if sampler else None
+            if sampler is None or epochs is None or sampler.call in told or _is_told(sampler, scope, epochs[1]):
+                continue
+            told.add(sampler.call)
+            yield _sighting(loop, scope, sampler, epochs)
+
+
+def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]) -> Sighting:
+    outer, where = epochs
+    loader = dotted(loop.iter) or (dotted(loop.iter.args[0]) if isinstance(loop.iter, ast.Call) and loop.iter.args else "")
+    counter = outer.target.id if isinstance(outer, ast.For) and isinstance(outer.target, ast.Name) else "epoch"
+    call = f"{loader or 'loader'}.sampler.set_epoch({counter})"
+    fixable = bool(loader) and where is scope and isinstance(outer, ast.For) and isinstance(outer.target, ast.Name)
+    return Sighting(
+        node=loop,
+        scope=scope,
+        title="the sampler shuffles every epoch alike: set_epoch is never called",
+        why="DistributedSampler shuffles with seed + epoch, and the epoch stays 0",
+        remedy="set-epoch",
+        change=call,
+        also=((sampler.call, sampler.scope, "makes the sampler"), (outer, where, "the loop over epochs")),
+        edits=(insert_before(outer.body[0], scope, call),) if fixable else (),
+    )
+
+
+def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: Program) -> Made | None:
+    """The DistributedSampler behind what is iterated, through `enumerate` and `tqdm`; None when it does not shuffle."""
+    while isinstance(iterated, ast.Call) and iterated.args and not program.kind_of_call(iterated, scope.file):
+        iterated = iterated.args[0]
+    for loader in program.made(iterated, scope):
+        if loader.kind != LOADER:
+            continue
+        for sampler in program.made(argument(loader.call, 3, "sampler"), loader.scope):
+            shuffle = argument(sampler.call, 3, "shuffle")
+            if sampler.kind == SAMPLER and (shuffle is None or is_constant(shuffle, True)):
+                return sampler
+    return None
+
+
+def _epoch_loop(loop: Loop, scope: Scope, program: Program) -> tuple[Loop, Scope] | None:
+    """The loop over epochs around a loop over batches: here, or where this function is called."""
+    for outer in scope.file.loops_around(loop):
+        if _counts(outer):
+            return outer, scope
+    for site in program.callers(scope):
+        for outer in site.scope.file.loops_around(site.call):
+            if _counts(outer) and within(outer, site.call, site.scope.file):
+                return outer, site.scope
+    return None
+
+
+def _counts(loop: Loop) -> bool:
+    text = ast.unparse(loop.test if isinstance(loop, ast.While) else ast.Tuple([loop.target, loop.iter], ast.Load()))
+    return "epoch" in text.lower()
+
+
+def _is_told(sampler: Made, scope: Scope, epochs: Scope) -> bool:
+    return any("set_epoch" in where.file.text for where in (sampler.scope, scope, epochs))
+
+
+SICK = """
+from torch.utils.data import DataLoader, DistributedSampler
+def run(data):
+    loader = DataLoader(data, sampler=DistributedSampler(data))
+    for epoch in range(3):
+        for batch in loader:
+            print(batch)
+"""
+HEALTHY = """
+from torch.utils.data import DataLoader, DistributedSampler
+def run(data):
+    loader = DataLoader(data, sampler=DistributedSampler(data))
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            print(batch)
+"""

@@ -1,0 +1,72 @@
+"""
+DD511 needless-barriers: a barrier or a device synchronisation in every step that protects nothing.
+
+What it means    DDP's reduction keeps the ranks together already. A barrier in each step makes everybody wait once more.
+Why it hurts     Each step is as slow as the slowest rank, and the device runs dry.
+How we know      dist.barrier() or torch.cuda.synchronize() in every turn of a loop that computes gradients, with no clock read.
+What to do       Leave it out.
+When it is fine  Around a time measurement; around files that one rank writes in that step.
+Source           torch.distributed.barrier; CUDA semantics: asynchronous execution.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import NOTE
+from distdoctor.lint.program import Program
+from distdoctor.lint.rank_conditions import on_rank
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import FunctionNode, Loop, Scope, last_word, within
+from distdoctor.lint.training import training_loops
+
+_CLOCKS = ("time", "perf_counter", "monotonic", "Event", "elapsed_time", "record", "time_ns", "perf_counter_ns")
+_WAITS = ("torch.distributed.barrier", "torch.cuda.synchronize")
+
+
+@rule("DD511", "needless-barriers", severity=NOTE)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        for loop, _ in training_loops(scope):
+            inside = [call for call in scope.calls if within(loop, call, scope.file)]
+            if any(last_word(call.func) in _CLOCKS or on_rank(call, scope, program) for call in inside):
+                continue
+            waits = [c for c in inside if program.meaning(c.func, scope.file) in _WAITS and _in_every_turn(c, loop, scope)]
+            if waits:
+                yield Sighting(
+                    node=waits[0],
+                    scope=scope,
+                    title=f"{ast.unparse(waits[0].func)} in every step protects nothing",
+                    why="the reduction of the gradients keeps the ranks together already",
+                    remedy="drop-barriers",
+                )
+
+
+def _in_every_turn(node: ast.AST, loop: Loop, scope: Scope) -> bool:
+    for outer, _ in scope.file.enclosing(node):
+        if outer is loop:
+            return True
+        if isinstance(outer, ast.If | ast.IfExp | FunctionNode):
+            return False
+    return False
+
+
+SICK = """
+import torch.distributed as dist
+def run(model, data, optimizer):
+    for batch in data:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        dist.barrier()
+"""
+HEALTHY = """
+import torch.distributed as dist
+def run(model, data, optimizer):
+    for batch in data:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    dist.barrier()
+"""

@@ -1,0 +1,105 @@
+"""
+DD220 norm-over-wrong-ranks: a gradient norm taken over one rank's shards.
+
+What it means    Under FSDP each rank holds a part of every gradient. A norm that is summed over p.grad is the norm of that part.
+Why it hurts     Each rank clips by another factor, and all of them too little.
+How we know      p.grad.norm() over the parameters of a sharded model, with no reduction in the function; or
+                 torch.nn.utils.clip_grad_norm_ on an FSDP1 model.
+What to do       FSDP1: model.clip_grad_norm_(limit). fully_shard: torch.nn.utils.clip_grad_norm_, which knows DTensor.
+When it is fine  The norm is reduced over the group (all_reduce, full_tensor).
+Source           torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.lint.program import FSDP, Program
+from distdoctor.lint.rule import Edit, Sighting, replace_node, rule
+from distdoctor.lint.source_file import Scope, dotted, last_word
+
+_REDUCING = ("all_reduce", "full_tensor", "get_total_norm", "clip_grad_norm_", "redistribute", "reduce")
+
+
+@rule("DD220", "norm-over-wrong-ranks", severity=ERROR)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        for call in scope.calls:
+            if program.is_torch(call.func, scope.file, "clip_grad_norm_") and call.args:
+                yield from _of_torch(call, scope, program)
+        if not any(last_word(call.func) in _REDUCING for call in scope.calls):
+            yield from _by_hand(scope, program)
+
+
+def _of_torch(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighting]:
+    model = _model_of(call.args[0])
+    made = program.made(model, scope) if model is not None else ()
+    if model is None or {one.kind for one in made} != {FSDP}:
+        return
+    if any(last_word(one.call.func) == "fully_shard" or "fully_shard" in one.scope.file.imports for one in made):
+        return
+    name, limit = dotted(model), [*call.args[1:], *(k.value for k in call.keywords if k.arg == "max_norm")][:1]
+    new = f"{name}.clip_grad_norm_({ast.unparse(limit[0])})" if name and limit and len(call.args) <= 2 else ""
+    edits: tuple[Edit, ...] = (replace_node(call, scope, new),) if new else ()
+    yield Sighting(
+        node=call,
+        scope=scope,
+        title="clip_grad_norm_ takes the norm of this rank's shards: the model is wrapped by FSDP",
+        why="each rank clips by the norm of its own part of the gradients",
+        remedy="clip-the-whole-gradient",
+        change=new or "model.clip_grad_norm_(limit)",
+        edits=edits,
+    )
+
+
+def _by_hand(scope: Scope, program: Program) -> Iterator[Sighting]:
+    """`p.grad.norm()` for p of a sharded model."""
+    for call in scope.calls:
+        if last_word(call.func) not in ("norm", "pow", "vector_norm") or not _of_gradient(call):
+            continue
+        for bound in scope.bindings.values():
+            for binding in bound:
+                model = _model_of(binding.value) if binding.looped else None
+                if model is not None and binding.name in _names(call) and program.kinds(model, scope) == {FSDP}:
+                    yield Sighting(
+                        node=call,
+                        scope=scope,
+                        title=f"the gradient norm of {dotted(model)} is taken over this rank's shards",
+                        why="the model is sharded, and nothing in this function reduces the norm over the ranks",
+                        remedy="clip-the-whole-gradient",
+                    )
+                    return
+
+
+def _of_gradient(call: ast.Call) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(call))
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _model_of(node: ast.expr) -> ast.expr | None:
+    """`model` of `model.parameters()`."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PARAMETERS
+    return node.func.value if called and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+
+
+_PARAMETERS = ("parameters", "named_parameters")
+
+SICK = """
+import torch
+from torch.distributed.fsdp import fully_shard
+def norm(model):
+    fully_shard(model)
+    return sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5
+"""
+HEALTHY = """
+import torch
+from torch.distributed.fsdp import fully_shard
+def norm(model):
+    fully_shard(model)
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""

@@ -1,0 +1,100 @@
+"""
+DD219 outside-the-reducer: parameters that DDP does not reduce, because they came or were unfrozen after wrapping.
+
+What it means    DDP lists the parameters that require gradients once, when it wraps. What is added or unfrozen later is not on it.
+Why it hurts     Those parameters train on each rank alone and drift apart.
+How we know      After DDP(...) in the same function a layer is assigned into the model, or requires_grad is set to True.
+What to do       Build and unfreeze first, wrap last; wrap anew after unfreezing.
+When it is fine  Freezing after wrapping; a new DDP(...) after the change.
+Source           torch.nn.parallel.DistributedDataParallel: "do not change the model's parameters after wrapping".
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import Scope, dotted, exclusive, is_constant, lineno, made_by
+
+
+@rule("DD219", "outside-the-reducer", severity=ERROR)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        wraps = [call for call in scope.calls if program.kind_of_call(call, scope.file) == DDP]
+        if not wraps:
+            continue
+        last = max(wraps, key=lineno)
+        inside = _names_of(last, scope)
+        for node, owner, what in _changes(scope, program):
+            if lineno(node) > lineno(last) and owner in inside and not exclusive(node, last, scope.file):
+                yield Sighting(
+                    node=node,
+                    scope=scope,
+                    title=f"{what} after DDP has listed its parameters, so they are never averaged",
+                    why=f"DDP on line {lineno(last)} registered the parameters that required gradients then, and no others",
+                    remedy="wrap-last",
+                    also=((last, scope, "wraps the model"),),
+                )
+                break
+
+
+def _names_of(wrap: ast.Call, scope: Scope) -> set[str]:
+    """`model.module` of `model = DDP(net)`, `net`, and `model` itself."""
+    bound = {name for name, ones in scope.bindings.items() if any(one.value is wrap for one in ones)}
+    raw = {dotted(wrap.args[0])} - {""} if wrap.args else set()
+    return raw | bound | {f"{name}.module" for name in bound}
+
+
+def _changes(scope: Scope, program: Program) -> Iterator[tuple[ast.AST, str, str]]:
+    for assign in scope.assigns:
+        if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Attribute):
+            continue
+        target = assign.targets[0]
+        if target.attr == "requires_grad" and is_constant(assign.value, True):
+            yield assign, _owner(target.value, scope), "parameters are unfrozen"
+        elif (made := made_by(assign.value)) is not None and dotted(target.value) != "self":
+            name = program.meaning(made.func, scope.file)
+            if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and "parallel" not in name:
+                yield assign, _base(dotted(target.value), scope), f"{dotted(target)} is added"
+    for call in scope.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+            if not call.args or is_constant(call.args[0], True):
+                yield call, _owner(call.func.value, scope), "parameters are unfrozen"
+
+
+def _owner(node: ast.expr, scope: Scope) -> str:
+    """The model whose parameters a loop variable or expression means."""
+    name = dotted(node)
+    for binding in scope.bindings.get(name, ()):
+        if binding.looped and isinstance(binding.value, ast.Call) and isinstance(binding.value.func, ast.Attribute):
+            if binding.value.func.attr in ("parameters", "named_parameters") and _around(binding.statement, node, scope):
+                return _base(dotted(binding.value.func.value), scope)
+    return _base(name, scope)
+
+
+def _around(loop: ast.AST, node: ast.AST, scope: Scope) -> bool:
+    return any(outer is loop for outer, _ in scope.file.enclosing(node))
+
+
+def _base(name: str, scope: Scope) -> str:
+    """`model.module` of `model.module.backbone`; the first name of the rest."""
+    parts = name.split(".")
+    return ".".join(parts[: parts.index("module") + 1]) if "module" in parts else parts[0]
+
+
+SICK = """
+import torch.nn as nn
+def build(net):
+    model = nn.parallel.DistributedDataParallel(net)
+    model.module.head = nn.Linear(4, 4)
+    return model
+"""
+HEALTHY = """
+import torch.nn as nn
+def build(net):
+    net.head = nn.Linear(4, 4)
+    return nn.parallel.DistributedDataParallel(net)
+"""

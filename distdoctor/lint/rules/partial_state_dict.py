@@ -1,0 +1,79 @@
+"""
+DD125 partial-state-dict: the state of a sharded model is asked for on some ranks only.
+
+What it means    state_dict of a sharded model gathers the shards: it is a collective. So are get_model_state_dict and
+                 torch.distributed.checkpoint's save and load.
+Why it hurts     The rank that saves waits for shards that nobody sends.
+How we know      The call stands under a condition on the rank, and the model was wrapped by FSDP or fully_shard.
+What to do       Take the state dict on every rank and write the file on one.
+When it is fine  DDP: its state dict is local. no_dist=True.
+Source           torch.distributed.checkpoint.state_dict: all ranks have to call it; rank0_only leaves the others an empty dict.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.lint.program import FSDP, Program
+from distdoctor.lint.rank_conditions import on_rank
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import Scope, is_constant, keyword, last_word
+
+_GATHERING = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
+_OF_FSDP = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict", "state_dict_type")
+_OF_CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
+
+
+@rule("DD125", "partial-state-dict", severity=ERROR)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        told: set[int] = set()
+        for call in scope.calls:
+            what = _gathers(call, scope, program)
+            condition = on_rank(call, scope, program) if what else None
+            if condition is None or id(condition.statement) in told:
+                continue
+            told.add(id(condition.statement))
+            yield Sighting(
+                node=call,
+                scope=scope,
+                title=f"{what} of a sharded model runs only where `{condition.words}`",
+                why="it gathers shards from every rank, so the ranks that call it wait for those that do not",
+                remedy="state-dict-on-every-rank",
+                also=((condition.statement, scope, "the condition on the rank"),),
+            )
+
+
+def _gathers(call: ast.Call, scope: Scope, program: Program) -> str:
+    word = last_word(call.func)
+    name = program.meaning(call.func, scope.file)
+    if word in _GATHERING and name.startswith("torch.distributed.checkpoint."):
+        return word
+    if word in _OF_FSDP and "FullyShardedDataParallel" in name:
+        return word
+    if word in _OF_CHECKPOINT and name.startswith("torch.distributed.checkpoint."):
+        return "" if is_constant(keyword(call, "no_dist"), True) else f"checkpoint.{word}"
+    if word == "state_dict" and isinstance(call.func, ast.Attribute):
+        return word if program.kinds(call.func.value, scope) == {FSDP} else ""
+    return ""
+
+
+SICK = """
+import torch
+from torch.distributed.fsdp import fully_shard
+def save(model, rank):
+    fully_shard(model)
+    if rank == 0:
+        torch.save(model.state_dict(), "m.pt")
+"""
+HEALTHY = """
+import torch
+from torch.distributed.fsdp import fully_shard
+def save(model, rank):
+    fully_shard(model)
+    state = model.state_dict()
+    if rank == 0:
+        torch.save(state, "m.pt")
+"""

@@ -1,0 +1,99 @@
+"""
+DD112 rank-conditional-collective: a collective that only some ranks reach waits for the others for ever.
+
+What it means    A collective needs every rank of its group. This one stands under a condition on the rank, itself or in a
+                 function that is called there.
+Why it hurts     The ranks that skip it go on, the others wait until the timeout.
+How we know      The condition has different answers on different ranks, and its other branch issues no collective. Helper
+                 functions are followed, within the file and across files.
+What to do       Move the collective out of the condition; keep under it only what one rank should do.
+When it is fine  Both branches issue it; one barrier for rank 0 and one for the others; a subgroup given as `group=`.
+Source           torch.distributed: collectives have to be called by all ranks of the group.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import ERROR
+from distdoctor.lint.collectives import Issue, calls_in, issues
+from distdoctor.lint.program import Program
+from distdoctor.lint.rank_conditions import Condition, on_rank
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import Scope, dotted, lineno
+
+
+@rule("DD112", "rank-conditional-collective", severity=ERROR)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        guarded = [(one, on_rank(one.way[0][0], scope, program)) for one in issues(scope, program)]
+        under = [(issue, condition) for issue, condition in guarded if condition is not None]
+        for issue, condition in _first_per_condition(under):
+            if not _answered(issue, condition, under, scope, program):
+                yield _sighting(issue, condition, scope)
+
+
+def _first_per_condition(under: list[tuple[Issue, Condition]]) -> Iterator[tuple[Issue, Condition]]:
+    seen: set[int] = set()
+    for issue, condition in under:
+        if id(condition.statement) not in seen:
+            seen.add(id(condition.statement))
+            yield issue, condition
+
+
+def _answered(
+    issue: Issue, condition: Condition, under: list[tuple[Issue, Condition]], scope: Scope, program: Program
+) -> bool:
+    """Whether the ranks on the other side of the condition issue something too."""
+    statement = condition.statement
+    if any(other.operation == issue.operation and c.statement is not statement for other, c in under):
+        return True  # `if rank != 0: barrier()` ... `if rank == 0: barrier()`
+    if isinstance(statement, ast.If):
+        other_side = statement.body if condition.negated else statement.orelse
+        calls = calls_in(other_side, scope)
+        return bool(issues(scope, program, calls)) or any(_may_wait(call) for call in calls)
+    return False
+
+
+def _may_wait(call: ast.Call) -> bool:
+    """Something whose name says that it meets other ranks, in code that we do not have."""
+    word = dotted(call.func).rpartition(".")[2]
+    return any(part in word for part in ("barrier", "gather", "reduce", "broadcast", "recv", "worker", "client", "wait"))
+
+
+def _sighting(issue: Issue, condition: Condition, scope: Scope) -> Sighting:
+    first, last = issue.way[0][0], issue.way[-1]
+    through = f" through {dotted(first.func)}()" if len(issue.way) > 1 else ""
+    left = condition.leaves or condition.negated
+    only = f"ranks for which `{condition.words}` is {'false' if left else 'true'}"
+    also = [(condition.statement, scope, "the condition on the rank")]
+    if len(issue.way) > 1:
+        also.append((last[0], last[1], f"issues {issue.operation}"))
+    return Sighting(
+        node=first,
+        scope=scope,
+        title=f"only {only} reach {issue.operation}{through}",
+        why=f"the other ranks skip {issue.operation} (the condition is on line {lineno(condition.statement)}); those that "
+        "issue it wait for them until the timeout",
+        remedy="call-on-every-rank",
+        also=tuple(also),
+        evidence={"operation": issue.operation, "condition": condition.words},
+    )
+
+
+SICK = """
+import torch.distributed as dist
+def meet(): dist.barrier()
+def save(rank):
+    if rank == 0:
+        meet()
+"""
+HEALTHY = """
+import torch.distributed as dist
+def meet(): dist.barrier()
+def save(rank):
+    if rank == 0:
+        print("saved")
+    meet()
+"""

@@ -1,0 +1,60 @@
+"""
+DD410 retained-graph: retain_graph=True keeps the graph of every step alive.
+
+What it means    backward frees what it no longer needs. With retain_graph=True nothing is freed until the loss is dropped.
+Why it hurts     A step needs more memory; where the next step hangs on to the last one, memory grows without end.
+How we know      The only backward of a training loop has retain_graph=True, so nothing goes through the graph again.
+What to do       Leave it out. If backward then complains, something of the last step is still in the graph: detach it.
+When it is fine  Two backwards through one graph.
+Source           torch.Tensor.backward: retain_graph is nearly never needed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import WARNING
+from distdoctor.lint.program import Program
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import argument, is_constant, keyword, last_word
+from distdoctor.lint.training import training_loops
+
+
+@rule("DD410", "retained-graph", severity=WARNING)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        for _, ends in training_loops(scope):
+            again = [call for call in scope.calls if last_word(call.func) in ("grad", "backward") and call not in ends]
+            if len(ends) == 1 and not again and _retains(ends[0]):
+                yield Sighting(
+                    node=ends[0],
+                    scope=scope,
+                    title="retain_graph=True keeps the whole graph of each step, and no second backward uses it",
+                    why="this is the only backward of the loop",
+                    remedy="let-the-graph-go",
+                )
+
+
+def _retains(call: ast.Call) -> bool:
+    return is_constant(keyword(call, "retain_graph") or argument(call, 1, "retain_graph"), True)
+
+
+SICK = """
+import torch
+def run(model, data, optimizer):
+    for batch in data:
+        optimizer.zero_grad()
+        model(batch).sum().backward(retain_graph=True)
+        optimizer.step()
+"""
+HEALTHY = """
+import torch
+def run(model, data, optimizer):
+    for batch in data:
+        optimizer.zero_grad()
+        one, other = model(batch)
+        one.backward(retain_graph=True)
+        other.backward()
+        optimizer.step()
+"""

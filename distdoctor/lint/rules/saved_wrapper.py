@@ -1,0 +1,85 @@
+"""
+DD701 saved-wrapper: the wrapped model is saved instead of the model.
+
+What it means    torch.save(model) of a DDP or DataParallel model pickles the wrapper, with its process group and its buckets; its
+                 state_dict has `module.` before every name.
+Why it hurts     Loading the first needs a running job of the same kind; loading the second into the plain model fails.
+How we know      The object that torch.save is given is the wrapper; or its state_dict is saved and nothing here loads one.
+What to do       torch.save(model.module.state_dict(), path).
+When it is fine  The script itself loads the checkpoint back into a wrapped model.
+Source           PyTorch tutorials: saving and loading torch.nn.DataParallel models.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import NOTE, WARNING
+from distdoctor.lint.program import DDP, DP, Program
+from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.source_file import Scope, dotted, last_word
+
+
+@rule("DD701", "saved-wrapper", severity=WARNING)
+def see(program: Program) -> Iterator[Sighting]:
+    for scope in program.scopes:
+        for call in scope.calls:
+            if program.meaning(call.func, scope.file) != "torch.save" or not call.args:
+                continue
+            wrapper = _wrapper_in(call.args[0], scope, program)
+            state = None if wrapper is not None else _state_of_wrapper(call.args[0], scope, program)
+            if wrapper is not None:
+                yield _sighting(call, dotted(wrapper), scope, whole=True)
+            elif state is not None and "load_state_dict" not in scope.file.text:
+                yield _sighting(call, dotted(state), scope, whole=False)
+
+
+def _wrapper_in(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
+    """The wrapper itself, or one of the values of a dictionary."""
+    values = saved.values if isinstance(saved, ast.Dict) else [saved]
+    return next((v for v in values if dotted(v) and _is_wrapper(v, scope, program)), None)
+
+
+def _state_of_wrapper(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
+    for one in ast.walk(saved):
+        if isinstance(one, ast.Call) and last_word(one.func) == "state_dict" and isinstance(one.func, ast.Attribute):
+            if _is_wrapper(one.func.value, scope, program):
+                return one.func.value
+    return None
+
+
+def _is_wrapper(node: ast.expr, scope: Scope, program: Program) -> bool:
+    kinds = program.kinds(node, scope)
+    return bool(kinds) and kinds <= {DDP, DP} and isinstance(node, ast.Name | ast.Attribute)
+
+
+def _sighting(call: ast.Call, model: str, scope: Scope, *, whole: bool) -> Sighting:
+    what = f"{model} is saved with its wrapper" if whole else f"every name in {model}.state_dict() starts with `module.`"
+    why = (
+        "the pickle holds the wrapper: it loads only inside a job with a process group"
+        if whole
+        else f"{model} is the wrapper; its state does not load into the plain model"
+    )
+    return Sighting(
+        node=call,
+        scope=scope,
+        title=what,
+        why=why,
+        change=f"{model}.module.state_dict()",
+        severity=WARNING if whole else NOTE,
+    )
+
+
+SICK = """
+import torch
+def save(net):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    torch.save(model, "model.pt")
+"""
+HEALTHY = """
+import torch
+def save(net):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    torch.save(model.module.state_dict(), "model.pt")
+"""
