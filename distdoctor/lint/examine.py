@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from distdoctor.diagnosis.diagnosis import NotExamined
-from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Edit, Rule, Sighting
 from distdoctor.lint.rules import all_rules
@@ -32,7 +33,7 @@ def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> 
     failed = []
     for rule in all_rules() if rules is None else rules:
         try:
-            found += [(rule.finding(seen), seen) for seen in rule.see(program)]
+            found += [(finding, seen) for seen in rule.see(program) if not _on_purpose(finding := rule.finding(seen))]
         except Exception as error:  # one rule's mistake costs the others nothing
             failed.append(NotExamined(rule.code, rule.slug, f"the rule failed: {type(error).__name__}: {error}"))
     found.sort(key=lambda one: (-(one[0].severity or 0), one[0].place.path, one[0].place.line, one[0].code))
@@ -48,6 +49,12 @@ def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> 
         {path: tuple(ones) for path, ones in edits.items()},
         tuple(failed),
     )
+
+
+def _on_purpose(finding: Finding) -> bool:
+    """A note on a test: tests wrap, read and wait for reasons of their own."""
+    path = PurePath(finding.place.path)
+    return finding.severity == NOTE and (path.name.startswith("test_") or bool({"tests", "testing"} & set(path.parts)))
 
 
 def _program(sources: Mapping[str, str]) -> tuple[Program, list[str]]:

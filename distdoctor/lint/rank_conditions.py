@@ -85,7 +85,19 @@ def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[Condition]:
 
 def on_rank(node: ast.AST, scope: Scope, program: Program) -> Condition | None:
     """The innermost condition on the rank that a node stands under, None when every rank reaches it."""
-    return next((one for one in conditions(node, scope) if depends_on_rank(one.test, scope, program)), None)
+    inner: set[str] = set()  # what is true in any case where the node runs
+    for one in conditions(node, scope):
+        if depends_on_rank(one.test, scope, program) and not (one.negated and _false_for_all(one.test, inner)):
+            return one
+        if not one.negated:
+            inner.add(ast.unparse(one.test))
+    return None
+
+
+def _false_for_all(test: ast.expr, known: set[str]) -> bool:
+    """`not verbose and rank == 0` where `verbose` is known to be true: false on every rank."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else []
+    return any(isinstance(p, ast.UnaryOp) and isinstance(p.op, ast.Not) and ast.unparse(p.operand) in known for p in parts)
 
 
 def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:

@@ -18,8 +18,8 @@ from distdoctor.diagnosis.finding import WARNING
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Edit, Sighting, rule
-from distdoctor.lint.source_file import Scope, argument, keyword, last_word, opaque, within
-from distdoctor.lint.training import flowing_from, names_in
+from distdoctor.lint.source_file import Scope, argument, dotted, keyword, last_word, opaque, within
+from distdoctor.lint.training import names_in
 
 
 @rule("DD702", "load-without-map-location", severity=WARNING)
@@ -36,7 +36,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     scope=scope,
                     title="every rank loads this checkpoint onto the device that saved it",
                     why="torch.load without map_location restores tensors to their old device, cuda:0 for what rank 0 saved",
-                    change=f'torch.load(..., map_location="cpu")',
+                    change='torch.load(..., map_location="cpu")',
                     edits=(_with_map_location(call, scope),),
                 )
 
@@ -46,12 +46,24 @@ def _on_several_ranks(scope: Scope, program: Program) -> bool:
 
 
 def _restores(call: ast.Call, scope: Scope) -> bool:
-    """Whether what was loaded goes into load_state_dict here."""
-    names = flowing_from(call, scope)
+    """Whether what was loaded goes into load_state_dict of a model or optimizer here; schedulers and scalers hold numbers."""
+    statement = scope.file.statement(call)
+    names = {name for name, bound in scope.bindings.items() if any(one.statement is statement for one in bound)}
     for other in scope.calls:
-        if last_word(other.func) == "load_state_dict" and (within(other, call, scope.file) or names_in(other) & names):
-            return True
+        if last_word(other.func) != "load_state_dict" or any(w in dotted(other.func).lower() for w in ("sched", "scaler")):
+            continue
+        if within(other, call, scope.file) or names_in(other) & names:
+            return not _mapped_elsewhere(call, scope)
     return False
+
+
+def _mapped_elsewhere(call: ast.Call, scope: Scope) -> bool:
+    """The same file is loaded with map_location in another branch: somebody has thought of it."""
+    return any(
+        ast.unparse(other.args[0]) == ast.unparse(call.args[0]) and keyword(other, "map_location") is not None
+        for other in scope.calls
+        if other is not call and other.args and call.args and ast.unparse(other.func) == ast.unparse(call.func)
+    )
 
 
 def _with_map_location(call: ast.Call, scope: Scope) -> Edit:

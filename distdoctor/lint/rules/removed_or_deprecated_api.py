@@ -67,7 +67,8 @@ def see(program: Program) -> Iterator[Sighting]:
         for name, node in _uses(file, program):
             uses.setdefault(name, []).append(node)
         for name, nodes in uses.items():
-            if not _guarded(nodes[0], file):
+            both = "FullyShardedDataParallel" in name and ("fully_shard(" in file.text or "fsdp2" in file.text.lower())
+            if not both and not _guarded(nodes[0], file):
                 yield _sighting(name, nodes, file)
 
 

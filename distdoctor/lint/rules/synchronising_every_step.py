@@ -18,7 +18,7 @@ from distdoctor.diagnosis.finding import NOTE
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.source_file import FunctionNode, Loop, Scope, dotted
-from distdoctor.lint.training import flowing_from, names_in, training_loops
+from distdoctor.lint.training import names_in, training_loops
 
 _READS = ("item", "tolist", "cpu", "numpy")
 _ON_DEVICE = (".cuda", '"cuda', "'cuda", ".to(device", "nccl")
@@ -30,12 +30,30 @@ def see(program: Program) -> Iterator[Sighting]:
         if not any(word in scope.file.text for word in _ON_DEVICE):
             continue
         for loop, ends in training_loops(scope):
-            computed = {name for end in ends for name in names_in(end) if name.rpartition(".")[2] != "backward"}
-            for end in ends:
-                computed |= flowing_from(end, scope) if isinstance(end, ast.expr) else set()
+            if any(program.meaning(call.func, scope.file) == "torch.cuda.synchronize" for call in scope.calls):
+                continue  # somebody measures here
+            computed = {dotted(end.func.value) for end in ends if isinstance(end.func, ast.Attribute)}
+            computed |= {dotted(one) for end in ends for one in _scaled(end)}
+            computed = (computed | {name for one in computed for name in _made_from(one, scope)}) - {""}
             reads = [call for call in scope.calls if _reads(call, computed) and _in_every_turn(call, loop, scope)]
             if reads:
                 yield _sighting(reads, scope)
+
+
+def _scaled(end: ast.Call) -> list[ast.expr]:
+    """`loss` of `scaler.scale(loss).backward()`."""
+    inner = end.func.value if isinstance(end.func, ast.Attribute) else None
+    return inner.args if isinstance(inner, ast.Call) else end.args
+
+
+def _made_from(name: str, scope: Scope) -> set[str]:
+    """What is computed from the loss right away: `reduced = reduce(loss)`."""
+    bound = scope.bindings.items()
+    return {other for other, ones in bound if any(isinstance(b.value, ast.Call) and name in _arguments(b.value) for b in ones)}
+
+
+def _arguments(call: ast.Call) -> set[str]:
+    return {dotted(one) for one in call.args}
 
 
 def _reads(call: ast.Call, computed: set[str]) -> bool:
