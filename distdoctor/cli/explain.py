@@ -20,8 +20,16 @@ def explain(code: str, no_plugin: tuple[str, ...]) -> None:
     plugins = load_plugins(load({"no_plugin": no_plugin}))
     by_name = {name.lower(): check for check in plugins.checks.values() for name in (check.code, check.slug)}
     check = by_name.get(code.lower())
-    if check is None:
+    page = check.handbook if check is not None else page_of_rule(code)
+    if not page:
         close = difflib.get_close_matches(code.lower(), by_name, n=1)
         guess = f"Did you mean {by_name[close[0]].code} {by_name[close[0]].slug}? " if close else ""
         raise WrongUse(f"there is no check {code}", way_out=f"{guess}`distdoctor rules` lists them.")
-    click.echo(check.handbook)
+    click.echo(page)
+
+
+def page_of_rule(code: str) -> str:
+    """The page of an illness that only the source shows; "" when there is none."""
+    from distdoctor.lint.rules import all_rules
+
+    return next((one.handbook for one in all_rules() if code.lower() in (one.code.lower(), one.slug)), "")

@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "distdoctor.cli.compare:compare",
     "advise": "distdoctor.cli.advise:advise",
     "examine": "distdoctor.cli.examine:examine",
+    "lint": "distdoctor.cli.lint:lint",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",
     "rules": "distdoctor.cli.rules:rules",

@@ -11,7 +11,7 @@ from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Edit, Rule, Sighting
 from distdoctor.lint.rules import all_rules
-from distdoctor.lint.source_file import SourceFile, Unparsable, parse
+from distdoctor.lint.source_file import SourceFile, Unparsable, lines_of, parse
 from distdoctor.lint.suppressions import accepted
 
 
@@ -80,7 +80,7 @@ def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Findi
         seen.add(key)
         file = sighting.scope.file
         end = getattr(sighting.node, "end_lineno", finding.place.line) or finding.place.line
-        if accepted(finding, file.text.splitlines(), end):
+        if accepted(finding, lines_of(file.text), end):
             suppressed.append(finding)
         else:
             kept.append((finding, sighting))

@@ -7,11 +7,12 @@ import difflib
 from collections.abc import Iterable
 
 from distdoctor.lint.rule import Edit
+from distdoctor.lint.source_file import lines_of
 
 
 def applied(text: str, edits: Iterable[Edit]) -> tuple[str, int]:
     """(the text with the edits in it, how many went in). Edits that overlap another are left out; what no longer parses, all."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     if lines and not lines[-1].endswith("\n"):
         return text, 0  # a patch for a file without a last newline needs a marker that people misread
     starts = [0]
@@ -39,5 +40,5 @@ def _text(edit: Edit, lines: list[str]) -> str:
 def diff(path: str, before: str, after: str) -> str:
     """A unified diff with the prefixes that git gives."""
     return "".join(
-        difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}")
+        difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}")
     )

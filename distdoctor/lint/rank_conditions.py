@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from distdoctor.lint.program import Program
 from distdoctor.lint.source_file import FunctionNode, Scope, dotted, last_word
 
-RANKS = (0, 1, 2, 3)  # a condition that these agree on is none on the rank
+RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
 # What people call the number of a process. tp_rank, lora_rank, node_rank, matrix_rank are others.
 _RANK = re.compile(r"^_*(?:(?:my|global|world|local|dist|distributed|ddp|process|proc|current|cur)_*)?rank_*(?:id|idx|index)?$", re.I)

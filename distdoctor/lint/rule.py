@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Cure, Finding, Place, Severity
 from distdoctor.lint.program import Program
-from distdoctor.lint.source_file import Scope, lineno
+from distdoctor.lint.source_file import Scope, lineno, lines_of
 from distdoctor.recording.recording import Site
 
 
@@ -107,12 +107,12 @@ def insert_before(statement: ast.stmt, scope: Scope, text: str) -> Edit:
     decorators = getattr(statement, "decorator_list", [])
     if decorators:
         line = min(one.lineno for one in decorators)
-    margin = scope.file.text.splitlines()[line - 1][:column]
+    margin = lines_of(scope.file.text)[line - 1][:column]
     return Edit(scope.file.path, line, 0, line, 0, f"{margin}{text}\n")
 
 
 def insert_after(statement: ast.stmt, scope: Scope, text: str) -> Edit:
     """The edit that puts a statement on a line of its own after another one."""
-    margin = scope.file.text.splitlines()[statement.lineno - 1][: statement.col_offset]
+    margin = lines_of(scope.file.text)[statement.lineno - 1][: statement.col_offset]
     line = (statement.end_lineno or statement.lineno) + 1
     return Edit(scope.file.path, line, 0, line, 0, f"{margin}{text}\n")

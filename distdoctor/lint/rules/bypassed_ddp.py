@@ -30,15 +30,24 @@ def see(program: Program) -> Iterator[Sighting]:
         if not ends:
             continue
         for call in scope.calls:
-            wrapper = _wrapper_of(call, scope, program) or _wrapped_as(call, scope, program)
+            wrapper = (
+                _wrapper_of(call.func, scope, program)
+                or _unwrapped_before(call.func, scope, program)
+                or _wrapped_as(call, scope, program)
+            )
             if wrapper and not without_gradients(call, scope) and reaches_backward(call, scope, ends):
                 yield _sighting(call, wrapper, scope)
                 break
 
 
-def _wrapper_of(call: ast.Call, scope: Scope, program: Program) -> str:
-    """`model` of `model.module(x)` and `model.module.encode(x)` when that is DDP."""
-    function = call.func
+def _unwrapped_before(function: ast.expr, scope: Scope, program: Program) -> str:
+    """`model` of `raw(x)` after `raw = model.module`."""
+    bound = program.bindings(dotted(function), scope) if isinstance(function, ast.Name) else []
+    return _wrapper_of(bound[0][0].value, bound[0][1], program) if len(bound) == 1 else ""
+
+
+def _wrapper_of(function: ast.expr, scope: Scope, program: Program) -> str:
+    """`model` of `model.module` and `model.module.encode` when that is DDP."""
     if isinstance(function, ast.Attribute) and function.attr != "module":
         if function.attr in _NO_FORWARD or not isinstance(function.value, ast.Attribute):
             return ""
