@@ -36,7 +36,9 @@ class Sources:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILES...", required=True)
-@click.option("--select", multiple=True, metavar="CODE", help="Only these rules: codes, slugs or beginnings of codes (DD3).")
+@click.option(
+    "--select", multiple=True, metavar="CODE", help="Only these rules: codes, slugs or beginnings of codes (DD3)."
+)
 @ignore
 @click.option("--fix", is_flag=True, help="Write the safe fixes into the files.")
 @click.option("--diff", is_flag=True, help="Print the safe fixes as a patch for `git apply`, and nothing else.")
@@ -62,7 +64,8 @@ def lint(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
     rules = chosen(_codes(select), _codes(settings.ignore))
     if not rules:
         raise WrongUse(
-            f"no rule is selected by --select {' '.join(select)}", way_out="Codes look like DD112; DD3 selects a family."
+            f"no rule is selected by --select {' '.join(select)}",
+            way_out="Codes look like DD112; DD3 selects a family.",
         )
     sources = read(paths)
     seen = examine(sources.texts, rules)
@@ -118,7 +121,9 @@ def _python_files(path: Path) -> Iterator[Path]:
     for folder, inside, names in os.walk(path):
         here = Path(folder)
         inside[:] = sorted(
-            one for one in inside if not one.startswith(".") and one not in ("node_modules", "__pycache__", "site-packages")
+            one
+            for one in inside
+            if not one.startswith(".") and one not in ("node_modules", "__pycache__", "site-packages")
         )
         inside[:] = [one for one in inside if not (here / one / "pyvenv.cfg").exists()]
         yield from (here / name for name in sorted(names) if name.endswith(".py"))

@@ -11,11 +11,21 @@ from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.source_file import Scope, dotted, is_constant, keyword, last_word, within
 
 COLLECTIVES = frozenset(
-    "all_reduce all_gather all_gather_object all_gather_into_tensor all_gather_coalesced all_reduce_coalesced broadcast "
-    "broadcast_object_list reduce gather gather_object scatter scatter_object_list reduce_scatter reduce_scatter_tensor "
-    "all_to_all all_to_all_single barrier monitored_barrier new_group init_device_mesh new_subgroups".split()
+    (
+        *("all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_object", "all_gather_into_tensor"),
+        *("all_gather_coalesced", "broadcast", "broadcast_object_list", "reduce", "gather", "gather_object"),
+        *(
+            "scatter",
+            "scatter_object_list",
+            "reduce_scatter",
+            "reduce_scatter_tensor",
+            "all_to_all",
+            "all_to_all_single",
+        ),
+        *("barrier", "monitored_barrier", "new_group", "new_subgroups", "init_device_mesh"),
+    )
 )
-_OF_ACCELERATE = frozenset("wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split())
+_OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes")
 MOST_STEPS = 5
 
 
@@ -35,6 +45,8 @@ def operation(call: ast.Call, scope: Scope, program: Program) -> str:
         group = keyword(call, "group") or keyword(call, "process_group")
         if group is not None and not is_constant(group, None) and "WORLD" not in dotted(group):
             return ""
+        if keyword(call, "use_local_synchronization") is not None:
+            return ""  # a group that only its members make
         return word if name.startswith("torch.distributed.") and ".nn." not in name else ""
     if word in _OF_ACCELERATE and isinstance(call.func, ast.Attribute):
         receiver = call.func.value
@@ -73,4 +85,6 @@ def calls_in(nodes: Iterable[ast.AST], scope: Scope) -> list[ast.Call]:
 
 def _is_generator(scope: Scope) -> bool:
     """A context manager or generator: what it issues is spread around its caller's code."""
-    return any(isinstance(one, ast.Yield | ast.YieldFrom) and scope.file.scope_of[one] is scope for one in ast.walk(scope.node))
+    return any(
+        isinstance(one, ast.Yield | ast.YieldFrom) and scope.file.scope_of[one] is scope for one in ast.walk(scope.node)
+    )

@@ -90,9 +90,7 @@ def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Findi
 def chosen(select: Collection[str], ignore: Collection[str]) -> tuple[Rule, ...]:
     """The rules that are asked for: codes, slugs or beginnings of codes (`DD3`), in any case."""
     wanted, unwanted = [one.lower() for one in select], [one.lower() for one in ignore]
-    return tuple(
-        one for one in all_rules() if (not wanted or _is_named(one, wanted)) and not _is_named(one, unwanted)
-    )
+    return tuple(one for one in all_rules() if (not wanted or _is_named(one, wanted)) and not _is_named(one, unwanted))
 
 
 def _is_named(rule: Rule, words: Collection[str]) -> bool:

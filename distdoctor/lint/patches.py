@@ -39,6 +39,4 @@ def _text(edit: Edit, lines: list[str]) -> str:
 
 def diff(path: str, before: str, after: str) -> str:
     """A unified diff with the prefixes that git gives."""
-    return "".join(
-        difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}")
-    )
+    return "".join(difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}"))

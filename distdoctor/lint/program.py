@@ -24,7 +24,17 @@ _KINDS = {
     "GradScaler": SCALER,
 }
 # Libraries that shard the data, set epochs and wrap models by themselves.
-CARING = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "composer", "ray", "megatron", "fairscale")
+CARING = (
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "deepspeed",
+    "ignite",
+    "composer",
+    "ray",
+    "megatron",
+    "fairscale",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +128,9 @@ class Program:
     def _imported(self, name: str, asking: SourceFile) -> Scope | None:
         module, _, word = name.rpartition(".")
         module = module or "." * (len(name) - len(name.lstrip(".")))
-        file = self.module_named(module if not name.startswith(".") or module.strip(".") else "." * name.count("."), asking)
+        file = self.module_named(
+            module if not name.startswith(".") or module.strip(".") else "." * name.count("."), asking
+        )
         if file is None:
             owner = self.module_named(module.rpartition(".")[0], asking) if "." in module.strip(".") else None
             return owner.classes.get(module.rpartition(".")[2], {}).get(word) if owner else None
@@ -194,7 +206,11 @@ class Program:
         """Everything that a name is bound to, in the nearest scope that binds it; fields over all methods of their class."""
         if name.startswith("self.") and scope.class_name:
             fields = scope.file.fields
-            return fields[scope.class_name][name] if scope.class_name in fields and name in fields[scope.class_name] else []
+            return (
+                fields[scope.class_name][name]
+                if scope.class_name in fields and name in fields[scope.class_name]
+                else []
+            )
         here: Scope | None = scope
         while here is not None:
             if name in here.bindings:
@@ -310,7 +326,11 @@ def given_for(call: ast.Call, target: Scope, parameter: str) -> ast.expr | None:
 
 def _hands_over(call: ast.Call) -> bool:
     """`mp.spawn(main, args=...)`: the first argument is called."""
-    return bool(call.args) and dotted(call.func).rpartition(".")[2] in ("spawn", "start_processes", "checkpoint_wrapper")
+    return bool(call.args) and dotted(call.func).rpartition(".")[2] in (
+        "spawn",
+        "start_processes",
+        "checkpoint_wrapper",
+    )
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:

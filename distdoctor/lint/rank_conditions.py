@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from distdoctor.lint.program import Program
@@ -13,23 +14,27 @@ from distdoctor.lint.source_file import FunctionNode, Scope, dotted, last_word
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
 # What people call the number of a process. tp_rank, lora_rank, node_rank, matrix_rank are others.
-_RANK = re.compile(r"^_*(?:(?:my|global|world|local|dist|distributed|ddp|process|proc|current|cur)_*)?rank_*(?:id|idx|index)?$", re.I)
+_RANK = re.compile(
+    r"^_*(?:(?:my|global|world|local|dist|distributed|ddp|process|proc|current|cur)_*)?rank_*(?:id|idx|index)?$", re.I
+)
 _INDEX = re.compile(r"^(?:local_)?process_index$")
 _MAIN = re.compile(
     r"^_*(?:is_|am_|am_i_|on_)?(?:the_)?(?:global_|local_|world_)*"
     r"(?:main|master|primary|rank_?(?:zero|0)|global_zero|process_zero|chief|coordinator)(?:_process|_rank|_proc|_node)?_*$"
 )
 _NOT_MAIN = re.compile(r"master_(?:addr|port)|main_(?:loop|module)")
-_ZERO_ONLY = re.compile(r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main")
+_ZERO_ONLY = re.compile(
+    r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main"
+)
 _VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
-_COMPARED = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+_COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 
 Answer = int | bool | None  # None: it depends on more than the rank
@@ -97,7 +102,9 @@ def on_rank(node: ast.AST, scope: Scope, program: Program) -> Condition | None:
 def _false_for_all(test: ast.expr, known: set[str]) -> bool:
     """`not verbose and rank == 0` where `verbose` is known to be true: false on every rank."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else []
-    return any(isinstance(p, ast.UnaryOp) and isinstance(p.op, ast.Not) and ast.unparse(p.operand) in known for p in parts)
+    return any(
+        isinstance(p, ast.UnaryOp) and isinstance(p.op, ast.Not) and ast.unparse(p.operand) in known for p in parts
+    )
 
 
 def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
@@ -177,18 +184,18 @@ def _of_several(node: ast.BoolOp, rank: int, scope: Scope, program: Program, ste
 
 
 def _of_comparison(node: ast.Compare, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
-    left, operator, other = _answer(node.left, rank, scope, program, steps), node.ops[0], node.comparators[0]
-    if isinstance(operator, ast.In | ast.NotIn):
+    left, compares, other = _answer(node.left, rank, scope, program, steps), node.ops[0], node.comparators[0]
+    if isinstance(compares, ast.In | ast.NotIn):
         if left is None or not isinstance(other, ast.Tuple | ast.List | ast.Set):
             return None
         members = [_answer(element, rank, scope, program, steps) for element in other.elts]
-        return None if None in members else (left in members) is isinstance(operator, ast.In)
-    if isinstance(operator, ast.Is | ast.IsNot):
-        return isinstance(operator, ast.IsNot) if is_rank(node.left, scope, program) else None
+        return None if None in members else (left in members) is isinstance(compares, ast.In)
+    if isinstance(compares, ast.Is | ast.IsNot):
+        return isinstance(compares, ast.IsNot) if is_rank(node.left, scope, program) else None
     right = _answer(other, rank, scope, program, steps)
     if left is None or right is None:
         return None
-    return bool(_COMPARED[type(operator)](left, right))
+    return _COMPARED[type(compares)](left, right)
 
 
 def _of_name(node: ast.expr, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
@@ -219,7 +226,9 @@ def _is_number(node: ast.AST, scope: Scope) -> bool:
 def _of_returns(target: Scope, rank: int, program: Program, steps: int) -> Answer:
     answers = {_answer(one.value, rank, target, program, steps) for one in target.returns if one.value is not None}
     if len(answers) > 1:  # `if not initialised: return True`
-        answers = {_answer(target.returns[-1].value, rank, target, program, steps)} if target.returns[-1].value else set()
+        answers = (
+            {_answer(target.returns[-1].value, rank, target, program, steps)} if target.returns[-1].value else set()
+        )
     return answers.pop() if len(answers) == 1 else None
 
 

@@ -28,7 +28,7 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """What a rule saw at a node. `also`: more lines that matter, each with its role. `change`: the fix in one line or as a diff."""
+    """What a rule saw at a node. `also`: more lines that matter, each with its role. `change`: the fix in one line."""
 
     node: ast.AST
     scope: Scope

@@ -292,6 +292,10 @@ def lineno(node: ast.AST) -> int:
 
 def made_by(value: ast.expr | None) -> ast.Call | None:
     """The call that makes a value, without the `.cuda()` or `.to(device)` that follows it."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda", "cpu"):
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in ("to", "cuda", "cpu")
+    ):
         value = value.func.value
     return value if isinstance(value, ast.Call) else None

@@ -23,11 +23,13 @@ def _block(finding: Finding, remedies: Mapping[str, Remedy]) -> list[str]:
     place = f"{finding.place.path}:{finding.place.line} {finding.place.function}".rstrip()
     head = f"{finding.code} {severity.word:<7}  {place}  {finding.title} ({finding.confidence})"
     lines = [head, *_row("why", finding.why)]
+    if severity == Severity.NOTE:
+        return lines
     lines += [f"        {place.site.path}:{place.site.line}  {place.role}" for place in finding.places]
     for cure in finding.cures:
         remedy = remedies.get(cure.slug)
         lines += _row("fix", ": ".join(one for one in (remedy.what.rstrip(".") if remedy else "", cure.change) if one))
-    return [*lines, f"  more  distdoctor explain {finding.code}"] if severity > Severity.NOTE else lines[:2]
+    return [*lines, f"  more  distdoctor explain {finding.code}"]
 
 
 def _row(word: str, text: str) -> list[str]:

@@ -74,7 +74,14 @@ def flowing_from(start: ast.AST, scope: Scope) -> set[str]:
 
 
 def _detached(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and last_word(value.func) in ("detach", "item", "tolist", "cpu", "numpy", "argmax")
+    return isinstance(value, ast.Call) and last_word(value.func) in (
+        "detach",
+        "item",
+        "tolist",
+        "cpu",
+        "numpy",
+        "argmax",
+    )
 
 
 def _target_names(target: ast.expr) -> Iterator[str]:

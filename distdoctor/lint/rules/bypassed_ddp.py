@@ -17,10 +17,20 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Scope, dotted, exclusive, last_word, lineno
-from distdoctor.lint.training import backwards, reaches_backward, without_gradients
+from distdoctor.lint.source_file import Scope, dotted, exclusive, last_word, lineno, within
+from distdoctor.lint.training import backwards, method_calls, reaches_backward, without_gradients
 
-_NO_FORWARD = ("parameters", "named_parameters", "state_dict", "train", "eval", "to", "named_modules", "modules", "zero_grad")
+_NO_FORWARD = (
+    "parameters",
+    "named_parameters",
+    "state_dict",
+    "train",
+    "eval",
+    "to",
+    "named_modules",
+    "modules",
+    "zero_grad",
+)
 
 
 @rule("DD206", "bypassed-ddp", severity=ERROR)
@@ -35,9 +45,26 @@ def see(program: Program) -> Iterator[Sighting]:
                 or _unwrapped_before(call.func, scope, program)
                 or _wrapped_as(call, scope, program)
             )
-            if wrapper and not without_gradients(call, scope) and reaches_backward(call, scope, ends):
+            if not wrapper or without_gradients(call, scope) or not _is_trained(wrapper, call, scope):
+                continue
+            if reaches_backward(call, scope, ends):
                 yield _sighting(call, wrapper, scope)
                 break
+
+
+def _is_trained(wrapper: str, call: ast.Call, scope: Scope) -> bool:
+    """Whether the parameters are what the gradients are for: not frozen, not in eval mode, and stepped in the same loop."""
+    model = {wrapper, f"{wrapper}.module"}
+    frozen = [c for c in method_calls(scope, "requires_grad_") if _receiver(c) in model and lineno(c) < lineno(call)]
+    modes = [c for c in method_calls(scope, "eval", "train") if _receiver(c) in model and lineno(c) < lineno(call)]
+    if frozen or (modes and last_word(max(modes, key=lineno).func) == "eval"):
+        return False
+    loops = scope.file.loops_around(call)
+    return not loops or any(within(loops[-1], step, scope.file) for step in method_calls(scope, "step"))
+
+
+def _receiver(call: ast.Call) -> str:
+    return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _unwrapped_before(function: ast.expr, scope: Scope, program: Program) -> str:

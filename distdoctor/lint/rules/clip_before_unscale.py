@@ -58,7 +58,11 @@ def _is_scaler(node: ast.expr, scope: Scope, program: Program) -> bool:
 
 
 def _scaled_backwards(scope: Scope) -> list[ast.Call]:
-    return [c for c in method_calls(scope, "backward") if any(last_word(getattr(n, "func", None)) == "scale" for n in ast.walk(c))]
+    return [call for call in method_calls(scope, "backward") if any(_scales(one) for one in ast.walk(call))]
+
+
+def _scales(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_word(node.func) == "scale"
 
 
 def _sighting(clip: ast.Call, step: ast.Call, scope: Scope) -> Sighting:

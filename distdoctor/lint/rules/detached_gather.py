@@ -21,7 +21,14 @@ from distdoctor.lint.source_file import Scope, dotted, lineno
 from distdoctor.lint.training import backwards, names_in, without_gradients
 
 _GATHERS = ("all_gather", "all_gather_into_tensor")
-_LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "kl_div")
+_LOSSES = (
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "kl_div",
+)
 _NO_FEATURES = ("label", "target", "idx", "index", "count", "size", "len", "mask", "ids", "rank", "metric", "acc")
 
 
@@ -34,7 +41,12 @@ def see(program: Program) -> Iterator[Sighting]:
             if ".nn." in program.meaning(call.func, scope.file) or without_gradients(call, scope):
                 continue
             gathered, given = dotted(call.args[0]), call.args[1]
-            if gathered and _has_gradient(given) and not _put_back(gathered, given, scope) and _trained_on(gathered, call, scope):
+            if (
+                gathered
+                and _has_gradient(given)
+                and not _put_back(gathered, given, scope)
+                and _trained_on(gathered, call, scope)
+            ):
                 yield Sighting(
                     node=call,
                     scope=scope,
@@ -56,7 +68,8 @@ def _put_back(gathered: str, given: ast.expr, scope: Scope) -> bool:
         if any(isinstance(one, ast.Subscript) and dotted(one.value) == gathered for one in targets):
             return True
     return any(
-        dotted(call.func).endswith(("cat", "stack", "concat")) and dotted(given) in names_in(call) for call in scope.calls
+        dotted(call.func).endswith(("cat", "stack", "concat")) and dotted(given) in names_in(call)
+        for call in scope.calls
     )
 
 

@@ -67,7 +67,20 @@ def _on_every_rank(node: ast.AST, scope: Scope, program: Program, steps: int) ->
 
 def _may_be_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
     text = ast.unparse(test).lower()
-    words = ("rank", "main", "master", "primary", "save", "zero", "chief", "gpu", "device", "local", "output_dir", "process")
+    words = (
+        "rank",
+        "main",
+        "master",
+        "primary",
+        "save",
+        "zero",
+        "chief",
+        "gpu",
+        "device",
+        "local",
+        "output_dir",
+        "process",
+    )
     return mentions_rank(test, scope, program) or any(word in text for word in words)
 
 

@@ -21,7 +21,16 @@ from distdoctor.lint.rule import Edit, Sighting, insert_before, rule
 from distdoctor.lint.source_file import Scope, dotted, last_word, lineno
 from distdoctor.lint.training import method_calls, without_gradients
 
-_WITH_GRADIENTS = ("backward", "grad", "requires_grad_", "enable_grad", "set_grad_enabled", "no_grad", "inference_mode", "vjp")
+_WITH_GRADIENTS = (
+    "backward",
+    "grad",
+    "requires_grad_",
+    "enable_grad",
+    "set_grad_enabled",
+    "no_grad",
+    "inference_mode",
+    "vjp",
+)
 
 
 @rule("DD411", "gradients-during-evaluation", severity=WARNING)
@@ -31,10 +40,8 @@ def see(program: Program) -> Iterator[Sighting]:
             continue
         models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
         forward = next((c for c in scope.calls if dotted(c.func) in models and scope.file.loops_around(c)), None)
-        if forward is None or _stopped(forward, scope, program, 3) or method_calls(scope, "train", "generate"):
-            if forward is None or _stopped(forward, scope, program, 3) or _trains_too(scope, forward):
-                continue
-        yield _sighting(forward, scope)
+        if forward is not None and not _stopped(forward, scope, program, 3) and not _trains_too(scope, forward):
+            yield _sighting(forward, scope)
 
 
 def _trains_too(scope: Scope, forward: ast.Call) -> bool:
@@ -56,13 +63,16 @@ def _stopped(node: ast.AST, scope: Scope, program: Program, steps: int) -> bool:
 
 def _decorated_by_others(scope: Scope) -> bool:
     """A decorator that may do it; `staticmethod` and the like do not."""
-    return any(last_word(d.func if isinstance(d, ast.Call) else d) not in ("staticmethod", "classmethod") for d in scope.decorators)
+    words = {last_word(one.func if isinstance(one, ast.Call) else one) for one in scope.decorators}
+    return bool(words - {"staticmethod", "classmethod"})
 
 
 def _sighting(forward: ast.Call, scope: Scope) -> Sighting:
     node = scope.node
     known = scope.file.imports.get("torch") == "torch" and isinstance(node, ast.FunctionDef) and not node.decorator_list
-    edits: tuple[Edit, ...] = (insert_before(node, scope, "@torch.no_grad()"),) if known and isinstance(node, ast.stmt) else ()
+    edits: tuple[Edit, ...] = (
+        (insert_before(node, scope, "@torch.no_grad()"),) if known and isinstance(node, ast.stmt) else ()
+    )
     return Sighting(
         node=forward,
         scope=scope,

@@ -42,7 +42,9 @@ def see(program: Program) -> Iterator[Sighting]:
 
 
 def _on_several_ranks(scope: Scope, program: Program) -> bool:
-    return program.is_distributed(scope.file) or any(program.is_distributed(s.scope.file) for s in program.callers(scope))
+    return program.is_distributed(scope.file) or any(
+        program.is_distributed(s.scope.file) for s in program.callers(scope)
+    )
 
 
 def _restores(call: ast.Call, scope: Scope) -> bool:
@@ -50,7 +52,9 @@ def _restores(call: ast.Call, scope: Scope) -> bool:
     statement = scope.file.statement(call)
     names = {name for name, bound in scope.bindings.items() if any(one.statement is statement for one in bound)}
     for other in scope.calls:
-        if last_word(other.func) != "load_state_dict" or any(w in dotted(other.func).lower() for w in ("sched", "scaler")):
+        if last_word(other.func) != "load_state_dict" or any(
+            w in dotted(other.func).lower() for w in ("sched", "scaler")
+        ):
             continue
         if within(other, call, scope.file) or names_in(other) & names:
             return not _mapped_elsewhere(call, scope)

@@ -61,7 +61,9 @@ def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: Progra
 def _no_forward(block: ast.With | ast.AsyncWith, model: str, scope: Scope) -> bool:
     """Whether everything called in the block is plainly no forward."""
     heads = [one.context_expr for one in block.items]
-    inside = [c for c in scope.calls if within(block, c, scope.file) and not any(within(h, c, scope.file) for h in heads)]
+    inside = [
+        c for c in scope.calls if within(block, c, scope.file) and not any(within(h, c, scope.file) for h in heads)
+    ]
     return all(last_word(call.func) in ("backward", "scale", "item", "detach", "append", "print") for call in inside)
 
 

@@ -67,7 +67,9 @@ def _in_ddp_script(loader: Made, scope: Scope, program: Program) -> bool:
         text = where.file.text
         if program.cared_for(where.file) or any(word in text for word in _SHARDING):
             return False
-    wrapping = [one for f in {scope.file, loader.scope.file} for one in f.scopes for c in one.calls if _wraps(c, one, program)]
+    wrapping = [
+        one for f in {scope.file, loader.scope.file} for one in f.scopes for c in one.calls if _wraps(c, one, program)
+    ]
     return bool(wrapping)
 
 

@@ -40,7 +40,9 @@ def see(program: Program) -> Iterator[Sighting]:
 
 def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]) -> Sighting:
     outer, where = epochs
-    loader = dotted(loop.iter) or (dotted(loop.iter.args[0]) if isinstance(loop.iter, ast.Call) and loop.iter.args else "")
+    loader = dotted(loop.iter) or (
+        dotted(loop.iter.args[0]) if isinstance(loop.iter, ast.Call) and loop.iter.args else ""
+    )
     counter = outer.target.id if isinstance(outer, ast.For) and isinstance(outer.target, ast.Name) else "epoch"
     call = f"{loader or 'loader'}.sampler.set_epoch({counter})"
     fixable = bool(loader) and where is scope and isinstance(outer, ast.For) and isinstance(outer.target, ast.Name)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.lint.program import OPTIMIZER, Program
 from distdoctor.lint.rule import Sighting, insert_after, rule
-from distdoctor.lint.source_file import Scope, dotted, is_constant, last_word
+from distdoctor.lint.source_file import Scope, dotted, last_word
 from distdoctor.lint.training import backwards, method_calls
 
 
@@ -45,7 +45,8 @@ def _is_optimizer(step: ast.Call, scope: Scope, program: Program) -> bool:
 def _around(scope: Scope, program: Program) -> list[Scope]:
     """The function, what it calls, who calls it, and the methods of its class."""
     callers = [site.scope for site in program.callers(scope)]
-    return [scope, scope.file.module, *program.reached(scope, 3), *callers, *scope.file.classes.get(scope.class_name, {}).values()]
+    methods = scope.file.classes.get(scope.class_name, {}).values()
+    return [scope, scope.file.module, *program.reached(scope, 3), *callers, *methods]
 
 
 def _zeroes(scope: Scope) -> bool:
@@ -55,7 +56,7 @@ def _zeroes(scope: Scope) -> bool:
             return True
     for assign in scope.assigns:
         targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
-        if any(last_word(one) == "grad" for one in targets) and (is_constant(assign.value, None) or assign.value is not None):
+        if any(last_word(one) == "grad" for one in targets) and assign.value is not None:
             return True
     return False
 

@@ -32,7 +32,9 @@ def see(program: Program) -> Iterator[Sighting]:
             inside = [call for call in scope.calls if within(loop, call, scope.file)]
             if any(last_word(call.func) in _CLOCKS or on_rank(call, scope, program) for call in inside):
                 continue
-            waits = [c for c in inside if program.meaning(c.func, scope.file) in _WAITS and _in_every_turn(c, loop, scope)]
+            waits = [
+                c for c in inside if program.meaning(c.func, scope.file) in _WAITS and _in_every_turn(c, loop, scope)
+            ]
             if waits:
                 yield Sighting(
                     node=waits[0],

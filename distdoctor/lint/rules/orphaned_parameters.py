@@ -28,7 +28,9 @@ def see(program: Program) -> Iterator[Sighting]:
         builds = [call for call in scope.calls if program.kind_of_call(call, scope.file) == OPTIMIZER]
         for build in builds:
             models = _models(build)
-            change = next((c for c in _changes(scope, program) if c[1] in models and _follows(c[0], build, builds, scope)), None)
+            change = next(
+                (c for c in _changes(scope, program) if c[1] in models and _follows(c[0], build, builds, scope)), None
+            )
             if change is not None:
                 node, model, what = change
                 yield Sighting(
@@ -67,14 +69,18 @@ def _changes(scope: Scope, program: Program) -> Iterator[tuple[ast.AST, str, str
         if program.is_torch(call.func, scope.file, "fully_shard", "parallelize_module") and model:
             yield call, model, f"{program.meaning(call.func, scope.file).rpartition('.')[2]}({model})"
         original = keyword(call, "use_orig_params")
-        if program.is_torch(call.func, scope.file, "FullyShardedDataParallel") and model:
-            if original is None or is_constant(original, False):
-                yield call, model, f"FSDP({model})"
+        keeps = original is not None and not is_constant(original, False)
+        if program.is_torch(call.func, scope.file, "FullyShardedDataParallel") and model and not keeps:
+            yield call, model, f"FSDP({model})"
     for assign in scope.assigns:
         value = made_by(assign.value)
         if isinstance(assign, ast.Assign) and value is not None and len(assign.targets) == 1:
             target, made = assign.targets[0], program.meaning(value.func, scope.file)
-            if isinstance(target, ast.Attribute) and made.startswith("torch.nn.") and made.rpartition(".")[2][:1].isupper():
+            if (
+                isinstance(target, ast.Attribute)
+                and made.startswith("torch.nn.")
+                and made.rpartition(".")[2][:1].isupper()
+            ):
                 owner = dotted(target.value)
                 if owner and owner != "self" and "parallel" not in made:
                     yield assign, owner, f"{dotted(target)} is replaced"

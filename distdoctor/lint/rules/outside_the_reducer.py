@@ -1,7 +1,7 @@
 """
 DD219 outside-the-reducer: parameters that DDP does not reduce, because they came or were unfrozen after wrapping.
 
-What it means    DDP lists the parameters that require gradients once, when it wraps. What is added or unfrozen later is not on it.
+What it means    DDP lists the parameters that require gradients once, when it wraps. What is added or unfrozen later is missing.
 Why it hurts     Those parameters train on each rank alone and drift apart.
 How we know      After DDP(...) in the same function a layer is assigned into the model, or requires_grad is set to True.
 What to do       Build and unfreeze first, wrap last; wrap anew after unfreezing.
@@ -29,7 +29,9 @@ def see(program: Program) -> Iterator[Sighting]:
         last = max(wraps, key=lineno)
         inside = _names_of(last, scope)
         for node, owner, what in _changes(scope, program):
-            if lineno(node) > lineno(last) and owner in inside and not exclusive(node, last, scope.file):
+            if lineno(node) <= lineno(last) or owner not in inside or exclusive(node, last, scope.file):
+                continue
+            if not _frozen_between(owner, last, node, scope):
                 yield Sighting(
                     node=node,
                     scope=scope,
@@ -60,18 +62,33 @@ def _changes(scope: Scope, program: Program) -> Iterator[tuple[ast.AST, str, str
             if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and "parallel" not in name:
                 yield assign, _base(dotted(target.value), scope), f"{dotted(target)} is added"
     for call in scope.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
-            if not call.args or is_constant(call.args[0], True):
-                yield call, _owner(call.func.value, scope), "parameters are unfrozen"
+        unfreezes = not call.args or is_constant(call.args[0], True)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_" and unfreezes:
+            yield call, _owner(call.func.value, scope), "parameters are unfrozen"
+
+
+def _frozen_between(owner: str, wrap: ast.Call, node: ast.AST, scope: Scope) -> bool:
+    """`requires_grad_(False)` after wrapping: what is unfrozen then was on DDP's list."""
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "requires_grad_"
+        and bool(call.args)
+        and is_constant(call.args[0], False)
+        and _owner(call.func.value, scope) == owner
+        and lineno(wrap) < lineno(call) < lineno(node)
+        for call in scope.calls
+    )
 
 
 def _owner(node: ast.expr, scope: Scope) -> str:
     """The model whose parameters a loop variable or expression means."""
     name = dotted(node)
     for binding in scope.bindings.get(name, ()):
-        if binding.looped and isinstance(binding.value, ast.Call) and isinstance(binding.value.func, ast.Attribute):
-            if binding.value.func.attr in ("parameters", "named_parameters") and _around(binding.statement, node, scope):
-                return _base(dotted(binding.value.func.value), scope)
+        listed = binding.value.func if isinstance(binding.value, ast.Call) and binding.looped else None
+        if not isinstance(listed, ast.Attribute) or listed.attr not in ("parameters", "named_parameters"):
+            continue
+        if _around(binding.statement, node, scope):
+            return _base(dotted(listed.value), scope)
     return _base(name, scope)
 
 

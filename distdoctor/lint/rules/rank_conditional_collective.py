@@ -49,17 +49,33 @@ def _answered(
     statement = condition.statement
     if any(other.operation == issue.operation and c.statement is not statement for other, c in under):
         return True  # `if rank != 0: barrier()` ... `if rank == 0: barrier()`
-    if isinstance(statement, ast.If):
-        other_side = statement.body if condition.negated else statement.orelse
-        calls = calls_in(other_side, scope)
-        return bool(issues(scope, program, calls)) or any(_may_wait(call) for call in calls)
-    return False
+    if not isinstance(statement, ast.If):
+        return False
+    other_side = statement.body if condition.negated else statement.orelse
+    calls = calls_in(other_side, scope)
+    if not condition.negated and isinstance(statement.body[-1], ast.Return | ast.Continue | ast.Break):
+        calls += [call for call in scope.calls if lineno(call) > (statement.end_lineno or 0)]
+    return bool(issues(scope, program, calls)) or any(
+        _may_wait(call) or _is_handed_in(call, scope, program) for call in calls
+    )
+
+
+def _is_handed_in(call: ast.Call, scope: Scope, program: Program) -> bool:
+    """A function that is a value here, `usual(totals)`: it may do anything."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    return (
+        bool(name)
+        and program.target(call, scope) is None
+        and (name in scope.parameters or bool(program.bindings(name, scope)))
+    )
 
 
 def _may_wait(call: ast.Call) -> bool:
     """Something whose name says that it meets other ranks, in code that we do not have."""
     word = dotted(call.func).rpartition(".")[2]
-    return any(part in word for part in ("barrier", "gather", "reduce", "broadcast", "recv", "worker", "client", "wait"))
+    return any(
+        part in word for part in ("barrier", "gather", "reduce", "broadcast", "recv", "worker", "client", "wait")
+    )
 
 
 def _sighting(issue: Issue, condition: Condition, scope: Scope) -> Sighting:

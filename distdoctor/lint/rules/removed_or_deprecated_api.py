@@ -101,7 +101,8 @@ def _guarded(node: ast.AST, file: SourceFile) -> bool:
         if isinstance(current, ast.Try | ast.ExceptHandler):
             return True
         if isinstance(current, ast.If | ast.IfExp) and any(
-            word in ast.unparse(current.test).lower() for word in ("version", "hasattr", "is_available", "type_checking")
+            word in ast.unparse(current.test).lower()
+            for word in ("version", "hasattr", "is_available", "type_checking")
         ):
             return True
     return False

@@ -33,7 +33,9 @@ def see(program: Program) -> Iterator[Sighting]:
             elif _is_device_count(replicas, scope, program):
                 yield _sighting(call, scope, "the sampler counts the GPUs of one node as the whole job", WARNING)
             elif _is_local_rank(rank, scope, program):
-                yield _sighting(call, scope, "the sampler is given the local rank: each node repeats the same shares", WARNING)
+                yield _sighting(
+                    call, scope, "the sampler is given the local rank: each node repeats the same shares", WARNING
+                )
 
 
 def _sighting(call: ast.Call, scope: Scope, title: str, severity: int) -> Sighting:

@@ -43,9 +43,11 @@ def _wrapper_in(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | N
 
 def _state_of_wrapper(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
     for one in ast.walk(saved):
-        if isinstance(one, ast.Call) and last_word(one.func) == "state_dict" and isinstance(one.func, ast.Attribute):
-            if _is_wrapper(one.func.value, scope, program):
-                return one.func.value
+        function = one.func if isinstance(one, ast.Call) else None
+        if not isinstance(function, ast.Attribute) or last_word(function) != "state_dict":
+            continue
+        if _is_wrapper(function.value, scope, program):
+            return function.value
     return None
 
 
@@ -55,7 +57,9 @@ def _is_wrapper(node: ast.expr, scope: Scope, program: Program) -> bool:
 
 
 def _sighting(call: ast.Call, model: str, scope: Scope, *, whole: bool) -> Sighting:
-    what = f"{model} is saved with its wrapper" if whole else f"every name in {model}.state_dict() starts with `module.`"
+    what = (
+        f"{model} is saved with its wrapper" if whole else f"every name in {model}.state_dict() starts with `module.`"
+    )
     why = (
         "the pickle holds the wrapper: it loads only inside a job with a process group"
         if whole
@@ -73,13 +77,15 @@ def _sighting(call: ast.Call, model: str, scope: Scope, *, whole: bool) -> Sight
 
 SICK = """
 import torch
-def save(net):
+def save(net, rank):
     model = torch.nn.parallel.DistributedDataParallel(net)
-    torch.save(model, "model.pt")
+    if rank == 0:
+        torch.save(model, "model.pt")
 """
 HEALTHY = """
 import torch
-def save(net):
+def save(net, rank):
     model = torch.nn.parallel.DistributedDataParallel(net)
-    torch.save(model.module.state_dict(), "model.pt")
+    if rank == 0:
+        torch.save(model.module.state_dict(), "model.pt")
 """

@@ -49,7 +49,11 @@ def _scaled(end: ast.Call) -> list[ast.expr]:
 def _made_from(name: str, scope: Scope) -> set[str]:
     """What is computed from the loss right away: `reduced = reduce(loss)`."""
     bound = scope.bindings.items()
-    return {other for other, ones in bound if any(isinstance(b.value, ast.Call) and name in _arguments(b.value) for b in ones)}
+    return {
+        other
+        for other, ones in bound
+        if any(isinstance(b.value, ast.Call) and name in _arguments(b.value) for b in ones)
+    }
 
 
 def _arguments(call: ast.Call) -> set[str]:
@@ -60,7 +64,12 @@ def _reads(call: ast.Call, computed: set[str]) -> bool:
     """`loss.item()`, `float(loss)`, `print(loss)` for something computed."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in _READS and not call.args:
         return dotted(call.func.value) in computed or bool(names_in(call.func.value) & computed)
-    return isinstance(call.func, ast.Name) and call.func.id == "float" and bool(call.args) and dotted(call.args[0]) in computed
+    return (
+        isinstance(call.func, ast.Name)
+        and call.func.id == "float"
+        and bool(call.args)
+        and dotted(call.args[0]) in computed
+    )
 
 
 def _in_every_turn(node: ast.AST, loop: Loop, scope: Scope) -> bool:

@@ -1,0 +1,105 @@
+"""Names are followed to functions and to where values were made, within a file and across files."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from distdoctor.lint.examine import examine
+from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.rank_conditions import depends_on_rank
+from distdoctor.lint.source_file import parse
+
+MEET = "import torch.distributed as dist\ndef meet():\n    dist.barrier()\n"
+
+
+def codes(**files: str) -> list[str]:
+    """The codes seen in files, given as path_with_underscores__for_slashes=text."""
+    return [f.code for f in examine({f"{name.replace('__', '/')}.py": text for name, text in files.items()}).findings]
+
+
+@pytest.mark.parametrize(
+    "importing",
+    [
+        "from pkg.comm import meet\ndef f(rank):\n    if rank == 0: meet()\n",
+        "from .comm import meet\ndef f(rank):\n    if rank == 0: meet()\n",
+        "from . import comm\ndef f(rank):\n    if rank == 0: comm.meet()\n",
+        "import pkg.comm as c\ndef f(rank):\n    if rank == 0: c.meet()\n",
+        "from pkg import comm\ndef f(rank):\n    if rank == 0: comm.meet()\n",
+    ],
+)
+def test_a_collective_in_a_helper_of_another_file_is_found_through_each_kind_of_import(importing: str) -> None:
+    assert codes(pkg__comm=MEET, pkg__train="# torch\n" + importing) == ["DD112"]
+
+
+def test_a_helper_that_a_package_hands_on_is_followed() -> None:
+    train = "import torch\nfrom pkg import meet\ndef f(rank):\n    if rank == 0:\n        meet()\n"
+
+    files = {"pkg/__init__.py": "# torch\nfrom .comm import meet\n", "pkg/comm.py": MEET, "train.py": train}
+
+    assert [finding.code for finding in examine(files).findings] == ["DD112"]
+
+
+def test_a_method_of_a_base_class_in_another_file_is_followed() -> None:
+    base = "import torch.distributed as dist\nclass Base:\n    def meet(self):\n        dist.barrier()\n"
+    own = "import torch\nfrom base import Base\nclass T(Base):\n    def f(self):\n        if self.rank == 0:\n"
+
+    assert codes(base=base, train=own + "            self.meet()\n") == ["DD112"]
+
+
+def test_functions_that_call_each_other_come_to_an_end() -> None:
+    loop = "import torch\ndef a(n):\n    return b(n)\ndef b(n):\n    return a(n)\nx = a(1)\nx = x\n"
+
+    assert codes(train=loop) == []
+
+
+def test_a_model_is_known_through_a_field_a_parameter_and_a_return() -> None:
+    text = (
+        "import torch\n"
+        "def wrap(net): return torch.nn.parallel.DistributedDataParallel(net)\n"
+        "def train(model): return model\n"
+        "class T:\n"
+        "    def __init__(self, net): self.model = wrap(net)\n"
+        "    def go(self): train(self.model)\n"
+    )
+    file = parse("train.py", text)
+    program = Program([file])
+
+    assert program.kinds(ast.parse("model", mode="eval").body, file.module.functions["train"]) == {DDP}
+
+
+@pytest.mark.parametrize(
+    ("test", "on_rank"),
+    [
+        ("rank == 0", True),
+        ("dist.get_rank() == 0", True),
+        ("int(os.environ['RANK']) == 0", True),
+        ("args.local_rank in [-1, 0]", True),
+        ("not is_main_process()", True),
+        ("rank == src", True),
+        ("step % 10 == 0 and rank == 0", True),
+        ("rank < 4", True),
+        ("args.local_rank != -1", False),
+        ("rank >= 0", False),
+        ("rank is not None", False),
+        ("lora_rank > 4", False),
+        ("matrix_rank(x) == 2", False),
+        ("tp_rank == 0", False),
+        ("world_size > 1", False),
+        ("args.distributed", False),
+    ],
+)
+def test_what_a_condition_says_about_the_rank(test: str, on_rank: bool) -> None:
+    file = parse("train.py", f"import torch\nif {test}:\n    pass\n")
+    condition = next(one for one in ast.walk(file.tree) if isinstance(one, ast.If)).test
+
+    assert depends_on_rank(condition, file.module, Program([file])) is on_rank
+
+
+def test_the_variable_of_a_loop_over_ranks_is_not_the_rank() -> None:
+    text = (
+        "import torch.distributed as dist\ndef f():\n    for rank in range(4):\n        if rank == 0: dist.barrier()\n"
+    )
+
+    assert codes(train=text) == []
