@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.lint.collectives import Issue, calls_in, issues
 from distdoctor.lint.program import Program
-from distdoctor.lint.rank_conditions import Condition, on_rank
+from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.source_file import Scope, dotted, lineno
 
@@ -29,17 +29,24 @@ def see(program: Program) -> Iterator[Sighting]:
     for scope in program.scopes:
         guarded = [(one, on_rank(one.way[0][0], scope, program)) for one in issues(scope, program)]
         under = [(issue, condition) for issue, condition in guarded if condition is not None]
-        for issue, condition in _first_per_condition(under):
+        told: set[ast.AST] = set()
+        for issue, condition in under:
+            if condition.statement in told or _may_exclude_each_other(issue, condition, scope, program):
+                continue
             if not _answered(issue, condition, under, scope, program):
+                told.add(condition.statement)
                 yield _sighting(issue, condition, scope)
 
 
-def _first_per_condition(under: list[tuple[Issue, Condition]]) -> Iterator[tuple[Issue, Condition]]:
-    seen: set[int] = set()
-    for issue, condition in under:
-        if id(condition.statement) not in seen:
-            seen.add(id(condition.statement))
-            yield issue, condition
+def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: Program) -> bool:
+    """`if sharded or rank == 0: evaluate()`, where evaluate issues its collective under `if sharded`: all ranks or none."""
+    lets_all_through = ast.And if condition.negated else ast.Or
+    if not isinstance(condition.test, ast.BoolOp) or not isinstance(condition.test.op, lets_all_through):
+        return False
+    if all(depends_on_rank(part, scope, program) for part in condition.test.values):
+        return False
+    inner = [one for call, where in issue.way for one in conditions(call, where)]
+    return any(one.statement is not condition.statement for one in inner)
 
 
 def _answered(
