@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tokenize
@@ -68,7 +69,11 @@ def lint(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
             way_out="Codes look like DD112; DD3 selects a family.",
         )
     sources = read(paths)
-    seen = examine(sources.texts, rules)
+    gc.disable()  # syntax trees are alive until the end: looking for garbage among them costs a fifth of the time
+    try:
+        seen = examine(sources.texts, rules)
+    finally:
+        gc.enable()
     if diff:
         click.echo(_patch(sources, seen), nl=False)
     elif fix:

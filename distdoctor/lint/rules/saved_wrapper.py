@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE, WARNING
 from distdoctor.lint.program import DDP, DP, Program
+from distdoctor.lint.rank_conditions import conditions
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.source_file import Scope, dotted, last_word
 
@@ -31,7 +32,7 @@ def see(program: Program) -> Iterator[Sighting]:
             state = None if wrapper is not None else _state_of_wrapper(call.args[0], scope, program)
             if wrapper is not None:
                 yield _sighting(call, dotted(wrapper), scope, whole=True)
-            elif state is not None and "load_state_dict" not in scope.file.text:
+            elif state is not None and "load_state_dict" not in scope.file.text and not _asked(call, scope):
                 yield _sighting(call, dotted(state), scope, whole=False)
 
 
@@ -39,6 +40,15 @@ def _wrapper_in(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | N
     """The wrapper itself, or one of the values of a dictionary."""
     values = saved.values if isinstance(saved, ast.Dict) else [saved]
     return next((v for v in values if dotted(v) and _is_wrapper(v, scope, program)), None)
+
+
+def _asked(call: ast.Call, scope: Scope) -> bool:
+    """`if isinstance(model, DataParallel): ... else: torch.save(...)`: somebody has thought of the wrapper."""
+    return any(
+        last_word(getattr(n, "func", None)) in ("isinstance", "hasattr")
+        for c in conditions(call, scope)
+        for n in ast.walk(c.test)
+    )
 
 
 def _state_of_wrapper(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
