@@ -1,7 +1,7 @@
 """How fast lint reads: thousand lines of source a minute, on one core, files already in memory.
 
-Without arguments it reads torch.distributed's and Lightning's sources as they are installed. The figure counts every line of every
-file, those that a word search sets aside unparsed included; `parsed` counts only the files that were parsed.
+Without arguments it reads the sources of torch.distributed and Lightning as they are installed. The figure counts every line of
+every file, those that a word search sets aside unparsed included; `parsed` counts only the files that were parsed.
 """
 
 from __future__ import annotations
