@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from distdoctor.diagnosis.finding import LIKELY, Confidence, Cure, Finding, Place, Severity
+from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
 from distdoctor.lint.program import Program
 from distdoctor.lint.source_file import Scope, lineno, lines_of
-from distdoctor.recording.recording import Site
+from distdoctor.recording.recording import SourceLine
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Rule:
             places=tuple(Place(site(node, scope), (), role) for node, scope, role in seen.also),
             confidence=seen.confidence,
             evidence=seen.evidence,
-            cures=(Cure(seen.remedy, change=seen.change),) if seen.remedy or seen.change else (),
+            prescriptions=(Prescription(seen.remedy, change=seen.change),) if seen.remedy or seen.change else (),
         )
 
 
@@ -90,8 +90,8 @@ def rule(code: str, slug: str, *, severity: Severity) -> Callable[[See], Rule]:
     return made
 
 
-def site(node: ast.AST, scope: Scope) -> Site:
-    return Site(scope.file.path, lineno(node), scope.name)
+def site(node: ast.AST, scope: Scope) -> SourceLine:
+    return SourceLine(scope.file.path, lineno(node), scope.name)
 
 
 def replace_node(node: ast.expr | ast.stmt, scope: Scope, text: str) -> Edit:

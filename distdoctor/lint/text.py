@@ -26,7 +26,7 @@ def _block(finding: Finding, remedies: Mapping[str, Remedy]) -> list[str]:
     if severity == Severity.NOTE:
         return lines
     lines += [f"        {place.site.path}:{place.site.line}  {place.role}" for place in finding.places]
-    for cure in finding.cures:
+    for cure in finding.prescriptions:
         remedy = remedies.get(cure.slug)
         lines += _row("fix", ": ".join(one for one in (remedy.what.rstrip(".") if remedy else "", cure.change) if one))
     return [*lines, f"  more  distdoctor explain {finding.code}"]

@@ -48,7 +48,7 @@ def test_remedies_that_are_prescribed_exist() -> None:
     known = plugins.load().remedies
     found = [f for rule in all_rules() for f in examine({"train.py": sys.modules[rule.module].SICK}).findings]
 
-    assert {cure.slug for finding in found for cure in finding.cures} - {"", *known} == set()
+    assert {cure.slug for finding in found for cure in finding.prescriptions} - {"", *known} == set()
 
 
 @RULES
