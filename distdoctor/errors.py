@@ -40,3 +40,7 @@ class CouldNotLook(DoctorError):
 
 class UnreadableRecording(CouldNotLook):
     """One recording file is torn, truncated, foreign or from a newer distdoctor; the others can still be examined."""
+
+
+class TornRecording(UnreadableRecording):
+    """A recording file that distdoctor wrote, and of which a part is missing or was damaged afterwards."""

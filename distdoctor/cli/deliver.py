@@ -100,13 +100,20 @@ def troubles(recording: Recording) -> None:
 
 
 def exit_code(diagnosis: Diagnosis, settings: Settings, *, hung: bool, job_failed: bool) -> int:
-    """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang, 4 nothing found where something is left open."""
+    """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang."""
     from distdoctor.diagnosis.finding import Severity
 
     if hung:
         return 3
     if job_failed:
         return 1
-    if diagnosis.left_open and not diagnosis.findings and not diagnosis.suppressed:
-        return 4
     return int(settings.fail_on != "never" and bool(diagnosis.at_least(Severity[settings.fail_on.upper()])))
+
+
+def exit_code_of_examination(diagnosis: Diagnosis, settings: Settings, *, hung: bool, job_failed: bool) -> int:
+    """The same, for a recording that somebody gives us: 5 where not all of it could be looked at, so that nothing is no health,
+    and 4 where there was nothing in it to look at."""
+    code = exit_code(diagnosis, settings, hung=hung, job_failed=job_failed)
+    if code or (diagnosis.is_whole and not diagnosis.left_open):
+        return code
+    return 4 if diagnosis.coverage is not None and diagnosis.coverage.is_empty else 5

@@ -38,4 +38,4 @@ def examine(ctx: click.Context, /, path: Path | None, **values: Any) -> None:
     job_failed = failed(recording.job)
     errors = {finding.code for finding in diagnosis.at_least(ERROR)}
     hung = not job_failed and bool(errors & hang_codes(plugins.checks.values()))
-    ctx.exit(deliver.exit_code(diagnosis, settings, hung=hung, job_failed=job_failed))
+    ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))

@@ -20,7 +20,6 @@ from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
 from distdoctor.launch.new_run_folder import make_run_folder, write_whole
 from distdoctor.launch.torchrun_arguments import parse
-from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording, SourceLine
 
 if TYPE_CHECKING:
@@ -307,15 +306,15 @@ def _report(
 ) -> int:
     from distdoctor.report import json_report
     from distdoctor.report.root_cause import failed
+    from distdoctor.report.verdict import gap
 
     diagnosis = outcome.diagnosis
     write_whole(folder / "diagnosis.json", json_report.render(diagnosis))
     where = os.path.relpath(folder)
     job_failed = failed(diagnosis.job) or bool(outcome.interrupted)
-    if outcome.recording.ranks and outcome.recording.missing:
-        notice(
-            f"{named(outcome.recording.missing)} left no recording; on several nodes, point --run-dir at a shared folder"
-        )
+    if outcome.recording.ranks and gap(diagnosis):
+        shared = "; on several nodes, point --run-dir at a shared folder" if outcome.recording.missing else ""
+        notice(f"{gap(diagnosis)}{shared}")
     if not outcome.recording.ranks:
         notice(
             f"no rank left a recording in {where}: the ranks' python needs distdoctor installed and must import torch"
@@ -323,7 +322,7 @@ def _report(
     if (
         settings.output_format != "text"
         or output is not None
-        or not diagnosis.healthy
+        or diagnosis.findings
         or (job_failed and not outcome.interrupted)
     ):
         deliver.write(
@@ -336,7 +335,7 @@ def _report(
         notice(f"torch's launcher ended: {outcome.trouble}")
     if outcome.interrupted:
         notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
-    elif diagnosis.healthy and not job_failed and diagnosis.examined and not outcome.recording.troubles:
+    elif diagnosis.healthy and not job_failed:
         notice(f"{_counts(outcome)}: healthy ({where})")
     else:
         notice(f"{_counts(outcome)} ({where})")

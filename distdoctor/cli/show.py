@@ -36,7 +36,13 @@ def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
 
 def _job(recording: Recording) -> list[str]:
     job = recording.job
-    state = "running" if job.running else f"exit code {'unknown' if job.exit_code is None else job.exit_code}"
+    state = (
+        "running"
+        if job.running
+        else "its end was not seen"
+        if job.end_unseen
+        else f"exit code {'unknown' if job.exit_code is None else job.exit_code}"
+    )
     return [
         f"argv   {' '.join(job.argv)}",
         f"job    {recording.world_size} ranks, launched by {job.launcher or 'someone else'}, {state}",

@@ -49,6 +49,7 @@ class Check:
     module: str
     live: bool = True  # may be asked while the job runs; its findings are then true at once
     family: str = ""  # of one family, notes on ranks that a graver finding names are left out
+    stands_alone: bool = False  # proven by the ranks that a finding names: what others did cannot overturn it
 
     @property
     def handbook(self) -> str:
@@ -102,9 +103,12 @@ def _fact(kind: type[Any], recording: Recording, known: dict[type[Any], Any]) ->
 
 
 def check(
-    code: str, slug: str, *, severity: Severity, live: bool = True, family: str = ""
+    code: str, slug: str, *, severity: Severity, live: bool = True, family: str = "", stands_alone: bool = False
 ) -> Callable[[Examine], Check]:
-    """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in."""
+    """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
+
+    Where ranks left no recording, findings are at most "likely", unless the check `stands_alone`.
+    """
 
     def make(examine: Examine) -> Check:
         hints = typing.get_type_hints(examine)
@@ -115,6 +119,7 @@ def check(
                 f"{code} {slug}: parameter {unknown[0]} of {examine.__module__}.{examine.__name__} has no type",
                 way_out="Annotate it with the fact it needs, for example `calls: Collectives`.",
             )
-        return Check(code, slug, severity, examine, tuple(hints[n] for n in names), examine.__module__, live, family)
+        needs = tuple(hints[name] for name in names)
+        return Check(code, slug, severity, examine, needs, examine.__module__, live, family, stands_alone)
 
     return make

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.finding import Finding, Severity
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.recording import Job
+from distdoctor.recording.coverage import Coverage
+from distdoctor.recording.recording import Job, Trouble
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,19 @@ class Diagnosis:
     left_open: tuple[
         str, ...
     ] = ()  # what the recording does not answer: without findings the job is then unknown, not healthy
+    coverage: Coverage | None = None  # None: made by hand, of no recording
+    troubles: tuple[Trouble, ...] = ()
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are this severe or worse."""
         return tuple(f for f in self.findings if (f.severity or Severity.NOTE) >= severity)
 
     @property
+    def is_whole(self) -> bool:
+        """The whole job was seen, so that no rank that left nothing can overturn what is said of the others."""
+        return self.coverage is None or self.coverage.complete
+
+    @property
     def healthy(self) -> bool:
-        return not self.findings and not self.left_open
+        """Checks were made, on all of the job, none of them found anything, and nothing is left open."""
+        return not self.findings and bool(self.examined) and self.is_whole and not self.left_open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
@@ -11,6 +12,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence, Finding
 from distdoctor.diagnosis.hang.coverage import left_open
 from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import Recording
 
 _SURENESS: dict[Confidence, int] = {CERTAIN: 0, LIKELY: 1}
@@ -28,6 +30,7 @@ def examine(
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
     known: dict[type[Any], Any] = {}
+    coverage = Coverage.of(recording)
     families: dict[str, list[Finding]] = defaultdict(list)
     not_examined: list[NotExamined] = []
     examined: list[str] = []
@@ -43,7 +46,7 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            families[check.family] += check.look(recording, known)
+            families[check.family] += _within(coverage, check, check.look(recording, known))
             examined.append(check.code)
         except NotSeen as reason:
             not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
@@ -63,7 +66,17 @@ def examine(
         remedies=described,
         world_size=recording.world_size,
         left_open=left_open(recording),
+        coverage=coverage,
+        troubles=recording.troubles,
     )
+
+
+def _within(coverage: Coverage, check: Check, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, none of them surer than what was seen of the job allows: of ranks that left nothing, any could be the one
+    that came first or that differs."""
+    for finding in findings:
+        overturned = finding.confidence == CERTAIN and not (coverage.all_ranks or check.stands_alone)
+        yield replace(finding, confidence=LIKELY) if overturned else finding
 
 
 def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:

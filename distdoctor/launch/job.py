@@ -26,12 +26,13 @@ from distdoctor.launch.signals_heard import SignalsHeard
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
+from distdoctor.recording.files import read_bytes
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import site_text
-from distdoctor.recording.trace.reader import read_trace
-from distdoctor.recording.trace.run_folder import socket_paths, trace_paths
+from distdoctor.recording.trace.reader import LARGEST_BYTES, parse_trace, read_trace
+from distdoctor.recording.trace.run_folder import digest_of_trace, socket_paths, trace_paths
 
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
 ASKED_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -168,7 +169,13 @@ class RunningJob:
         self.state.over = True
         self.state.signal = 0 if self.state.aborting else end.signal or self.state.signal
         self._keep_start(self._ends_for_good(end))
-        self.host = replace(self.host, running=False, exit_code=end.exit_code, interrupted=self.state.signal)
+        self.host = replace(
+            self.host,
+            running=False,
+            exit_code=end.exit_code,
+            interrupted=self.state.signal,
+            digests=self._digests_of_traces(),
+        )
         self._write()
         self._remove_sockets()
         return replace(self.job(), exit_code=end.exit_code, interrupted=self.state.signal)
@@ -292,6 +299,16 @@ class RunningJob:
             deadline = time.monotonic() + patience
             while self.ends.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
+
+    def _digests_of_traces(self) -> dict[str, str]:
+        """Of the traces of this host's ranks, which nobody writes to any more."""
+        found = {}
+        for path in trace_paths(self.orders.folder).values():
+            with contextlib.suppress(DoctorError):
+                data = read_bytes(path, LARGEST_BYTES)
+                if parse_trace(data, str(path), only=frozenset()).head.process.is_of_this_machine:
+                    found[path.name] = digest_of_trace(data)
+        return found
 
     def _remove_sockets(self) -> None:
         """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""

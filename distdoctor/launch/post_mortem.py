@@ -13,6 +13,7 @@ from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
+from distdoctor.launch.processes import is_alive
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.open import read_any
@@ -42,8 +43,20 @@ def find_run(path: Path | None) -> Path:
 
 def read_whole(folder: Path) -> Recording:
     """The recording in a run folder with everything that can be read about it now. Without any rank no stream was recorded."""
-    recording = with_sources(read_run(folder))
+    recording = with_end(with_sources(read_run(folder)))
     return replace(recording, streams=recorded_streams(folder, recording))
+
+
+def with_end(recording: Recording) -> Recording:
+    """The recording of a job that claims to run, although none of its processes does: nobody was left to note its end.
+
+    Only the host that ran them can tell; of ranks of other hosts we believe the claim.
+    """
+    ranks = recording.ranks.values()
+    gone = [log.process.is_of_this_machine and not (log.process.lives_here and is_alive(log.pid)) for log in ranks]
+    if not recording.job.running or not gone or not all(gone):
+        return recording
+    return replace(recording, job=replace(recording.job, running=False, end_unseen=True))
 
 
 def read_at(path: Path | None) -> Recording:

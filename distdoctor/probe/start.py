@@ -17,7 +17,7 @@ from distdoctor.probe.memory import stream as memory
 from distdoctor.probe.progress import data_parallel, deprecated, environment, unused_search
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
-from distdoctor.probe.writer import file_name
+from distdoctor.probe.writer import file_stem
 from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.recording.trace.layout import STREAMS
 
@@ -76,7 +76,7 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
             file=sys.stderr,
         )
     if "environment" in rank.streams:
-        rank.guarded(environment.write)(os.path.join(rank.folder, file_name(number, attempt)[:-5] + ".json"))
+        rank.guarded(environment.write)(os.path.join(rank.folder, file_stem(number, attempt) + ".json"))
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, trace)

@@ -48,6 +48,11 @@ def file_name(rank: int, attempt: int) -> str:
     return f"rank-{rank:05d}.a{attempt}.trace"
 
 
+def file_stem(rank: int, attempt: int) -> str:
+    """`rank-00003.a0`: what the names of all files of one rank and restart begin with."""
+    return file_name(rank, attempt).removesuffix(".trace")
+
+
 @cache
 def _writers(record: Record) -> tuple[Callable[..., int], Callable[..., None]]:
     """`Ring.write` and `Ring.rewrite` for records of this kind: the fields between `seq` and `end` by name, all others 0.

@@ -6,9 +6,16 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import LARGEST_JSON, read_json
 
 FILE = "comparison.json"  # in the run folder
 NEAR = 0.02  # how far from a known factor one may be, relative
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Layer:
     norm: float
     baseline_norm: float
     error: float
-    allowed: float
+    allowed: Annotated[float, msgspec.Meta(gt=0)]
     factor: float
 
     @property
@@ -43,8 +50,8 @@ class Comparison:
     missing: tuple[str, ...]
     terms: int
     precision: str
-    ranks: int
-    accumulate: int
+    ranks: Count
+    accumulate: Count
     strategy: str = ""
     baseline: str = "single"
     noisy: tuple[str, ...] = ()
@@ -94,9 +101,7 @@ class Comparison:
 def read_comparison(folder: Path) -> Comparison | None:
     """What was compared in this run, None when nothing was (or the file is torn)."""
     try:
-        fields = json.loads((folder / FILE).read_text("utf-8"))
-        layers = tuple(Layer(**layer) for layer in fields.pop("layers"))
-        missing, noisy = tuple(fields.pop("missing")), tuple(fields.pop("noisy"))
-        return Comparison(layers=layers, missing=missing, noisy=noisy, **fields)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fields = read_json(folder / FILE, LARGEST_JSON)
+        return msgspec.convert(fields, Comparison)
+    except (UnreadableRecording, msgspec.ValidationError):
         return None

@@ -115,6 +115,7 @@ class RankTrace:
     host: str = ""
     attempt: int = 0
     process: ProcessKey = ProcessKey()  # noqa: RUF009 - a frozen value
+    world_size: int = 0  # as the rank found it, 0: not known
     monotonic_to_wall_ns: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
@@ -210,7 +211,8 @@ class Job:
     hosts a launcher should be, 0: not known.
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
-    that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted).
+    that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted). `end_unseen`: it is over,
+    and whoever would have noted its end was gone before.
     """
 
     argv: tuple[str, ...] = ()
@@ -226,6 +228,7 @@ class Job:
     earlier: tuple[Attempt, ...] = ()
     interrupted: int = 0
     hosts: int = 0
+    end_unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,12 +236,13 @@ class Trouble:
     """Something that distdoctor itself could not do. `rank` -1: no rank in particular.
 
     `silenced` are the streams in which the recorder of that rank fell silent before the rank ended: what they do not hold may
-    have happened all the same.
+    have happened all the same. `fault`: why nothing of that rank could be read, "torn" (its trace is cut off) or "unreadable".
     """
 
     what: str
     rank: int = -1
     silenced: frozenset[str] = frozenset()
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -264,7 +268,8 @@ class Recording:
     @property
     def world_size(self) -> int:
         """As the launcher knows it, else as the ranks found it."""
-        return self.job.world_size or max(self.ranks, default=-1) + 1
+        found = max((log.world_size for log in self.ranks.values()), default=0)
+        return self.job.world_size or max(found, max(self.ranks, default=-1) + 1)
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -6,6 +6,11 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import LARGEST_JSON, read_json
+
 FILE = "resumption.json"  # in the run folder
 
 
@@ -47,9 +52,7 @@ class Resumption:
 def read_resumption(folder: Path) -> Resumption | None:
     """What was compared in this run, None when nothing was (or the file is torn)."""
     try:
-        fields = json.loads((folder / FILE).read_text("utf-8"))
-        repeated, lost = fields.pop("examples")
-        ranks = tuple(fields.pop("ranks"))
-        return Resumption(**fields, ranks=ranks, examples=(tuple(repeated), tuple(lost)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fields = read_json(folder / FILE, LARGEST_JSON)
+        return msgspec.convert(fields, Resumption)
+    except (UnreadableRecording, msgspec.ValidationError):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distdoctor.recording.trace.layout import SITE_SEPARATOR
+from distdoctor.recording.trace.layout import SITE_SEPARATOR, whole_number
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,5 @@ class SourceLine:
     def parse(cls, text: str) -> SourceLine:
         """From the text of a trace; anything else is an unknown line."""
         parts = text.split(SITE_SEPARATOR)
-        return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdecimal() else cls()
+        number = whole_number(parts[1]) if len(parts) == 3 else None
+        return cls() if number is None else cls(parts[0], number, parts[2])

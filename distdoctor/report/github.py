@@ -5,13 +5,17 @@ from __future__ import annotations
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.report.text import block_of
+from distdoctor.report.verdict import gap, verdict
 
 LEVELS = {ERROR: "error", WARNING: "warning"}
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """One annotation per finding, the root cause first."""
-    return "".join(_annotation(finding, diagnosis) + "\n" for finding in diagnosis.findings)
+    """One annotation per finding, the root cause first; then one on what was not seen of the job."""
+    lines = [_annotation(finding, diagnosis) for finding in diagnosis.findings]
+    if not diagnosis.healthy and (gap(diagnosis) or not lines):
+        lines.append(f"::warning title=distdoctor::{_escaped(gap(diagnosis) if lines else verdict(diagnosis))}")
+    return "".join(line + "\n" for line in lines)
 
 
 def _annotation(finding: Finding, diagnosis: Diagnosis) -> str:

@@ -8,11 +8,13 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.recording.rank_set import named
 from distdoctor.report.root_cause import brought_down, root_cause
 from distdoctor.report.text import shown
+from distdoctor.report.verdict import gap, state, verdict
 
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>distdoctor: {{ heading }}</title>
 <style>
@@ -35,6 +37,8 @@ td, th { text-align: left; padding: .15rem 1.2rem .15rem 0; vertical-align: top;
 {%- if job.exit_code is not none %}, exit code {{ job.exit_code }}{% endif %}
 {%- if cause %}; root cause: rank {{ cause.rank }}, {{ cause.words }}{% endif %}
 {%- if followers %}; {{ followers }} ended because of it{% endif %}</p>
+{% if gap %}<p class="warning">Not everything was seen: {{ gap }}.</p>
+{% endif %}
 {% for finding in findings %}
 <section>
 <h2><span class="{{ finding.severity }}">{{ finding.code }} {{ finding.severity }}</span> {{ finding.ranks }}
@@ -51,7 +55,7 @@ td, th { text-align: left; padding: .15rem 1.2rem .15rem 0; vertical-align: top;
 {% for name, value in finding.evidence %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
 {% endfor %}</table></details>{% endif %}
 </section>
-{% else %}<p>{{ "No check found anything." if examined else "Nothing was examined." }}</p>
+{% else %}<p>{{ verdict }}</p>
 {% endfor %}
 <h2>Checks</h2>
 <p>{{ examined | length }} made{% if suppressed %}; suppressed: {{ suppressed | join(", ") }}{% endif %}.</p>
@@ -59,6 +63,9 @@ td, th { text-align: left; padding: .15rem 1.2rem .15rem 0; vertical-align: top;
 <tr><th>not examined</th><th></th><th>why</th></tr>
 {% for one in not_examined %}<tr><td>{{ one.code }}</td><td>{{ one.slug }}</td><td>{{ one.reason }}</td></tr>
 {% endfor %}</table>{% endif %}
+{% if troubles %}<h2>What distdoctor could not do</h2>
+<ul>{% for one in troubles %}<li>{{ one.what }}</li>
+{% endfor %}</ul>{% endif %}
 </body>
 </html>
 """
@@ -70,7 +77,10 @@ def render(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0] if diagnosis.findings else None
     others = brought_down(diagnosis)
     return environment.from_string(PAGE).render(
-        heading=f"{first.code} {first.title}" if first else _without_findings(diagnosis),
+        heading=f"{first.code} {first.title}" if first else state(diagnosis),
+        verdict=verdict(diagnosis),
+        gap=gap(diagnosis),
+        troubles=diagnosis.troubles,
         job=diagnosis.job,
         world_size=diagnosis.world_size,
         cause=root_cause(diagnosis),
@@ -80,12 +90,6 @@ def render(diagnosis: Diagnosis) -> str:
         suppressed=[finding.code for finding in diagnosis.suppressed],
         not_examined=diagnosis.not_examined,
     )
-
-
-def _without_findings(diagnosis: Diagnosis) -> str:
-    if diagnosis.left_open:
-        return "unknown: " + "; ".join(diagnosis.left_open)
-    return "healthy" if diagnosis.examined else "nothing examined"
 
 
 def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:

@@ -9,8 +9,10 @@ import msgspec
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.finding import Place as RolePlace
+from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import SourceLine
 from distdoctor.report.root_cause import root_cause
+from distdoctor.report.verdict import state, verdict
 
 SCHEMA_VERSION = 1
 
@@ -84,10 +86,36 @@ class JobJson(msgspec.Struct, frozen=True):
     strategy: str
 
 
+class CoverageJson(msgspec.Struct, frozen=True):
+    """How much of the job was seen. Every rank below `expected` is in one of the five lists; only where all are in `whole`,
+    `gaps` is empty and no check found anything is the job healthy. `hosts`: the ranks that were seen, by host."""
+
+    expected: int
+    whole: list[int]
+    silenced: list[int]
+    torn: list[int]
+    unreadable: list[int]
+    missing: list[int]
+    hosts: dict[str, list[int]]
+    gaps: list[str]
+
+
+class TroubleJson(msgspec.Struct, frozen=True):
+    """What distdoctor itself could not do. `rank` is null where it concerns no rank in particular."""
+
+    rank: int | None
+    what: str
+
+
 class ReportJson(msgspec.Struct, frozen=True):
-    """A diagnosis. `findings[0]` is the root cause."""
+    """A diagnosis. `findings[0]` is the root cause. `state` is findings, failed, healthy, incomplete or nothing examined;
+    `verdict` says the same in a sentence."""
 
     schema_version: int
+    state: str
+    verdict: str
+    coverage: CoverageJson | None
+    troubles: list[TroubleJson]
     job: JobJson
     findings: list[FindingJson]
     not_examined: list[NotExaminedJson]
@@ -116,12 +144,31 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
     """The diagnosis in the shape of the document."""
     return ReportJson(
         schema_version=SCHEMA_VERSION,
+        state=state(diagnosis),
+        verdict=diagnosis.findings[0].title if diagnosis.findings else verdict(diagnosis),
+        coverage=_coverage(diagnosis.coverage),
+        troubles=[TroubleJson(one.rank if one.rank >= 0 else None, one.what) for one in diagnosis.troubles],
         job=_job(diagnosis),
         findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
         not_examined=[_not_examined(one) for one in diagnosis.not_examined],
         examined=list(diagnosis.examined),
         suppressed=[_finding(finding, diagnosis) for finding in diagnosis.suppressed],
         left_open=list(diagnosis.left_open),
+    )
+
+
+def _coverage(coverage: Coverage | None) -> CoverageJson | None:
+    if coverage is None:
+        return None
+    return CoverageJson(
+        expected=coverage.expected,
+        whole=list(coverage.whole),
+        silenced=list(coverage.silenced),
+        torn=list(coverage.torn),
+        unreadable=list(coverage.unreadable),
+        missing=list(coverage.missing),
+        hosts={host: list(ranks) for host, ranks in coverage.hosts.items()},
+        gaps=list(coverage.gaps),
     )
 
 

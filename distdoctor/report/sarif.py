@@ -10,6 +10,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.recording.recording import SourceLine
 from distdoctor.report.text import block_of
+from distdoctor.report.verdict import gap, verdict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {ERROR: "error", WARNING: "warning", NOTE: "note"}
@@ -26,12 +27,22 @@ def render(diagnosis: Diagnosis) -> str:
                 "rules": [{"id": code, "name": slug} for code, slug in sorted(rules.items())],
             }
         },
+        "invocations": [_invocation(diagnosis)],
         "results": [
             *(_result(finding, diagnosis) for finding in diagnosis.findings),
             *({**_result(f, diagnosis), "suppressions": [{"kind": "inSource"}]} for f in diagnosis.suppressed),
         ],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _invocation(diagnosis: Diagnosis) -> dict[str, Any]:
+    """How the examination itself went: without it no results would read as health."""
+    words = [gap(diagnosis), *(trouble.what for trouble in diagnosis.troubles)]
+    if not diagnosis.findings and not diagnosis.healthy:
+        words.insert(0, verdict(diagnosis))
+    notes = [{"level": "warning", "message": {"text": text}} for text in words if text]
+    return {"executionSuccessful": bool(diagnosis.findings) or diagnosis.healthy, "toolExecutionNotifications": notes}
 
 
 def _result(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
-from distdoctor.report.root_cause import brought_down, failed, root_cause
+from distdoctor.report.root_cause import brought_down, root_cause
+from distdoctor.report.verdict import gap, verdict
 
 LINES = 40
 WIDTH = 110
@@ -22,12 +23,13 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
     """The report as text. `base` is the folder that paths are shown relative to."""
     lines: list[str] = []
     then = _then(diagnosis)
-    spare = LINES - 3  # for what is left out, what was not examined, and what ended because of it
+    spare = LINES - (5 if gap(diagnosis) else 3)  # for what is left out, ended because of it, and was not seen at all
     for number, finding in enumerate(diagnosis.findings):
         block = block_of(finding, diagnosis, base)
         left = len(diagnosis.findings) - number - 1
         if number and len(lines) + len(block) + left > spare:
             block = block[:1]
+        block = block if number else block[:spare]
         if len(lines) + len(block) > spare:
             lines.append(_left_out(diagnosis.findings[number:]))
             break
@@ -36,6 +38,8 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
             lines.append(then)
     if not diagnosis.findings:
         lines += _without_findings(diagnosis)
+    elif gap(diagnosis):
+        lines += _wrapped("seen", gap(diagnosis), most=2)
     if diagnosis.suppressed:
         lines.append(f"suppressed: {_counted(f.code for f in diagnosis.suppressed)}")
     return "\n".join(lines) + "\n"
@@ -109,24 +113,10 @@ def _then(diagnosis: Diagnosis) -> str:
 
 
 def _without_findings(diagnosis: Diagnosis) -> list[str]:
-    cause = root_cause(diagnosis)
-    if cause is not None:
-        return [
-            f"the job failed: rank {cause.rank} ended first, with {cause.words}; no check found out why",
-            *([then] if (then := _then(diagnosis)) else []),
-        ]
-    if failed(diagnosis.job):
-        return [f"the job failed with exit code {diagnosis.job.exit_code}, and no check found out why"]
-    checks = len(diagnosis.examined)
-    if not checks:
-        return ["nothing was examined: no check could be made on this recording"]
-    if diagnosis.left_open:
-        return [
-            "unknown: no check found a cause, and this is not answered:",
-            *(f"  {words}" for words in diagnosis.left_open),
-        ]
-    ranks = diagnosis.world_size
-    return [f"healthy: {checks} {'check' if checks == 1 else 'checks'} on {ranks} {'rank' if ranks == 1 else 'ranks'}"]
+    then = _then(diagnosis) if root_cause(diagnosis) is not None else ""
+    first, *more = verdict(diagnosis).split(": ", 1) if diagnosis.left_open else [verdict(diagnosis)]
+    lines = [f"{first}:", *(f"  {words}" for words in diagnosis.left_open)] if more else [first]
+    return [*lines, *([then] if then else [])]
 
 
 def _left_out(findings: Iterable[Finding]) -> str:

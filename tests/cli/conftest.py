@@ -49,7 +49,7 @@ def modules_after(tmp_path: Path) -> Callable[..., set[str]]:
         code = (
             "import sys\nfrom distdoctor.cli.main import main\n"
             f"try:\n    main({[str(a) for a in arguments]!r})\n"
-            "except SystemExit as end:\n    assert end.code in (0, None), end.code\n"
+            "except SystemExit as end:\n    assert end.code in (0, None, 4), end.code  # 4: the folder may hold no trace\n"
             "print('LOADED', *{name.partition('.')[0] for name in sys.modules})"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import file_name
+from distdoctor.probe.writer import file_stem
 
 # httplib starts max(8, CPUs - 1) threads (torch 2.15); where a container is as good as full, those are for the host.
 _SPARE_THREADS = 256
@@ -25,7 +25,7 @@ def serve(rank: Rank, number: int, attempt: int) -> bool:
         folder = os.open(rank.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # A socket's path has room for 107 bytes, a run folder's may be longer.
-            path = f"/proc/self/fd/{folder}/{file_name(number, attempt)[:-5]}.sock"
+            path = f"/proc/self/fd/{folder}/{file_stem(number, attempt)}.sock"
             if os.path.lexists(path) or not _room_for_threads():
                 return False
             _keep_for_ever(_quietly(_WorkerServer, path))

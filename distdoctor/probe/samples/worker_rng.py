@@ -27,7 +27,7 @@ from torch.utils.data import dataloader, get_worker_info
 from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import TraceWriter, file_name
+from distdoctor.probe.writer import TraceWriter, file_stem
 from distdoctor.recording.trace.layout import RNG_SOURCES
 
 PASSES = 8  # of one rank whose workers are looked at
@@ -92,7 +92,7 @@ class WorkerRngWatch(Slots):
         self.waiting: deque[tuple[int, Any, int]] = deque()  # (number, pass, workers), not written down yet
         self.spawned: dict[int, Slots] = {}  # by the number of the iterator
         self._file: mmap.mmap | None = None
-        self._path = os.path.join(rank.folder, f"{file_name(trace.rank, trace.attempt)[:-5]}.workers")
+        self._path = os.path.join(rank.folder, f"{file_stem(trace.rank, trace.attempt)}.workers")
 
     def about_to_iterate(self) -> None:
         """An iterator is about to be made; its workers will be forked within."""

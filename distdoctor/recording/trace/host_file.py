@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import LARGEST_JSON, read_json
 from distdoctor.recording.recording import Attempt, Job, RankEnd
+from distdoctor.recording.trace.layout import MOST_RANKS
 from distdoctor.recording.trace.process_key import ProcessKey
 
 PATTERN = "host-*.json"
@@ -35,6 +40,7 @@ class HostFile:
     exit_code: int | None = None
     interrupted: int = 0
     starts: Mapping[int, Attempt] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)  # of its ranks' traces by name, once the ranks have ended
 
     @property
     def name(self) -> str:
@@ -60,6 +66,7 @@ class HostFile:
                 "exit_code": self.exit_code,
                 "interrupted": self.interrupted,
                 "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
+                "digests": dict(self.digests),
             },
             indent=1,
         )
@@ -87,45 +94,81 @@ def _end_fields(end: RankEnd) -> dict[str, Any]:
     }
 
 
-def ends_of(found: Mapping[str, Mapping[str, Any]]) -> dict[int, RankEnd]:
-    """The other way. What a newer distdoctor wrote besides is left out."""
-    return {int(rank): RankEnd(**_known(RankEnd, end)) for rank, end in found.items()}
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)]
+Exit = Annotated[int, msgspec.Meta(ge=-255, le=0xFFFFFFFF)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
-    return {name: value for name, value in found.items() if name in names}
+class EndFields(msgspec.Struct):
+    """A rank's end in a file; what a newer distdoctor wrote besides is left out."""
+
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)] | None
+    signal: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    ended_by_launcher: bool = False
+    at_ns: _Count = 0
+    kernel_kills: _Count | None = None
+    memory_limit: _Count = 0
+    kernel_counter: str = ""
+    last_line: str = ""
+    last_line_ns: _Count = 0
+
+
+class _StartFields(msgspec.Struct):
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
+    world_size: Ranks
+    ranks: list[Ranks]
+    ends: dict[Ranks, EndFields]
+
+
+class _HostFields(msgspec.Struct):
+    """A launcher's file; a value that none writes makes the whole file damaged."""
+
+    process: ProcessKey
+    argv: list[str] = []
+    launcher: str = ""
+    strategy: str = ""
+    streams: list[str] | None = None
+    hosts: Ranks = 0
+    running: bool = True
+    exit_code: Exit | None = None
+    interrupted: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    starts: list[_StartFields] = []
+    digests: dict[str, str] = {}
+
+
+def ends_of(found: Mapping[int, EndFields]) -> dict[int, RankEnd]:
+    """The other way."""
+    return {rank: RankEnd(**msgspec.structs.asdict(end)) for rank, end in found.items()}
 
 
 def read_host_file(path: Path) -> HostFile | None:
     """None for what is torn, or no such file."""
     try:
-        return host_from(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError):
+        return host_from(read_json(path, LARGEST_JSON))
+    except UnreadableRecording:
         return None
 
 
-def host_from(found: Any) -> HostFile | None:
+def host_from(content: Any) -> HostFile | None:
     """A launcher from the parsed JSON, None for anything else."""
     try:
-        kept = _known(HostFile, found)
-        streams = kept.pop("streams", None)
-        starts = [_start(one) for one in kept.pop("starts", ())]
-        return HostFile(
-            **{
-                **kept,
-                "process": ProcessKey(**_known(ProcessKey, kept["process"])),
-                "argv": tuple(kept.get("argv", ())),
-                "streams": None if streams is None else tuple(streams),
-                "starts": {start.number: start for start in starts},
-            }
-        )
-    except (KeyError, TypeError, AttributeError, ValueError):
+        found = msgspec.convert(content, _HostFields, str_keys=True)
+    except msgspec.ValidationError:
         return None
-
-
-def _start(found: Mapping[str, Any]) -> Attempt:
-    return Attempt(found["attempt"], found["world_size"], tuple(found["ranks"]), ends_of(found["ends"]))
+    starts = [Attempt(one.attempt, one.world_size, tuple(one.ranks), ends_of(one.ends)) for one in found.starts]
+    return HostFile(
+        found.process,
+        tuple(found.argv),
+        found.launcher,
+        found.strategy,
+        None if found.streams is None else tuple(found.streams),
+        found.hosts,
+        found.running,
+        found.exit_code,
+        found.interrupted,
+        {start.number: start for start in starts},
+        found.digests,
+    )
 
 
 def read_host_files(folder: Path) -> list[HostFile]:
@@ -157,6 +200,7 @@ def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | Non
         earlier=tuple(merged[number] for number in numbers if number < newest),
         interrupted=max((host.interrupted for host in found), default=0),
         hosts=max((host.hosts for host in found), default=0),
+        end_unseen=any(host.running and not host.still_runs for host in found),
     )
 
 

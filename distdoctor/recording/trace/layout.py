@@ -704,13 +704,23 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
+MOST_RANKS = 1 << 17  # no job has more; a number beyond it in a file is damage, or meant to fill the reader
+
+
+def whole_number(text: str) -> int | None:
+    """The number that up to 18 ASCII digits write (so that it fits 64 bits); None for anything else, `²` included."""
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
+
+
 def ranks_of(text: str) -> tuple[int, ...]:
-    """The ranks that `ranks_text` wrote."""
+    """The ranks that `ranks_text` wrote; what cannot be ranks is left out."""
     ranks: list[int] = []
     for word in text.split(","):
         first, _, last = word.partition("-")
-        if first.isdigit():
-            ranks += range(int(first), int(last) + 1) if last.isdigit() else [int(first)]
+        start = whole_number(first)
+        end = whole_number(last) if last else start
+        if start is not None and end is not None and end < MOST_RANKS and len(ranks) + end - start < MOST_RANKS:
+            ranks += range(start, end + 1)
     return tuple(ranks)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.errors import UnreadableRecording
+from distdoctor.errors import TornRecording, UnreadableRecording
+from distdoctor.recording.files import read_bytes
 from distdoctor.recording.trace import layout
 from distdoctor.recording.trace.layout import (
     HEADER,
@@ -25,6 +26,8 @@ from distdoctor.recording.trace.layout import (
 from distdoctor.recording.trace.process_key import ProcessKey
 
 Rows = NDArray[np.void]
+MOST_THREADS = 64  # of a rank that write records at one moment
+LARGEST_BYTES = 64 << 20  # a trace with every stream has 4 MiB
 
 _NUMPY_CODES = {"Q": "<u8", "q": "<i8", "I": "<u4", "i": "<i4", "H": "<u2", "B": "u1", "d": "<f8", "f": "<f4"}
 
@@ -82,84 +85,92 @@ def read_trace(path: Path, *, only: frozenset[str] | None = None) -> TraceReader
 
     UnreadableRecording: the file is no trace, is truncated, or was written by a newer distdoctor.
     """
-    try:
-        # A copy, not a mapping: the writer goes on, and a file truncated under a mapping would kill us with SIGBUS.
-        data = path.read_bytes()
-    except OSError as trouble:
-        raise UnreadableRecording(
-            f"{path} cannot be read: {trouble}",
-            way_out="Copy the run folder again, or examine the other ranks without it.",
-        ) from trouble
-    return parse_trace(data, str(path), only=only)
+    # A copy, not a mapping: the writer goes on, and a file truncated under a mapping would kill us with SIGBUS.
+    return parse_trace(read_bytes(path, LARGEST_BYTES), str(path), only=only)
 
 
 def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None) -> TraceReader:
     """The trace whose bytes are `data`; `source` names it in errors."""
-    sections = _sections(data, source)
+    head, sections = _head(data, source), _sections(data, source)
     records = layout.RECORDS
     rows: dict[str, Rows] = {}
     lost: dict[str, int] = {}
     texts: tuple[str, ...] = ("",)
-    for name, offset, stride, capacity, written in sections:
+    for name, offset, _, capacity, written in sections:
         if name == TEXTS:
             texts = _texts(data, offset, min(written, capacity))
         elif name in records and (only is None or name in only):
-            if stride != records[name].size:
-                raise UnreadableRecording(
-                    f"{source} holds {name} of {stride} bytes each, where its layout has {records[name].size}",
-                    way_out="Copy it again; if it stays so, examine it with the distdoctor that recorded it.",
-                )
-            rows[name], lost[name] = _ring(data, records[name], offset, capacity)
-    return TraceReader(_head(data), rows, lost, texts)
+            rows[name], lost[name] = _ring(data, records[name], offset, capacity, source)
+    return TraceReader(head, rows, lost, texts)
 
 
-def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
-    def refuse(why: str, way_out: str) -> UnreadableRecording:
-        return UnreadableRecording(f"{source} {why}", way_out=way_out)
-
+def _head(data: bytes, source: str) -> TraceHead:
+    """The header of what is a trace, whole, and of a version that this distdoctor knows."""
     if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise refuse(
-            "is no distdoctor trace", "Point at the run folder that distdoctor made (.distdoctor/runs/latest)."
+        raise UnreadableRecording(
+            f"{source} is no distdoctor trace",
+            way_out="Point at the run folder that distdoctor made (.distdoctor/runs/latest).",
         )
     header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
     if header["version"] != layout.VERSION:
         older = header["version"] < layout.VERSION
-        raise refuse(
-            f"was written by {'an older' if older else 'a newer'} distdoctor (layout {header['version']}, this one reads "
-            f"{layout.VERSION})",
-            "Examine it with the distdoctor that recorded it."
+        raise UnreadableRecording(
+            f"{source} was written by {'an older' if older else 'a newer'} distdoctor (layout {header['version']}, "
+            f"this one reads {layout.VERSION})",
+            way_out="Examine it with the distdoctor that recorded it."
             if older
             else "Upgrade distdoctor here: pip install -U distdoctor.",
         )
     if len(data) < header["file_bytes"]:
-        raise refuse(
-            f"is truncated: {len(data)} of {header['file_bytes']} bytes",
-            "Copy it again; the other ranks can be examined.",
-        )
-    found = []
-    for number in range(min(header["section_count"], 64)):
-        name, offset, stride, capacity, written = SECTION.packer.unpack_from(data, SECTIONS_AT + number * SECTION.size)
-        if offset + stride * capacity > len(data):
-            raise refuse("is torn: a section lies outside the file", "Copy it again; the other ranks can be examined.")
-        found.append((name.rstrip(b"\0").decode("ascii", "replace"), offset, stride, capacity, written))
-    return found
-
-
-def _head(data: bytes) -> TraceHead:
-    header = dict(zip(HEADER.offsets, HEADER.packer.unpack_from(data, 0), strict=True))
+        raise _torn(source, f"is truncated: {len(data)} of {header['file_bytes']} bytes")
+    world = header["world_size"]
+    if not (0 <= header["rank"] < layout.MOST_RANKS and -1 <= world <= layout.MOST_RANKS and header["attempt"] >= 0):
+        raise _torn(source, f"is damaged: rank {header['rank']} of {world}, start {header['attempt']}")
     host = header["host"].rstrip(b"\0").decode("utf-8", "replace")
     boot = header["boot"].hex() if any(header["boot"]) else ""
     kept = {name: header[name] for name in TraceHead.__dataclass_fields__ if name not in ("host", "boot")}
     return TraceHead(**kept, host=host, boot=boot)
 
 
-def _ring(data: bytes, record: Record, offset: int, capacity: int) -> tuple[Rows, int]:
-    """The whole records of a ring in the order of writing, and how many it has forgotten."""
-    dtype = dtype_of(record)
-    rows = np.frombuffer(data, dtype, capacity, offset)
-    whole = rows[(rows["seq"] == rows["end"]) & (rows["seq"] > 0)]
+def _torn(source: str, why: str) -> TornRecording:
+    return TornRecording(f"{source} {why}", way_out="Copy it again; the other ranks can be examined.")
+
+
+def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
+    """The sections of the directory, which must hold every one that each trace has, in the layout's own strides."""
+    count = HEADER.packer.unpack_from(data, 0)[list(HEADER.offsets).index("section_count")]
+    found = []
+    for number in range(min(count, 64)):
+        raw, offset, stride, capacity, written = SECTION.packer.unpack_from(data, SECTIONS_AT + number * SECTION.size)
+        name = raw.rstrip(b"\0").decode("ascii", "replace")
+        if offset < HEADER_BYTES or offset + stride * capacity > len(data):
+            raise _torn(source, "is torn: a section lies outside the file")
+        record = layout.RECORDS.get(name)
+        if not capacity or (record is not None and stride != record.size) or (record is None and name != TEXTS):
+            raise _torn(source, f"is damaged: its section {name[:24]!r} is none that distdoctor writes")
+        found.append((name, offset, stride, capacity, written))
+    absent = {record.name for record, _ in layout.RINGS} | {TEXTS}
+    absent -= {name for name, *_ in found}
+    if absent:
+        raise _torn(source, f"is damaged: its directory lacks {', '.join(sorted(absent))}")
+    return found
+
+
+def _ring(data: bytes, record: Record, offset: int, capacity: int, source: str) -> tuple[Rows, int]:
+    """The whole records of a ring in the order of writing, and how many it has forgotten.
+
+    A record has its number at both ends and its place by that number. One that has not is being written at this moment, and
+    there are no more of those than threads; more of them are damage.
+    """
+    rows = np.frombuffer(data, dtype_of(record), capacity, offset)
+    placed = (rows["seq"].astype(np.int64) - 1) % capacity == np.arange(capacity)
+    is_whole = (rows["seq"] == rows["end"]) & (rows["seq"] > 0) & (rows["seq"] < 1 << 48) & placed
+    begun = np.count_nonzero(~is_whole & ((rows["seq"] > 0) | (rows["end"] > 0)))
+    whole = rows[is_whole]
     whole = whole[np.argsort(whole["seq"], kind="stable")]
-    first = int(whole["seq"][0]) if len(whole) else 1
+    first, last = (int(whole["seq"][0]), int(whole["seq"][-1])) if len(whole) else (1, 0)
+    if begun > MOST_THREADS or last - first + 1 - len(whole) > MOST_THREADS:
+        raise _torn(source, f"is damaged: {begun} of its {capacity} {record.name} are no records")
     return whole, first - 1
 
 

@@ -14,45 +14,83 @@ rank-00003.a0.traceback.txt   its uncaught exception, if that is how it ended
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distdoctor.errors import NothingToInspect, UnreadableRecording
+import msgspec
+
+from distdoctor.errors import NothingToInspect, TornRecording, UnreadableRecording
+from distdoctor.recording.comparison import FILE as COMPARISON
 from distdoctor.recording.comparison import read_comparison
+from distdoctor.recording.files import LARGEST_JSON, read_bytes, read_json
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.resumption import FILE as RESUMPTION
 from distdoctor.recording.resumption import read_resumption
 from distdoctor.recording.trace.events import ProbeTrouble
-from distdoctor.recording.trace.host_file import PATTERN, ends_fields, ends_of, job_from, read_host_files
-from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.host_file import (
+    PATTERN,
+    EndFields,
+    Exit,
+    Ranks,
+    ends_fields,
+    ends_of,
+    job_from,
+    read_host_file,
+    read_host_files,
+)
+from distdoctor.recording.trace.layout import MOST_RANKS, STREAMS
 from distdoctor.recording.trace.process_key import ProcessKey, boot_id
-from distdoctor.recording.trace.reader import TraceReader, read_trace
+from distdoctor.recording.trace.reader import LARGEST_BYTES, TraceReader, parse_trace
 from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
-_SOCKET = re.compile(r"rank-(\d+)\.a(\d+)\.sock$")
+_SOCKET = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.sock$", re.ASCII)
 _END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
-_TAPE = re.compile(r"rank-(\d+)\.a(\d+)\.trace(?:\.memory-(\d+)-(\d+)(?:-([0-9a-f]*)-(\d+))?)?$")
+_TRACE = re.compile(
+    r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18}))?)?$", re.ASCII
+)
+MEMORY_FILE = "distdoctor"  # what the probe calls a trace in memory
+LARGEST_NOTE = 64 << 10
+MOST_NOTES = 64
 
 
 def attempts(folder: Path) -> dict[int, dict[int, Path]]:
     """The traces of each start of the ranks, by its number: start -> rank -> trace."""
     found: dict[int, dict[int, Path]] = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _TAPE.match(path.name)
-        if match:
+    for path in entries(folder):
+        match = _TRACE.match(path.name)
+        if match and int(match[1]) < MOST_RANKS:
             found.setdefault(int(match[2]), {})[int(match[1])] = _where(path, match)
     return {number: dict(sorted(found[number].items())) for number in sorted(found)}
 
 
+def entries(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing where it cannot be listed."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
 def _where(path: Path, match: re.Match[str]) -> Path:
-    """Where a trace lies. An empty file stands for one that is in a process's memory, which only that machine can read."""
+    """Where a trace lies. An empty file stands for one that is in a process's memory, which only that machine can read.
+
+    Its name is not believed further than that: of any other file of that process we read nothing.
+    """
     if not match[3]:
         return path
     writer = ProcessKey(int(match[3]), boot=match[5] or boot_id(), pid_namespace=int(match[6] or 0))
-    return Path(f"/proc/{match[3]}/fd/{match[4]}") if writer.is_of_this_machine else path
+    memory = Path(f"/proc/{match[3]}/fd/{match[4]}")
+    try:
+        is_ours = writer.is_of_this_machine and os.readlink(memory).startswith(f"/memfd:{MEMORY_FILE} ")
+    except OSError:
+        return path
+    return memory if is_ours else path
 
 
 def trace_paths(folder: Path, attempt: int | None = None) -> dict[int, Path]:
@@ -71,7 +109,7 @@ def newest_attempt(folder: Path, traces: Mapping[int, object]) -> int:
 def socket_paths(folder: Path) -> dict[int, Path]:
     """Where the flight recorder of each rank answers (of its last restart); of a rank that has ended nobody does."""
     newest: dict[int, tuple[int, Path]] = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in entries(folder):
         match = _SOCKET.match(path.name)
         if match:
             newest[int(match[1])] = max(newest.get(int(match[1]), (-1, path)), (int(match[2]), path))
@@ -95,17 +133,66 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
         )
     ranks: dict[int, RankTrace] = {}
     troubles: list[Trouble] = []
-    sets = kept_files(folder)
+    comparison, resumption = read_comparison(folder), read_resumption(folder)
+    troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption})
+    sets, digests = kept_files(folder), digests_of(folder)
     for rank, path in paths.items():
         try:
-            log = log_of(read_trace(path, only=only), _environment(folder, rank, path))
+            log = _rank_trace(folder, rank, path, only, digests.get(path.name, ""))
             ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}))
         except UnreadableRecording as trouble:
-            troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank))
-    for note in sorted(folder.glob("no-probe-*.txt")):
-        troubles.append(Trouble(f"process {note.stem[9:]} is not recorded: {note.read_text('utf-8', 'replace')[:500]}"))
-    whole = assemble(ranks, job or Job(attempt=number), troubles)
-    return replace(whole, comparison=read_comparison(folder), resumption=read_resumption(folder))
+            fault = "torn" if isinstance(trouble, TornRecording) else "unreadable"
+            troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
+    whole = assemble(ranks, job or Job(attempt=number), [*troubles, *_notes(folder)])
+    return replace(whole, comparison=comparison, resumption=resumption)
+
+
+def _rank_trace(folder: Path, rank: int, path: Path, only: frozenset[str] | None, digest: str) -> RankTrace:
+    """The trace of a rank. UnreadableRecording: it cannot be read, was changed after the job had ended, or is another rank's."""
+    data = read_bytes(path, LARGEST_BYTES)
+    if digest and digest != digest_of_trace(data):
+        raise TornRecording(
+            f"{path} is damaged: it is not what the job left behind",
+            way_out="Copy it again; the other ranks can be examined.",
+        )
+    trace = parse_trace(data, str(path), only=only)
+    named = _TRACE.match(path.name)  # a trace in memory has another name
+    if trace.head.rank != rank or (named and trace.head.attempt != int(named[2])):
+        raise TornRecording(
+            f"{path} is damaged: it says that it is of rank {trace.head.rank}, start {trace.head.attempt}",
+            way_out="Copy it again under its own name.",
+        )
+    return log_of(trace, _environment(folder, rank, path))
+
+
+def _notes(folder: Path) -> Iterator[Trouble]:
+    """Why processes are not recorded, in their own words."""
+    for note in sorted(folder.glob("no-probe-*.txt"))[:MOST_NOTES]:
+        try:
+            words = read_bytes(note, LARGEST_NOTE, from_end=True).decode("utf-8", "replace")[:500]
+        except UnreadableRecording as trouble:
+            words = str(trouble)
+        yield Trouble(f"process {note.stem[9:]} is not recorded: {words}")
+
+
+def digest_of_trace(data: bytes) -> str:
+    """What a launcher notes of each trace when all ranks have ended, so that damage done later is seen."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The digests that the launchers noted, by the names of the traces; {} while the job runs."""
+    return {name: digest for host in read_host_files(folder) for name, digest in host.digests.items()}
+
+
+def _damaged(folder: Path, contents: Mapping[str, object]) -> Iterator[Trouble]:
+    """What lies beside the traces and cannot be read."""
+    contents = {**contents, JOB_FILE: _job_of_one_file(folder, 0)}
+    paths = [folder / name for name, content in contents.items() if content is None]
+    paths += [path for path in sorted(folder.glob(PATTERN)) if read_host_file(path) is None]
+    for path in paths:
+        if os.path.lexists(path):
+            yield Trouble(f"{path} is damaged", fault="unreadable")
 
 
 def assemble(ranks: Mapping[int, RankTrace], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
@@ -133,6 +220,7 @@ def log_of(trace: TraceReader, environment: Mapping[str, Any] | None = None) -> 
         texts=trace.texts,
         lost=dict(trace.lost),
         pid=head.pid,
+        world_size=max(head.world_size, 0),
         host=head.host,
         process=head.process,
         attempt=head.attempt,
@@ -144,10 +232,10 @@ def log_of(trace: TraceReader, environment: Mapping[str, Any] | None = None) -> 
 
 
 def _environment(folder: Path, rank: int, trace_path: Path) -> dict[str, Any]:
-    match = _TAPE.match(trace_path.name)
+    match = _TRACE.match(trace_path.name)
     try:
-        found = json.loads((folder / f"rank-{rank:05d}.a{match[2] if match else 0}.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        found = read_json(folder / f"rank-{rank:05d}.a{match[2] if match else 0}.json", LARGEST_JSON)
+    except UnreadableRecording:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -175,22 +263,35 @@ def read_job(folder: Path, attempt: int | None = None) -> Job | None:
     return job if job is not None else _job_of_one_file(folder, attempt or 0)
 
 
+class _JobFields(msgspec.Struct):
+    """`job.json`; a value that no launcher writes makes it damaged."""
+
+    argv: list[str]
+    world_size: Ranks
+    running: bool
+    exit_code: Exit | None
+    launcher: str
+    strategy: str
+    ends: dict[Ranks, EndFields]
+    streams: list[str] | None = None
+
+
 def _job_of_one_file(folder: Path, attempt: int) -> Job | None:
     """As older recordings and the pytest plugin have it: one `job.json` for all."""
     try:
-        fields = json.loads((folder / JOB_FILE).read_text("utf-8"))
-        return Job(
-            argv=tuple(fields["argv"]),
-            world_size=fields["world_size"],
-            ends=ends_of(fields["ends"]),
-            running=fields["running"],
-            exit_code=fields["exit_code"],
-            launcher=fields["launcher"],
-            strategy=fields["strategy"],
-            attempt=attempt,
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fields = msgspec.convert(read_json(folder / JOB_FILE, LARGEST_JSON), _JobFields, str_keys=True)
+    except (UnreadableRecording, msgspec.ValidationError):
         return None
+    return Job(
+        argv=tuple(fields.argv),
+        world_size=fields.world_size,
+        ends=ends_of(fields.ends),
+        running=fields.running,
+        exit_code=fields.exit_code,
+        launcher=fields.launcher,
+        strategy=fields.strategy,
+        attempt=attempt,
+    )
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -206,7 +307,7 @@ def recorded_streams(folder: Path) -> frozenset[str] | None:
         if host.streams is not None:
             return frozenset(host.streams)
     try:
-        noted = json.loads((folder / JOB_FILE).read_text("utf-8")).get("streams")
-    except (OSError, ValueError, AttributeError):
+        noted = read_json(folder / JOB_FILE, LARGEST_JSON).get("streams")
+    except (UnreadableRecording, AttributeError):
         return None
     return frozenset(map(str, noted)) if isinstance(noted, list) else None

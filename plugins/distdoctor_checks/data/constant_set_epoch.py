@@ -25,7 +25,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
-@check("DD302", "constant-set-epoch", severity=WARNING, family="epoch")
+@check("DD302", "constant-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
     for repeated in repetitions(orders):
         if repeated.told_again:

@@ -29,7 +29,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
-@check("DD301", "missing-set-epoch", severity=WARNING, family="epoch")
+@check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
     for repeated in repetitions(orders):
         if not repeated.told_again:

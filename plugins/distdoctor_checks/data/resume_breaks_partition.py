@@ -25,7 +25,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
 
-@check("DD704", "resume-breaks-partition", severity=WARNING, live=False)
+@check("DD704", "resume-breaks-partition", severity=WARNING, live=False, stands_alone=True)
 def examine(recording: Recording) -> Iterator[Finding]:
     found = recording.resumption
     if found is None:

@@ -34,7 +34,7 @@ LEAST_EPOCHS = 2
 LEAST_DRAWS = 32  # of a rank; fewer samples are no data set that has to be shuffled
 
 
-@check("DD312", "sampler-and-shuffle", severity=NOTE)
+@check("DD312", "sampler-and-shuffle", severity=NOTE, stands_alone=True)
 def examine(noted: RankEvents, orders: SampleOrders | None, recording: Recording) -> Iterator[Finding]:
     yield from _refused(noted, recording)
     if orders is not None:

@@ -23,7 +23,7 @@ from distdoctor.recording.stacks import ProcessStacks
 from distdoctor.testing.stacks import in_collective, looked_at, rank
 
 
-@check("DD608", "stacks-not-readable", severity=ERROR)
+@check("DD608", "stacks-not-readable", severity=ERROR, stands_alone=True)
 def examine(standstill: Stall) -> Iterator[Finding]:
     hidden = {number: p for number, p in standstill.stacks.processes() if p.trouble and p.is_python and not p.threads}
     hidden = {number: p for number, p in hidden.items() if p.state not in ("X", "Z")}

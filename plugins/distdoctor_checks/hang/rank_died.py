@@ -35,7 +35,7 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
 
 
-@check("DD110", "rank-died", severity=ERROR, family="hang")
+@check("DD110", "rank-died", severity=ERROR, family="hang", stands_alone=True)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
         if event.ranks and event.ending is not None and _told_elsewhere(verdict, event.ending):

@@ -23,7 +23,7 @@ from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 
-@check("DD117", "stopped-process", severity=ERROR, family="hang")
+@check("DD117", "stopped-process", severity=ERROR, family="hang", stands_alone=True)
 def examine(standstill: Stall) -> Iterator[Finding]:
     for standing in standstill.standings.values():
         process = standing.process

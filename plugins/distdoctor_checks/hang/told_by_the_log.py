@@ -47,7 +47,7 @@ class LogVerdict:
         return cls(recording)
 
 
-@check("DD127", "told-by-the-log", severity=ERROR, family="hang")
+@check("DD127", "told-by-the-log", severity=ERROR, family="hang", stands_alone=True)
 def examine(told: LogVerdict) -> Iterator[Finding]:
     recording, clues = told.recording, told.recording.clues
     exceptions = [clue for clue in clues if clue.kind is ClueKind.EXCEPTION and not clue.words.startswith(FOLLOWS)]

@@ -23,7 +23,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import job_on_device
 
 
-@check("DD402", "activation-bound", severity=NOTE, live=False)
+@check("DD402", "activation-bound", severity=NOTE, live=False, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     found = fullest(memory, "activations")
     if found is None:

@@ -28,7 +28,7 @@ LEAST_BYTES = 16 * MIB
 LEAST_SHARE = 0.05  # of the highest resident memory
 
 
-@check("DD412", "bucket-copy", severity=NOTE, live=False)
+@check("DD412", "bucket-copy", severity=NOTE, live=False, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     found = {rank.rank: rank for rank in memory.each() if _matters(rank)}
     if found:

@@ -28,7 +28,7 @@ FULL = 0.7  # of the device
 LEAST_STEPS = 12
 
 
-@check("DD406", "fragmented-allocator", severity=WARNING)
+@check("DD406", "fragmented-allocator", severity=WARNING, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     found = {rank.rank: rank for rank in memory.each() if rank.on_device and _is_fragmented(rank)}
     if found:

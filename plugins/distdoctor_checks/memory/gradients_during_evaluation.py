@@ -28,7 +28,9 @@ from distdoctor.recording.trace.events import Evaluated
 LEAST_OPERATIONS = 8  # a norm of the weights is computed with less
 
 
-@check("DD411", "gradients-during-evaluation", severity=WARNING, live=False)  # gradients may still be asked for
+@check(
+    "DD411", "gradients-during-evaluation", severity=WARNING, live=False, stands_alone=True
+)  # gradients may still be asked for
 def examine(memory: Memory) -> Iterator[Finding]:
     found: dict[str, dict[int, Evaluation]] = {}
     for rank in memory.each():

@@ -57,7 +57,7 @@ class Growth:
         return slope([look.step for look in self.looks], [look.nodes for look in self.looks])
 
 
-@check("DD401", "growing-memory", severity=WARNING)
+@check("DD401", "growing-memory", severity=WARNING, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     by_key: dict[tuple[str, str, str], list[Growth]] = defaultdict(list)
     growing: set[int] = set()

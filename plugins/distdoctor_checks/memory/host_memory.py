@@ -34,7 +34,7 @@ LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
 
 
-@check("DD413", "host-memory", severity=WARNING, family="hang")
+@check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True)
 def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]:
     told = [_worker(verdict, event, memory) for event in _died(verdict)] if verdict is not None else []
     yield from told

@@ -23,7 +23,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import job_on_device
 
 
-@check("DD403", "optimizer-bound", severity=NOTE, live=False)
+@check("DD403", "optimizer-bound", severity=NOTE, live=False, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     found = fullest(memory, "optimizer")
     if found is None:

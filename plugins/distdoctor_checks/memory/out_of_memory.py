@@ -37,7 +37,7 @@ FRAGMENTED = 0.25  # of what the allocator has reserved
 MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed
 
 
-@check("DD408", "out-of-memory", severity=ERROR, family="hang")
+@check("DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True)
 def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
         end = verdict.recording.job.ends.get(event.ranks[0]) if event.ranks else None

@@ -23,7 +23,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import job_on_device
 
 
-@check("DD404", "parameter-bound", severity=NOTE, live=False)
+@check("DD404", "parameter-bound", severity=NOTE, live=False, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     found = fullest(memory, "weights")
     if found is None:

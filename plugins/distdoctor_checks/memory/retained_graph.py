@@ -29,7 +29,7 @@ LOOKS = 3
 WORTH_A_WARNING = 64 * MIB
 
 
-@check("DD410", "retained-graph", severity=WARNING)
+@check("DD410", "retained-graph", severity=WARNING, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
     by_key: dict[tuple[str, str, str], list[Holder]] = defaultdict(list)
     for rank in memory.each():

@@ -22,7 +22,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Clipped
 
 
-@check("DD803", "clip-before-unscale", severity=ERROR)
+@check("DD803", "clip-before-unscale", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     found: dict[SourceLine, list[tuple[int, int, str, int]]] = {}
     for rank, own in gradients.ranks.items():

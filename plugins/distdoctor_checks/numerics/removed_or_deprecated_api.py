@@ -84,7 +84,7 @@ def _uses(log: RankTrace) -> Iterator[tuple[Use, int]]:
                 yield Use(name, error.site, removed=True), error.at_ns
 
 
-@check("DD804", "removed-or-deprecated-api", severity=NOTE)
+@check("DD804", "removed-or-deprecated-api", severity=NOTE, stands_alone=True)
 def examine(deprecations: Deprecations) -> Iterator[Finding]:
     for use, (ranks, at_ns) in deprecations.uses.items():
         successor = SUCCESSORS.get(use.name, "")

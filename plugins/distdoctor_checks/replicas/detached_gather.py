@@ -24,7 +24,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import DetachedGather
 
 
-@check("DD217", "detached-gather", severity=ERROR)
+@check("DD217", "detached-gather", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     seen: dict[tuple[SourceLine, str, bool, int], list[tuple[int, int, int]]] = defaultdict(list)
     for rank, own in gradients.ranks.items():

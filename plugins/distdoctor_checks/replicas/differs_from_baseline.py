@@ -41,7 +41,7 @@ class AgainstBaseline:
         return cls(recording.comparison, next((site for site in rows if site), SourceLine()))
 
 
-@check("DD213", "differs-from-baseline", severity=ERROR, live=False)
+@check("DD213", "differs-from-baseline", severity=ERROR, live=False, stands_alone=True)
 def examine(against: AgainstBaseline) -> Iterator[Finding]:
     comparison = against.comparison
     if not comparison.agrees:

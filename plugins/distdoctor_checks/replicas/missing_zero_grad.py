@@ -24,7 +24,7 @@ from distdoctor.recording.trace.layout import UpdateFlag
 SEEN = 3  # steps; a first step that starts from left-over gradients could be meant
 
 
-@check("DD212", "missing-zero-grad", severity=ERROR)
+@check("DD212", "missing-zero-grad", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     by_optimizer: dict[int, dict[int, list[Update]]] = {}
     for rank, own in gradients.ranks.items():

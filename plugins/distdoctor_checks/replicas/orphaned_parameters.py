@@ -43,7 +43,7 @@ class OrphanedNames:
         return 0 < self.own == self.stale
 
 
-@check("DD211", "orphaned-parameters", severity=ERROR)
+@check("DD211", "orphaned-parameters", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     # Shards differ in size, and an empty one has no gradient to be seen: ranks are told together, by the one that saw most.
     seen: dict[tuple[SourceLine, bool, bool], dict[int, OrphanedNames]] = defaultdict(dict)

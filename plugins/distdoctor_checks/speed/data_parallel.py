@@ -24,7 +24,7 @@ from distdoctor.recording.trace.events import DataParallelMade
 from distdoctor.testing.rank_trace import TraceBuilder
 
 
-@check("DD502", "data-parallel", severity=NOTE, live=False)
+@check("DD502", "data-parallel", severity=NOTE, live=False, stands_alone=True)
 def examine(noted: RankEvents) -> Iterator[Finding]:
     for rank, made in noted.events(DataParallelMade):
         devices, count, site = list(made.devices), len(made.devices), made.site

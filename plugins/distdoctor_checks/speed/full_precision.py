@@ -29,7 +29,7 @@ WITH_TENSOR_CORES = 70  # compute capability 7.0, Volta
 LEAST_BYTES = 64 * MIB  # kept by the products of a step: below, launching kernels takes longer than computing
 
 
-@check("DD510", "full-precision", severity=NOTE, live=False)
+@check("DD510", "full-precision", severity=NOTE, live=False, stands_alone=True)
 def examine(noted: RankEvents) -> Iterator[Finding]:
     found = {
         rank: seen

@@ -48,7 +48,7 @@ class Repeated:
         return self.nbytes * (self.micro_steps - 1) // self.micro_steps
 
 
-@check("DD501", "missing-no-sync", severity=WARNING)
+@check("DD501", "missing-no-sync", severity=WARNING, stands_alone=True)
 def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
     if not found or len({one.micro_steps for one in found.values()}) > 1:

@@ -26,7 +26,7 @@ from distdoctor.testing.rank_trace import TraceBuilder
 FEWEST = 16  # steps that were looked at
 
 
-@check("DD503", "needless-find-unused", severity=NOTE, live=False)
+@check("DD503", "needless-find-unused", severity=NOTE, live=False, stands_alone=True)
 def examine(noted: RankEvents) -> Iterator[Finding]:
     found: dict[tuple[tuple[int, ...], SourceLine], list[tuple[int, int, int, float]]] = {}
     for rank, one in noted.events(UnusedSearch):

@@ -26,7 +26,7 @@ from distdoctor.testing.rank_trace import TraceBuilder
 SYNCHRONIZE = "synchronize"
 
 
-@check("DD507", "synchronising-every-step", severity=NOTE, live=False)
+@check("DD507", "synchronising-every-step", severity=NOTE, live=False, stands_alone=True)
 def examine(noted: RankEvents) -> Iterator[Finding]:
     found: dict[tuple[SourceLine, str], dict[int, tuple[int, int, int]]] = {}
     for rank, one in noted.events(DeviceWait):

@@ -28,7 +28,7 @@ from distdoctor.testing.rank_trace import TraceBuilder
 FEWEST = 16  # calls per rank
 
 
-@check("DD509", "wrong-backend", severity=WARNING, live=False)
+@check("DD509", "wrong-backend", severity=WARNING, live=False, stands_alone=True)
 def examine(collectives: Collectives) -> Iterator[Finding]:
     found: dict[tuple[str, SourceLine], dict[int, tuple[int, int]]] = {}
     for rank, log in collectives.recording.ranks.items():

@@ -1,0 +1,133 @@
+"""How much of a job a recording shows: which ranks were seen whole, and which were not. Part of every verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distdoctor.recording.rank_set import named
+
+if TYPE_CHECKING:
+    from distdoctor.recording.recording import Recording
+
+Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of `expected` ranks (0: nobody knows how many there were) each is in one of the sets.
+
+    `whole`: recorded from start to end, as far as we know. `silenced`: its recorder gave up before the rank ended. `torn`: its
+    trace is cut off or damaged. `unreadable`: it left a trace that cannot be opened or is none. `missing`: it left nothing.
+    `hosts`: the ranks that were seen, by the name of their host. `damaged`: other files of the recording that cannot be read.
+    `idle`: ranks are there, and none did a step or a collective. `end_unseen`: the job is over, and nobody noted how it ended.
+    `running`: it was alive when it was read.
+    """
+
+    expected: int = 0
+    whole: Ranks = ()
+    silenced: Ranks = ()
+    torn: Ranks = ()
+    unreadable: Ranks = ()
+    missing: Ranks = ()
+    hosts: Mapping[str, Ranks] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+    idle: bool = False
+    end_unseen: bool = False
+    running: bool = False
+
+    @classmethod
+    def of(cls, recording: Recording) -> Coverage:
+        """What `recording` shows of its job, by traces, dumps or stacks."""
+        stacks = recording.stacks.ranks if recording.stacks is not None else {}
+        seen = {*recording.ranks, *(rank for rank, look in stacks.items() if look.process is not None)}
+        if not seen and recording.clues:
+            return cls()  # a plain log: it says nothing about who is in it
+        faults = {trouble.rank: trouble.fault for trouble in recording.troubles if trouble.fault and trouble.rank >= 0}
+        silenced = {trouble.rank for trouble in recording.troubles if trouble.silenced and trouble.rank in seen}
+        torn = {rank for rank, fault in faults.items() if fault == "torn"} - seen
+        unreadable = faults.keys() - torn - seen
+        expected = max(recording.world_size, max(seen | torn | unreadable, default=-1) + 1)
+        ended = recording.job.ends if stacks else {}
+        gone = seen | torn | unreadable | ended.keys()
+        return cls(
+            expected,
+            _sorted(seen - silenced),
+            _sorted(silenced),
+            _sorted(torn),
+            _sorted(unreadable),
+            tuple(rank for rank in range(expected) if rank not in gone),
+            _by_host(recording),
+            tuple(trouble.what for trouble in recording.troubles if trouble.fault and trouble.rank < 0),
+            bool(recording.ranks)
+            and not (stacks or recording.backend)
+            and not any(len(log.calls) or len(log.steps) for log in recording.ranks.values()),
+            recording.job.end_unseen,
+            recording.job.running,
+        )
+
+    @property
+    def seen(self) -> Ranks:
+        """Ranks of which there is a record, whole or not."""
+        return _sorted({*self.whole, *self.silenced})
+
+    @property
+    def unseen(self) -> Ranks:
+        """Ranks of which nothing could be read."""
+        return _sorted({*self.torn, *self.unreadable, *self.missing})
+
+    @property
+    def all_ranks(self) -> bool:
+        """Every rank that the job had was seen whole: nobody's silence can hide a cause."""
+        return not (self.unseen or self.silenced)
+
+    @property
+    def complete(self) -> bool:
+        """What the recording shows is the whole job: where no check finds anything, it is healthy."""
+        return self.all_ranks and bool(self.whole) and not (self.idle or self.end_unseen or self.damaged)
+
+    @property
+    def is_empty(self) -> bool:
+        """The recording is readable and holds nothing that a check could look at."""
+        return not (self.torn or self.unreadable or self.damaged or self.silenced) and (self.idle or not self.seen)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing, one clause each: `rank 1 left no recording`."""
+        clauses = (
+            (self.missing, "left no recording"),
+            (self.torn, "left a damaged trace"),
+            (self.unreadable, "left a trace that cannot be read"),
+            (self.silenced, "stopped recording before the end"),
+        )
+        found = [f"{named(ranks)} {what}" for ranks, what in clauses if ranks]
+        if self.idle:
+            found.append("no rank recorded a step or a collective")
+        if self.end_unseen:
+            found.append("nobody saw how the job ended")
+        found += self.damaged
+        return tuple(found)
+
+    @property
+    def sentence(self) -> str:
+        """`1 of 2 ranks seen: rank 1 left no recording`; "" where nothing is missing."""
+        if not self.gaps:
+            return ""
+        gaps = "; ".join(self.gaps)
+        if self.all_ranks:
+            return gaps
+        where = f" on {', '.join(sorted(self.hosts))}" if len(self.hosts) == 1 and self.missing and self.seen else ""
+        return f"{len(self.seen)} of {self.expected} ranks seen{where}: {gaps}"
+
+
+def _by_host(recording: Recording) -> dict[str, Ranks]:
+    hosts: dict[str, list[int]] = {}
+    for rank, log in sorted(recording.ranks.items()):
+        if log.host:
+            hosts.setdefault(log.host, []).append(rank)
+    return {host: tuple(ranks) for host, ranks in hosts.items()}
+
+
+def _sorted(ranks: Iterable[int]) -> Ranks:
+    return tuple(sorted(ranks))

@@ -1,0 +1,60 @@
+"""Open files that somebody else may have put there: a FIFO, a device or a file without end must not stop or fill the reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from distdoctor.errors import UnreadableRecording
+
+LARGEST_JSON = 64 << 20  # of what distdoctor writes beside the traces: a line per layer or rank
+_WAY_OUT = "Copy the folder again with regular files, or leave that one out."
+
+
+def read_bytes(path: Path, most_bytes: int, *, from_end: bool = False) -> bytes:
+    """The content of a regular file of at most `most_bytes`; of a larger one its end, where that is asked for.
+
+    UnreadableRecording: it cannot be opened, is no regular file, or is larger.
+    """
+    try:
+        # Without O_NONBLOCK opening a FIFO waits for a writer, and opening some devices acts on them.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as trouble:
+        raise _refused(path, f"cannot be read: {getattr(trouble, 'strerror', None) or trouble}") from trouble
+    with os.fdopen(fd, "rb") as file:
+        return _content(path, file, most_bytes, from_end)
+
+
+def _content(path: Path, file: Any, most_bytes: int, from_end: bool) -> bytes:
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode):
+        raise _refused(path, "is no regular file")
+    if about.st_size > most_bytes:
+        if not from_end:
+            raise _refused(path, f"has {about.st_size} bytes, more than the {most_bytes} that distdoctor writes there")
+        file.seek(about.st_size - most_bytes)
+    try:
+        content: bytes = file.read(most_bytes)
+    except OSError as trouble:
+        raise _refused(path, f"cannot be read: {trouble.strerror}") from trouble
+    return content
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """The JSON document in a file.
+
+    UnreadableRecording: as for `read_bytes`, or what it holds is no JSON that Python can hold.
+    """
+    content = read_bytes(path, most_bytes)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as trouble:
+        why = "nested too deeply" if isinstance(trouble, RecursionError) else str(trouble)[:200]
+        raise _refused(path, f"holds no JSON: {why}") from None
+
+
+def _refused(path: Path, why: str) -> UnreadableRecording:
+    return UnreadableRecording(f"{path} {why}", way_out=_WAY_OUT)
