@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distdoctor.diagnosis.data.resumption import compare
@@ -30,7 +30,6 @@ from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
 from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.recording.trace.sample_bitmap import SampleBitmap, kept_files, last, missing, pieces
 
-SOME = settings(max_examples=25, deadline=None)
 TRAINS = PassFlag.STEPPED | PassFlag.GRADIENTS_ON
 
 
@@ -88,7 +87,6 @@ def epochs(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return length, [random.permutation(length)[:n].tolist() for n in counts]
 
 
-@SOME
 @given(epochs(), st.integers(1, 1500), st.booleans())
 def test_distinct_shared_and_unseen_samples_are_those_of_brute_force(
     case: tuple[int, list[list[int]]], size: int, over: bool
@@ -116,7 +114,6 @@ def test_distinct_shared_and_unseen_samples_are_those_of_brute_force(
         assert [repeats_within(one) for one in passes] == [len(draws) - len(set(draws)) for draws in drawn]
 
 
-@SOME
 @given(st.integers(1, 300), st.lists(st.lists(st.integers(0, 299), max_size=30), min_size=1, max_size=3))
 def test_what_is_missing_is_found_with_its_ends_and_pieces(length: int, drawn: list[list[int]]) -> None:
     sets = [SampleBitmap.of([index for index in draws if index < length], length) for draws in drawn]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -29,7 +29,6 @@ from distdoctor.testing.samples import sampled_job
 
 SIZES = st.integers(1, 120)
 WORLDS = st.integers(2, 6)
-QUICK = settings(max_examples=60, deadline=None)
 
 
 def shares(
@@ -77,7 +76,6 @@ def job_of(case: dict[str, Any], **changes: Any) -> SampleOrders:
     return SampleOrders.of(job.recording())
 
 
-@QUICK
 @given(epochs())
 def test_torchs_own_samplers_are_never_accused(case: dict[str, Any]) -> None:
     orders = job_of(case)
@@ -87,7 +85,6 @@ def test_torchs_own_samplers_are_never_accused(case: dict[str, Any]) -> None:
     assert list(same_data(orders, replicas)) == []
 
 
-@QUICK
 @given(epochs())
 def test_padding_and_unseen_samples_are_counted_exactly(case: dict[str, Any]) -> None:
     orders = job_of(case)
@@ -102,7 +99,6 @@ def test_padding_and_unseen_samples_are_counted_exactly(case: dict[str, Any]) ->
         assert all(repeats_within(one) == 0 for one in passes)
 
 
-@QUICK
 @given(epochs(), st.data())
 def test_a_planted_overlap_is_found_and_nothing_else(case: dict[str, Any], data: st.DataObject) -> None:
     assume(case["length"] >= 2 * case["world"])
@@ -121,7 +117,6 @@ def test_a_planted_overlap_is_found_and_nothing_else(case: dict[str, Any], data:
     assert found.proven
 
 
-@QUICK
 @given(st.lists(st.lists(st.integers(0, 50), max_size=40), min_size=2, max_size=6))
 def test_overlaps_equal_those_of_brute_force(drawn: list[list[int]]) -> None:
     job = sampled_job(ranks=len(drawn), length=51).train(orders=dict(enumerate(drawn)), flags=0)
@@ -133,7 +128,6 @@ def test_overlaps_equal_those_of_brute_force(drawn: list[list[int]]) -> None:
     assert found.ranks == tuple(rank for rank, draws in enumerate(drawn) if set(draws) & set(shared))
 
 
-@QUICK
 @given(st.integers(20, 120), WORLDS, st.integers(0, 3), st.booleans())
 def test_a_repeated_epoch_is_found_where_it_is_repeated(length: int, world: int, at: int, constant: bool) -> None:
     told = [0, 1, 2, 3, 4]
@@ -147,7 +141,6 @@ def test_a_repeated_epoch_is_found_where_it_is_repeated(length: int, world: int,
     assert (found.epoch, found.ranks, found.told_again) == (at + 1, tuple(range(world)), constant)
 
 
-@QUICK
 @given(SIZES, WORLDS, st.integers(1, 12), st.booleans())
 def test_what_accelerate_fills_up_is_told_apart(length: int, world: int, size: int, split: bool) -> None:
     loaders = pytest.importorskip("accelerate.data_loader")
@@ -193,7 +186,6 @@ def _recording(log: Any) -> Any:
     return Recording(Job(world_size=1), {0: log})
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 9000), st.integers(1, 1500), st.sampled_from([1, 2, 8, 256]), st.randoms(use_true_random=False))
 def test_a_trace_holds_every_kept_index_in_order(length: int, size: int, keep: int, random: Any) -> None:
     draws = list(range(length))

@@ -15,9 +15,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import SimulatedJob, recording
 from distdoctor.testing.rank_trace import SECOND
 
-thorough = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
-)
+patient = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 seeds = st.integers(0, 1 << 30)
 
 
@@ -36,7 +34,7 @@ def played(seed: int, ranks: int, fault: str, culprit: int) -> SimulatedJob:
     return film
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 8), st.data())
 def test_a_healthy_job_is_silent_at_every_moment_whatever_the_moments_at_which_its_ranks_are_read(
     seed: int, ranks: int, data: st.DataObject
@@ -61,7 +59,7 @@ def test_a_healthy_job_is_silent_at_each_of_its_moments(seed: int) -> None:
         assert judged(film.read(moment)) == []
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 8))
 def test_a_healthy_job_is_silent_after_its_end(seed: int, ranks: int) -> None:
     script = program(seed, ranks)
@@ -70,7 +68,7 @@ def test_a_healthy_job_is_silent_after_its_end(seed: int, ranks: int) -> None:
     assert judged(script.finished()) == []
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 8), st.sampled_from(FAULTS), st.data())
 def test_a_planted_fault_is_the_one_event_and_its_rank_the_culprit(
     seed: int, ranks: int, fault: str, data: st.DataObject
@@ -85,7 +83,7 @@ def test_a_planted_fault_is_the_one_event_and_its_rank_the_culprit(
     assert event.is_tie or len(event.ranks) == 1 or event.code in ("DD108", "DD113")
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 8), st.sampled_from(FAULTS), st.data())
 def test_after_the_end_the_verdict_is_the_same(seed: int, ranks: int, fault: str, data: st.DataObject) -> None:
     film = played(seed, ranks, fault, data.draw(st.integers(0, ranks - 1)))
@@ -97,7 +95,7 @@ def test_after_the_end_the_verdict_is_the_same(seed: int, ranks: int, fault: str
     assert (after.code, after.ranks) == (live.code, live.ranks)
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 8), st.sampled_from(FAULTS), st.data())
 def test_with_lost_logs_the_culprit_is_the_same_or_unknown(
     seed: int, ranks: int, fault: str, data: st.DataObject
@@ -112,7 +110,7 @@ def test_with_lost_logs_the_culprit_is_the_same_or_unknown(
         assert not event.ranks or culprit in event.ranks
 
 
-@thorough
+@patient
 @given(seeds, st.integers(2, 6), st.sampled_from(FAULTS), st.data())
 def test_the_order_of_the_files_makes_no_difference(seed: int, ranks: int, fault: str, data: st.DataObject) -> None:
     film = played(seed, ranks, fault, data.draw(st.integers(0, ranks - 1)))

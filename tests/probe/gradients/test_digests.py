@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -60,7 +60,6 @@ def test_equal_bits_have_equal_digests_wherever_they_lie(dtype: torch.dtype, siz
     assert 0 < digest(tensor) < 1 << 64
 
 
-@settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(DTYPES), st.sampled_from(SIZES[1:]), st.data())
 def test_one_flipped_bit_changes_the_digest_and_moves_the_sum_by_a_power_of_two(
     dtype: torch.dtype, size: int, data: st.DataObject
@@ -78,7 +77,6 @@ def test_one_flipped_bit_changes_the_digest_and_moves_the_sum_by_a_power_of_two(
     assert apart == 1 << (byte % 8 * 8 + bit) or (byte % 8, bit) == (7, 7)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(SIZES[2:]), st.data())
 def test_two_swapped_elements_change_the_digest(size: int, data: st.DataObject) -> None:
     tensor = some(torch.float32, size)
@@ -195,7 +193,6 @@ def three_ranks() -> Iterator[dist.device_mesh.DeviceMesh]:
     dist.destroy_process_group()
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([dtype for dtype in DTYPES if dtype is not torch.bool]),
     st.integers(1, 11),
