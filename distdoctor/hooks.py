@@ -5,8 +5,11 @@ A plugin is a module or package named by an entry point in the group `distdoctor
     [project.entry-points.distdoctor]
     mylab = "mylab_distdoctor"
 
-and implements any of the functions below, marked with `@distdoctor.hooks.offers`. Each returns what it offers and does nothing
-else: no torch import at load time of the package that offers checks or remedies, no output, no environment.
+and implements any of the functions below: a function of the same name is the plugin's answer. Each returns what it offers and
+does nothing else: no torch import at load time of the package that offers checks or remedies, no output, no environment.
+
+Hooks are known by their names (see `distdoctor.plugins.Manager`), so that a plugin needs no marker: a rank imports a strategy's
+package, and a rank gets the standard library and torch, not pluggy.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from distdoctor.offers import DataSource, Drill, Model, Strategy
 
@@ -24,23 +27,10 @@ if TYPE_CHECKING:
     from distdoctor.diagnosis.remedy import Remedy
 
 PROJECT = "distdoctor"
+PREFIX = "distdoctor_"
+"""What every hook's name begins with."""
 
 Offer = TypeVar("Offer")
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-# These two mark what pluggy's HookspecMarker and HookimplMarker mark (pluggy 1.7 reads the dict in `<project>_spec` and
-# `<project>_impl`). They do not import it: a rank imports a strategy's package, and a rank gets torch and nothing else.
-def contract(function: Function) -> Function:
-    """Mark a function as the description of a hook."""
-    function.distdoctor_spec = {}  # type: ignore[attr-defined]
-    return function
-
-
-def offers(function: Function) -> Function:
-    """Mark a function as a plugin's answer to the hook of the same name."""
-    function.distdoctor_impl = {}  # type: ignore[attr-defined]
-    return function
 
 
 class Found(list[Offer]):
@@ -80,27 +70,22 @@ def _modules_of(package: str) -> Iterator[str]:
             yield name
 
 
-@contract
 def distdoctor_strategies() -> Iterable[Strategy]:  # type: ignore[empty-body]
     """The ways of training that this plugin adds. A name may be offered once; two owners are both named in the error."""
 
 
-@contract
 def distdoctor_models() -> Iterable[Model]:  # type: ignore[empty-body]
     """The reference models that this plugin adds, for `--model NAME`."""
 
 
-@contract
 def distdoctor_data() -> Iterable[DataSource]:  # type: ignore[empty-body]
     """The reference data sets that this plugin adds, for `--data NAME`."""
 
 
-@contract
 def distdoctor_drills() -> Iterable[Drill]:  # type: ignore[empty-body]
     """The illnesses that this plugin can plant, for `--fire-drill SLUG`."""
 
 
-@contract
 def distdoctor_checks() -> Iterable[Check]:  # type: ignore[empty-body]
     """The checks that this plugin adds. Codes DD000-DD999 are distdoctor's own; others take a prefix of their own (`LAB001`).
 
@@ -108,11 +93,9 @@ def distdoctor_checks() -> Iterable[Check]:  # type: ignore[empty-body]
     """
 
 
-@contract
 def distdoctor_remedies() -> Iterable[Remedy]:  # type: ignore[empty-body]
     """The prescriptions that findings may name by slug."""
 
 
-@contract
 def distdoctor_reports() -> dict[str, Callable[[Diagnosis], str]]:  # type: ignore[empty-body]
     """Formats for `--output-format NAME`: name -> `render(diagnosis) -> str`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,31 @@ GROUP = "distdoctor"
 Thing = TypeVar("Thing")
 
 
+class Manager(pluggy.PluginManager):
+    """Knows hooks and their implementations by name, without pluggy's markers, as pytest's own manager does."""
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> pluggy.HookspecOpts | None:
+        if not _is_hook(module_or_class, name):
+            return None
+        return {"firstresult": False, "historic": False, "warn_on_impl": None, "warn_on_impl_args": None}
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        if not _is_hook(plugin, name):
+            return None
+        return {
+            "wrapper": False,
+            "hookwrapper": False,
+            "optionalhook": False,
+            "tryfirst": False,
+            "trylast": False,
+            "specname": None,
+        }
+
+
+def _is_hook(module: Any, name: str) -> bool:
+    return name.startswith(hooks.PREFIX) and inspect.isroutine(getattr(module, name, None))
+
+
 @dataclass(frozen=True)
 class Loaded:
     """One plugin: its name, where it comes from, and why it could not be loaded ("" when it could)."""
@@ -37,7 +63,7 @@ class Loaded:
 class Plugins:
     """What all plugins offer together. Made by `load`."""
 
-    manager: pluggy.PluginManager
+    manager: Manager
     loaded: list[Loaded] = field(default_factory=list)
 
     @cached_property
@@ -111,7 +137,7 @@ def load(blocked: Iterable[str] = ()) -> Plugins:
 
     PluginTrouble: a name to block that is not installed.
     """
-    plugins = Plugins(pluggy.PluginManager(hooks.PROJECT))
+    plugins = Plugins(Manager(hooks.PROJECT))
     plugins.manager.add_hookspecs(hooks)
     entry_points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
     blocked = set(blocked)
@@ -144,7 +170,5 @@ def _load_one(manager: pluggy.PluginManager, entry: importlib.metadata.EntryPoin
 
 
 def _misspelt_hooks(module: Any) -> list[str]:
-    """Functions marked as hook implementations under names that no hook has."""
-    known = {name for name in vars(hooks) if hasattr(getattr(hooks, name), f"{hooks.PROJECT}_spec")}
-    marked = [name for name in dir(module) if hasattr(getattr(module, name, None), f"{hooks.PROJECT}_impl")]
-    return sorted(set(marked) - known)
+    """Functions whose names begin like a hook's, and that no hook has."""
+    return sorted(name for name in dir(module) if _is_hook(module, name) and not _is_hook(hooks, name))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distdoctor.hooks import found_in, offers
+from distdoctor.hooks import found_in
 from distdoctor.offers import Drill
 
 
-@offers
 def distdoctor_drills() -> Iterable[Drill]:
     return found_in(__name__, Drill)

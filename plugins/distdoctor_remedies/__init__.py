@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.hooks import found_in, offers
+from distdoctor.hooks import found_in
 
 
-@offers
 def distdoctor_remedies() -> Iterable[Remedy]:
     return found_in(__name__, Remedy)

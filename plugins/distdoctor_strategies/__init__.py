@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distdoctor.hooks import found_in, offers
+from distdoctor.hooks import found_in
 from distdoctor.offers import DataSource, Model, Strategy
 
 
-@offers
 def distdoctor_strategies() -> Iterable[Strategy]:
     return found_in(__name__, Strategy)
 
 
-@offers
 def distdoctor_models() -> Iterable[Model]:
     return found_in(__name__, Model)
 
 
-@offers
 def distdoctor_data() -> Iterable[DataSource]:
     return found_in(__name__, DataSource)

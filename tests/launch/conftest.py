@@ -71,11 +71,7 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
     (info / "entry_points.txt").write_text("[distdoctor]\ntoy = toydoctor\n")
     (site / "toydoctor.py").write_text(
         '"""DD199 toy-hang: a rank has entered fewer collectives than the others, and one of those is stuck."""\n'
-        "from distdoctor.diagnosis.check import check\n"
-        "from distdoctor.diagnosis.finding import ERROR, WARNING, Finding, Prescription\n"
-        "from distdoctor.diagnosis.remedy import Remedy\n"
-        "from distdoctor.hooks import offers\n"
-        "from distdoctor.recording.recording import Recording\n"
+        "from distdoctor.plugin_api import ERROR, WARNING, Finding, Prescription, Recording, Remedy, check\n"
         "\n"
         "@check('DD199', 'toy-hang', severity=ERROR, family='hang')\n"
         "def behind(recording: Recording):\n"
@@ -94,11 +90,9 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "            yield Finding('the first collective', ranks=(rank,), place=log.call(row).site)\n"
         "        return\n"
         "\n"
-        "@offers\n"
         "def distdoctor_checks():\n"
         "    return [behind, line]\n"
         "\n"
-        "@offers\n"
         "def distdoctor_remedies():\n"
         "    return [Remedy('toy-cure', 'Call it on every rank.')]\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -11,10 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor import plugins
+from distdoctor import plugin_api, plugins
 from distdoctor.errors import PluginTrouble
 
 TOY = Path(__file__).parent / "toy"
+
+
+def test_the_toy_plugin_imports_only_what_is_public() -> None:
+    imported = {
+        module
+        for file in (TOY / "toylab").glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for module in _imported_by(node)
+        if module.partition(".")[0].startswith("distdoctor")
+    }
+
+    assert imported == {"distdoctor.plugin_api", "distdoctor.offers"}
+
+
+def _imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+def test_every_public_name_is_explained_in_the_guide_for_plugins() -> None:
+    guide = (Path(__file__).parent.parent.parent / "docs" / "plugins.md").read_text("utf-8")
+
+    assert [name for name in plugin_api.__all__ if f"`{name}`" not in guide] == []
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +108,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_and_the_rest_go_on(monkeypatc
 
 
 def test_a_misspelt_hook_is_named(monkeypatch, tmp_path: Path) -> None:
-    source = "from distdoctor.hooks import offers\n@offers\ndef distdoctor_cheks():\n    return []\n"
+    source = "def distdoctor_cheks():\n    return []\n"
     add_entry_point(monkeypatch, tmp_path, "misspelt_plugin", source)
 
     found = plugins.load()
@@ -95,9 +120,6 @@ def test_a_misspelt_hook_is_named(monkeypatch, tmp_path: Path) -> None:
 
 def test_two_owners_of_one_code_are_both_named(monkeypatch, tmp_path: Path) -> None:
     source = """
-from distdoctor.hooks import offers
-
-@offers
 def distdoctor_checks():
     from distdoctor_checks.hang.rank_died import examine
     return [examine]
@@ -111,7 +133,7 @@ def distdoctor_checks():
 
 
 def test_a_hook_that_raises_is_noted_and_the_others_are_heard(monkeypatch, tmp_path: Path) -> None:
-    source = "from distdoctor.hooks import offers\n@offers\ndef distdoctor_checks():\n    raise OSError('no')\n"
+    source = "def distdoctor_checks():\n    raise OSError('no')\n"
     add_entry_point(monkeypatch, tmp_path, "raising_plugin", source)
 
     found = plugins.load()
@@ -125,8 +147,8 @@ def test_a_broken_module_of_a_package_does_not_take_the_others_along(monkeypatch
     package = tmp_path / "half_plugin"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from distdoctor.hooks import found_in, offers\nfrom distdoctor.offers import Drill\n"
-        "@offers\ndef distdoctor_drills():\n    return found_in(__name__, Drill)\n"
+        "from distdoctor.hooks import found_in\nfrom distdoctor.offers import Drill\n"
+        "def distdoctor_drills():\n    return found_in(__name__, Drill)\n"
     )
     (package / "good.py").write_text("from distdoctor.offers import Drill\nD = Drill('good', 'X', '', '', 'a:b')\n")
     (package / "bad.py").write_text("this is no python\n")

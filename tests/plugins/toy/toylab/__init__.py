@@ -1,29 +1,34 @@
-"""A stranger's plugin: one strategy, one check, one remedy and one report, offered as its modules hold them."""
+"""A stranger's plugin: one strategy, one check, one remedy and one report, offered as its modules hold them.
+
+The ranks that train by `toylab.patient` import this file too, so it imports nothing before it is asked.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from distdoctor.diagnosis.check import Check
-from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.hooks import found_in, offers
-from distdoctor.offers import Strategy
+if TYPE_CHECKING:
+    from distdoctor.plugin_api import Check, Diagnosis, Remedy, Strategy
 
 
-@offers
 def distdoctor_checks() -> Iterable[Check]:
+    from distdoctor.plugin_api import Check, found_in
+
     return found_in(__name__, Check)
 
 
-@offers
 def distdoctor_remedies() -> Iterable[Remedy]:
+    from distdoctor.plugin_api import Remedy, found_in
+
     return found_in(__name__, Remedy)
 
 
-@offers
 def distdoctor_strategies() -> Iterable[Strategy]:
+    from distdoctor.plugin_api import Strategy, found_in
+
     return found_in(__name__, Strategy)
 
 
-@offers
 def distdoctor_reports() -> dict[str, Callable[[Diagnosis], str]]:
     return {"haiku": lambda diagnosis: f"{len(diagnosis.findings)} findings\n"}

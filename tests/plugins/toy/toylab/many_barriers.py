@@ -11,11 +11,7 @@ Source           Common sense.
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.layout import Op
+from distdoctor.plugin_api import ERROR, Finding, Op, Prescription, Recording, Remedy, check
 
 LEAVE_OUT = Remedy("leave-barriers-out", "Leave the barriers out.")
 
