@@ -56,13 +56,13 @@ ALONE = ("DD203", "DD205", "DD801")
 
 def planted() -> Iterator[Case]:
     """All planted cases: those of the tests, and more ranks and steps of the same."""
-    import misuse_jobs as misuse
-    import test_gradients_jobs
     import test_misuse_jobs
+    import test_replicas_jobs
+    from jobs import misuse
     from jobs import replicas as jobs
 
     majority = {jobs.learning_rate_by_rank: (1,)}
-    for job, about, code, ranks, step, parameter, words in test_gradients_jobs.ILL:
+    for job, about, code, ranks, step, parameter, words in test_replicas_jobs.ILL:
         odd = ranks if len(ranks) == 1 else majority.get(job, (about.get("who", 1),) if job is jobs.flipped_bit else ())
         yield Case(job, code, about, step, odd, parameter, words)
     for where, who, at in (("weight", 0, 1), ("weight", 1, 5), ("grad", 0, 2), ("grad", 1, 6)):
@@ -106,11 +106,11 @@ def _worlds(job: Callable[..., Any]) -> tuple[int, ...]:
 
 def clean() -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
     """All clean trainings of the tests, and a few more settings of them."""
-    import test_gradients_jobs
     import test_misuse_jobs
+    import test_replicas_jobs
     from jobs import replicas as jobs
 
-    yield from test_gradients_jobs.HEALTHY
+    yield from test_replicas_jobs.HEALTHY
     yield from test_misuse_jobs.HEALTHY
     yield from ((jobs.accumulated, {"k": 2}), (jobs.plain, {"bucket_cap_mb": 1e-3}), (jobs.sharded, {"mixed": False}))
 
@@ -126,7 +126,7 @@ class Verdict:
 def judge(case: Case, world_size: int) -> Verdict:
     """Run the job and hold the first finding against what was planted."""
     from jobs import replicas as gradient_jobs
-    from test_gradients_jobs import found
+    from test_replicas_jobs import found
 
     recording, _ = gradient_jobs.watched(case.job, ranks=world_size, streams=STREAMS, timeout=180, **case.about)
     findings = found(recording)
@@ -189,7 +189,7 @@ def run_planted(worlds: Sequence[int], only: str) -> int:
 
 def run_clean(worlds: Sequence[int], only: str) -> int:
     from jobs import replicas as gradient_jobs
-    from test_gradients_jobs import found
+    from test_replicas_jobs import found
 
     from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING
 

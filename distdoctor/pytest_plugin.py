@@ -135,8 +135,9 @@ def _end(result: RankResult) -> Any:
 def _trouble(results: list[RankResult], diagnosis: Diagnosis, allow: frozenset[str], timeout: float) -> str:
     """Why the test fails, "" when it does not: the diagnosis first, since a traceback may be that of a victim."""
     from distdoctor.diagnosis.finding import ERROR
+    from distdoctor.launch.suppressions import is_named
 
-    errors = [finding for finding in diagnosis.at_least(ERROR) if finding.code not in allow]
+    errors = [finding for finding in diagnosis.at_least(ERROR) if not is_named(finding.code, finding.slug, allow)]
     late = [result.rank for result in results if result.timed_out]
     raised = [result for result in results if result.error or result.exit_code]
     lines = [f"{finding.code} {finding.ranks_named}: {finding.title}" for finding in errors[:1]]

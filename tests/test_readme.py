@@ -1,20 +1,53 @@
-"""The README says what is true."""
+"""README and docs say what is true."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+CODES = ROOT / "docs" / "codes.md"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+BEGIN, END = "<!-- checks: begin (distdoctor rules --output-format markdown) -->\n", "<!-- checks: end -->"
 
 
-def test_the_table_of_checks_is_the_one_that_rules_prints() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    begin, end = "<!-- checks: begin (distdoctor rules --output-format markdown) -->\n", "<!-- checks: end -->"
-    table = readme.partition(begin)[2].partition(end)[0]
-
+def test_the_table_of_codes_is_the_one_that_rules_prints() -> None:
+    """After a change: REWRITE_GOLDEN=1 pytest tests/test_readme.py."""
+    before, _, rest = CODES.read_text("utf-8").partition(BEGIN)
+    table, _, after = rest.partition(END)
     command = [sys.executable, "-m", "distdoctor", "rules", "--output-format", "markdown"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
-    assert table.strip() == printed.strip()
+    if os.environ.get("REWRITE_GOLDEN"):
+        CODES.write_text(before + BEGIN + printed + END + after, "utf-8")
+    else:
+        assert table.strip() == printed.strip()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("mark", ["ci: install and run", "ci: install and test"])
+def test_ci_finds_its_commands_in_the_readme(mark: str) -> None:
+    assert re.search(rf"^<!-- {mark} -->\n```bash\n.+\n```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_check_is_in_the_catalogue() -> None:
+    catalogue = (ROOT / "docs" / "catalogue.md").read_text("utf-8")
+    taken = dict(re.findall(r"^\| (DD\d{3}) \| ([\w-]+)", catalogue, re.MULTILINE))
+    checks = re.findall(r"^\| (DD\d{3}) \| ([\w-]+)", CODES.read_text("utf-8"), re.MULTILINE)
+
+    assert {code: slug for code, slug in checks if taken.get(code) != slug} == {}

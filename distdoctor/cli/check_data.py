@@ -136,15 +136,15 @@ def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.examination import examine
     from distdoctor.launch.sources import with_sources
+    from distdoctor.launch.suppressions import is_named
     from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report import sample_table
 
-    plugins = load_plugins(load({"no_plugin": values["no_plugin"]}))
-    ignored = {code.upper() for code in values["ignore"] or ()}
+    settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     checks = [
         check
-        for check in plugins.checks.values()
-        if check.code.startswith(("DD3", "DD704")) and check.code not in ignored
+        for check in load_plugins(settings).checks.values()
+        if check.code.startswith(("DD3", "DD704")) and not is_named(check.code, check.slug, settings.ignore)
     ]
     recording = with_sources(read_run(folder))
     findings = examine(recording, checks).findings

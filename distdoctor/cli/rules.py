@@ -27,7 +27,7 @@ def rules(output_format: str, no_plugin: tuple[str, ...]) -> None:
 
 
 def markdown(checks: list[Check]) -> str:
-    """The table for the README."""
+    """The table of docs/codes.md."""
     rows = ["| code | check | severity | live | what it finds |", "|---|---|---|---|---|"]
     rows += [
         f"| {c.code} | {c.slug} | {c.severity.word} | {'yes' if c.live else 'no'} | {_cell(c.headline)} |"

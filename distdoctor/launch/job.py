@@ -23,6 +23,7 @@ from distdoctor.launch.post_mortem import diagnose, read_whole, with_what_was_se
 from distdoctor.launch.processes import is_alive, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard
+from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
@@ -115,7 +116,7 @@ class RunningJob:
             orders.hosts,
         )
         self.last_lines = LastLines(self.ends.memory_left, orders.lines)
-        checks = [check for code, check in plugins.checks.items() if not {code, check.slug} & orders.ignored]
+        checks = [check for code, check in plugins.checks.items() if not is_named(code, check.slug, orders.ignored)]
         self.watcher = Watcher(
             orders.folder,
             self.job,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -15,15 +15,19 @@ _COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([A-Za-z0-9_,\s-]+)\]")
 
 
 def suppress(diagnosis: Diagnosis, sources: Mapping[str, str], ignored: Collection[str] = ()) -> Diagnosis:
-    """The diagnosis with the accepted findings moved to `suppressed`. `ignored` are codes or slugs."""
+    """The diagnosis with the accepted findings moved to `suppressed`. `ignored` are codes or slugs, in upper or lower case."""
     accepted = [f for f in diagnosis.findings if _is_accepted(f, sources, ignored)]
     kept = [f for f in diagnosis.findings if f not in accepted]
     return replace(diagnosis, findings=tuple(kept), suppressed=(*diagnosis.suppressed, *accepted))
 
 
+def is_named(code: str, slug: str, names: Iterable[str]) -> bool:
+    """Whether one of `names`, written by the user, is this code or this slug, in upper or lower case."""
+    return bool({code.lower(), slug.lower()} & {name.strip().lower() for name in names})
+
+
 def _is_accepted(finding: Finding, sources: Mapping[str, str], ignored: Collection[str]) -> bool:
-    names = {finding.code, finding.slug}
-    if names & set(ignored):
+    if is_named(finding.code, finding.slug, ignored):
         return True
     comment = _COMMENT.search(line_of(sources, finding.place.path, finding.place.line))
-    return comment is not None and bool(names & {word.strip() for word in comment[1].split(",")})
+    return comment is not None and is_named(finding.code, finding.slug, comment[1].split(","))

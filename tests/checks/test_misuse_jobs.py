@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jobs import misuse as jobs
 from jobs import replicas as gradient_jobs
-from test_gradients_jobs import found
+from test_replicas_jobs import found
 
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Severity
 

@@ -1,4 +1,4 @@
-"""The checks on numerics and scale, each on a real job that is ill; healthy ones are in test_gradients_jobs."""
+"""The checks on numerics and scale, each on a real job that is ill; healthy ones are in test_replicas_jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from jobs import replicas as jobs
-from test_gradients_jobs import found, only
+from test_replicas_jobs import found, only
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING
 

@@ -14,6 +14,7 @@ Say = Callable[..., object]
 MODEL = ("--model", "mlp")
 
 
+@pytest.mark.job
 def test_the_first_line_is_the_answer_and_the_arithmetic_adds_up(say: Say) -> None:
     said = say("advise", *MODEL, "--gpus", "2x8MiB", "--batch", "64")
 
@@ -30,6 +31,7 @@ def test_the_first_line_is_the_answer_and_the_arithmetic_adds_up(say: Say) -> No
     assert "assumed, --tflops" in said.out
 
 
+@pytest.mark.job
 def test_as_json_every_plan_has_its_bytes_and_the_cheapest_that_fits_is_first(say: Say) -> None:
     found = json.loads(say("advise", *MODEL, "--gpus", "1x2MiB", "--batch", "8", "--output-format", "json").out)
 
@@ -45,6 +47,7 @@ def test_as_json_every_plan_has_its_bytes_and_the_cheapest_that_fits_is_first(sa
             assert plan["largest_batch"] >= 8 or not plan["fits"]
 
 
+@pytest.mark.job
 def test_where_nothing_fits_it_says_what_needs_the_least_and_exits_with_1(say: Say) -> None:
     said = say("advise", *MODEL, "--gpus", "1x1MiB", "--batch", "8", "--headroom", "0.9")
 

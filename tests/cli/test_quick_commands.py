@@ -127,6 +127,15 @@ def test_wrong_use_is_two_lines_and_exit_code_2(
     assert way_out is None or way_out in lines[1]
 
 
+@pytest.mark.parametrize("name", ["DD601", "dd602", "more-ranks-than-devices"])
+def test_what_an_error_names_can_be_explained(say: Say, name: str) -> None:
+    done = say("explain", name)
+
+    assert done.code == 0
+    assert name.lower() in done.out.lower()
+    assert "What to do" in done.out
+
+
 def test_explain_prints_the_page_of_the_handbook_by_code_and_by_slug(say: Say) -> None:
     by_code, by_slug = say("explain", "dd110"), say("explain", "rank-died")
 

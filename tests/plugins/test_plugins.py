@@ -57,6 +57,7 @@ def doctor(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.job  # runs pip
 def test_a_strangers_plugin_is_listed_with_its_distribution(installed: Path, tmp_path: Path) -> None:
     done = doctor("plugins", site=installed, cwd=tmp_path)
 

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.job  # runs pip
 def test_what_pip_installed_into_a_folder_of_its_own_is_no_users_file(tmp_path: Path) -> None:
     libraries, project = tmp_path / "libraries", tmp_path / "project"
     for folder in (libraries / "tool", libraries / "tool-1.0.dist-info", project):
