@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from distdoctor.attach import flight_recorders
+from distdoctor.attach import flight_recorders, ras
 from distdoctor.attach.processes import FoundJob, HostProcesses
 from distdoctor.attach.snapshot import Manner, look_at
 from distdoctor.errors import DoctorError
@@ -52,9 +52,9 @@ def recording_of(job: FoundJob, stacks: Stacks, host: HostProcesses) -> Recordin
     paths = {site.path for site in _sites(stacks, recording)}
     dumps = flight_recorders.dumps_of(job.run_folder) if job.run_folder is not None else {}
     backend = {rank: state_of(rank, found) for rank, found in dumps.items()}
-    return replace(
-        recording, job=about, stacks=stacks, sources=read_sources(paths, recording.ranks).texts, backend=backend
-    )
+    told = ras.report_of_job(process.pid for process in job.ranks.values())
+    sources = read_sources(paths, recording.ranks).texts
+    return replace(recording, job=about, stacks=stacks, sources=sources, backend=backend, ras=told)
 
 
 def _recorded(job: FoundJob) -> Recording | None:

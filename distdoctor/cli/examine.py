@@ -15,7 +15,10 @@ from distdoctor.cli.options import reporting
 @reporting
 @click.pass_context
 def examine(ctx: click.Context, /, path: Path | None, **values: Any) -> None:
-    """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory)."""
+    """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory).
+
+    PATH `-` reads a job log from standard input.
+    """
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.attempts import story

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import click
 
 from distdoctor.cli.options import no_plugin
 from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.check import Check
 
 
 @click.command()
@@ -21,6 +26,7 @@ def explain(code: str, no_plugin: tuple[str, ...]) -> None:
     by_name = {name.lower(): check for check in plugins.checks.values() for name in (check.code, check.slug)}
     check = by_name.get(code.lower())
     page = check.handbook if check is not None else page_of_rule(code) or page_of_refusal(code)
+    page = page or _moved(code.lower(), plugins.checks.values())
     if not page:
         close = difflib.get_close_matches(code.lower(), by_name, n=1)
         guess = f"Did you mean {by_name[close[0]].code} {by_name[close[0]].slug}? " if close else ""
@@ -40,3 +46,13 @@ def page_of_refusal(code: str) -> str:
     from distdoctor.launch.devices import PAGES
 
     return next((page for slug, page in PAGES.items() if code.lower() in (slug, page.partition(" ")[0].lower())), "")
+
+
+def _moved(code: str, checks: Collection[Check]) -> str:
+    """Where a retired code went, "" when there never was one."""
+    heirs = {old: [c for c in checks if old in c.formerly] for check in checks for old in check.formerly}
+    for old, found in heirs.items():
+        if code in old.lower().split():
+            names = ", ".join(f"{one.code} {one.slug}" for one in sorted(found, key=lambda one: one.code))
+            return f"{old} is retired: what it told is told by the proper code, at a lower confidence: {names}."
+    return ""

@@ -164,6 +164,8 @@ def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int)
         from distdoctor.recording.flight.backend_state import told
 
         lines += ["", "torch's flight recorder", *(f"  {line}" for line in told(recording.backend))]
+    if recording.ras is not None:
+        lines += ["", "NCCL's RAS", *(f"  {line}" for line in recording.ras.lines())]
     return "\n".join(lines) + "\n"
 
 
@@ -197,6 +199,7 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
     for diagnosis, recording in sorted(seen, key=lambda one: -len(one[0].findings)):
         document = msgspec.to_builtins(report_of(diagnosis), enc_hook=str)
         document["stacks"] = stack_tree.as_json(recording.stacks) if recording.stacks else []
+        document["nccl_ras"] = msgspec.to_builtins(recording.ras, str_keys=True) if recording.ras is not None else None
         document["flight_recorder"] = msgspec.to_builtins([*recording.backend.values()])
         documents.append(document)
     return json.dumps({**documents[0], "other_jobs": documents[1:]}, indent=2, default=str) + "\n"

@@ -50,6 +50,7 @@ class Check:
     live: bool = True  # may be asked while the job runs; its findings are then true at once
     family: str = ""  # of one family, notes on ranks that a graver finding names are left out
     stands_alone: bool = False  # proven by the ranks that a finding names: what others did cannot overturn it
+    formerly: tuple[str, ...] = ()  # codes and slugs that are retired, of which this check tells a part now
 
     @property
     def handbook(self) -> str:
@@ -103,7 +104,14 @@ def _fact(kind: type[Any], recording: Recording, known: dict[type[Any], Any]) ->
 
 
 def check(
-    code: str, slug: str, *, severity: Severity, live: bool = True, family: str = "", stands_alone: bool = False
+    code: str,
+    slug: str,
+    *,
+    severity: Severity,
+    live: bool = True,
+    family: str = "",
+    stands_alone: bool = False,
+    formerly: tuple[str, ...] = (),
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
 
@@ -120,6 +128,6 @@ def check(
                 way_out="Annotate it with the fact it needs, for example `calls: Collectives`.",
             )
         needs = tuple(hints[name] for name in names)
-        return Check(code, slug, severity, examine, needs, examine.__module__, live, family, stands_alone)
+        return Check(code, slug, severity, examine, needs, examine.__module__, live, family, stands_alone, formerly)
 
     return make

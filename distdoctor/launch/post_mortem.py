@@ -64,6 +64,8 @@ def read_at(path: Path | None) -> Recording:
 
     NothingToInspect: there is none.
     """
+    if str(path) == "-":
+        return with_sources(read_any(Path("-")))
     try:
         return read_whole(find_run(path))
     except NothingToInspect:

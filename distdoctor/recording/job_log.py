@@ -1,15 +1,20 @@
-"""What a job printed, as a last resort: the few lines of torch, gloo, NCCL and torchrun that name a rank or a size.
+"""What a job printed, as a last resort: the few lines of torch, gloo, NCCL, torchrun and the kernel that name a rank or a size.
 
-Words as in torch 2.11-2.15. A log proves little: gloo often aborts an innocent rank, and torchrun blames who died first.
+Words as in torch 2.1-2.15. A log proves little: gloo often aborts an innocent rank, and torchrun blames who died first. The
+launcher's prefix (`[rank3]:`) is the rank; torch's own `[Rank 3]` counts within the group, or is that of another one.
+
+Every pattern runs in linear time: no two neighbouring parts of one can match the same letters, and lines are cut.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
@@ -26,7 +31,14 @@ class ClueKind(StrEnum):
     NOT_ARRIVED = "not arrived"  # numbers: the group ranks that others wait for in the store
     JOINED = "joined"  # numbers: clients that came, clients that were expected
     PEER_GONE = "peer gone"
-    TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds
+    TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (0: not printed)
+    WORK = "work"  # numbers: the number the watchdog was at (-1: none), the last one enqueued, the last one completed
+    LAGGING = (
+        "lagging"  # numbers: a rank that torch's desync report blames, the number it has not completed; words say how
+    )
+    WAITED = "waited"  # gloo gave up; numbers: milliseconds
+    KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
+    WARNING = "warning"  # of NCCL
     EXCEPTION = "exception"
 
 
@@ -40,64 +52,105 @@ class Clue:
     numbers: tuple[int, ...] = ()
     site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
     line_number: int = 0
+    operation: str = ""
+    group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed
 
 
 # `[rank3]:` of torch, `[default3]:` of torchrun --tee, `3: ` of srun --label, `[1,3]<stderr>:` of mpirun --tag-output.
 _RANK = re.compile(r"\[rank\s?(\d+)\]|\[default(\d+)\]:|^\s*(\d+): |^\[\d+,(\d+)\]<std", re.IGNORECASE)
-_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s*(\d+) vs (\d+)")
-_NOT_ARRIVED = re.compile(r"(?:keys?:?|key)\s*'?(\S*default_pg\S*?/(\d+))(?=['\s,.\]]|$)", re.IGNORECASE)
-_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+_INNER_RANK = re.compile(r"\[Rank (\d+)\]")
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s{0,4}(\d+) vs (\d+)")
+_KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\s'\",\]]+")
+_LAST_NUMBER = re.compile(r"/(\d{1,7})\.?$")
+_JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) clients joined")
 _PEER_GONE = re.compile(r"Connection (?:closed|reset) by peer|remote process exited|Broken pipe|ncclRemoteError")
 _WATCHDOG = re.compile(
-    r"Watchdog caught collective operation timeout: Work\w*\(SeqNum=(\d+), OpType=(\w+)(?:.*?Timeout\(ms\)=(\d+))?"
+    r"Watchdog caught collective operation timeout: Work\w{0,20}\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
 )
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
-_ENDED_RANK = re.compile(r"^\s*rank\s*:\s*(\d+)\s*\(local_rank", re.IGNORECASE)
-_ENDED_CODE = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)\s*\(pid")
-_STRIPPED = re.compile(r"^\s*(?:\[rank\s?\d+\]:?|\[default\d+\]:|\d+: |\[\d+,\d+\]<std\w+>:)\s?", re.IGNORECASE)
+_ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")
+_TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
+_WORK = re.compile(
+    r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})", re.IGNORECASE
+)
+_WORK_AT = re.compile(r"(?:at work|NCCL work|work sequence id): (\d{1,18})")
+_GROUP = re.compile(r"\[(PG (?:ID )?\d{1,9}[^\]]{0,200}?) ?Rank \d{1,9}\]")
+_LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})|"
+                      r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
+_WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
+_KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
+_WARNING = re.compile(r"NCCL WARN (.{1,400})")
+_FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
+_RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
+_ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
+_ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(pid: ?(\d{0,9})")
+LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
+# What a line must hold to be looked at: all the others are let go at once.
+_TELLING = re.compile(
+    r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
+    r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|NCCL WARN|"
+    r"rank\s{0,20}:|exitcode"
+)
+_STRIPPED = re.compile(r"^\s{0,40}(?:\[rank\s?\d+\]:?|\[default\d+\]:|\d+: |\[\d+,\d+\]<std\w+>:)\s?", re.IGNORECASE)
 
 
 def read_log(path: Path) -> Recording:
-    """What a log file tells.
+    """What a log file tells; `-` is standard input.
 
     NothingToInspect: nothing that names a rank, a size or an error.
     """
+    if str(path) == "-":
+        return _telling(parse_lines(_cut(sys.stdin.buffer)), "the text on standard input")
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - LARGEST_BYTES))
-            text = file.read(LARGEST_BYTES).decode("utf-8", "replace")
+            recording = parse_lines(_cut(file))
     except OSError as trouble:
         raise UnreadableRecording(f"{path} cannot be read: {trouble.strerror}", way_out="Copy the log again.") from None
-    recording = parse_log(text)
+    return _telling(recording, str(path))
+
+
+def _telling(recording: Recording, name: str) -> Recording:
     if not recording.clues and not recording.job.ends:
         raise NothingToInspect(
-            f"{path} is no recording, no flight recorder dump, and as a job log it names no rank and no error",
+            f"{name} is no recording, no flight recorder dump, and as a job log it names no rank and no error",
             way_out="Point at a run folder, a folder of flight recorder dumps, or the whole output of the job.",
         )
     return recording
 
 
+def _cut(file: BinaryIO) -> Iterator[str]:
+    """The lines of a file, one at a time, long ones in pieces."""
+    while line := file.readline(LONGEST_LINE):
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
 def parse_log(text: str) -> Recording:
     """What the text of a log tells."""
-    lines = text.splitlines()
-    clues = tuple(_clues(lines))
-    ends = dict(_ends(lines))
+    return parse_lines(line[:LONGEST_LINE] for line in text.splitlines())
+
+
+def parse_lines(lines: Iterable[str]) -> Recording:
+    """What the lines of a log tell."""
+    telling = [(number, line) for number, line in enumerate(lines, start=1) if _TELLING.search(line)]
+    clues = _with_groups(tuple(_clues(telling)))
+    ends, pids = _ends(line for _, line in telling)
+    killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
+    ends = {r: replace(e, kernel_kills=1) if pids.get(r) in killed else e for r, e in ends.items()}
     joined = [clue.numbers[1] for clue in clues if clue.kind is ClueKind.JOINED]
-    seen = {
-        *ends,
-        *(clue.rank for clue in clues),
-        *(n for c in clues if c.kind is ClueKind.NOT_ARRIVED for n in c.numbers),
-    }
+    named = {n for c in clues if c.kind is ClueKind.NOT_ARRIVED for n in c.numbers}
+    named |= {c.numbers[0] for c in clues if c.kind is ClueKind.LAGGING}
+    seen = {*ends, *(clue.rank for clue in clues), *named}
     world = max([*joined, max(seen, default=-1) + 1])
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=1 if ends else None)
     return Recording(job=job, ranks={}, streams=frozenset(), clues=clues)
 
 
-def _clues(lines: Iterable[str]) -> Iterator[Clue]:
+def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
     sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
-    for number, line in enumerate(lines, start=1):
+    last = -1
+    for number, line in lines:
         rank = _rank_of(line)
         words = _STRIPPED.sub("", line)
         frame = _FRAME.search(words)
@@ -105,12 +158,46 @@ def _clues(lines: Iterable[str]) -> Iterator[Clue]:
             if is_users_path(frame[1]):
                 sites[rank] = SourceLine(frame[1], int(frame[2]), frame[3])
             continue
-        kind, numbers = _kind(words)
+        lagging = list(_lagging(words.strip(), number, last))
+        yield from lagging
+        clue = None if lagging else _clue(words)
         raised = _RAISED.match(words.strip())
-        if kind is None and raised is None:
+        if clue is None and raised is None:
             continue
+        if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT:
+            inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
+            rank = int(inner[1]) if inner else -1
+        last = rank
         site = sites.pop(rank, SourceLine()) if raised else sites.get(rank, SourceLine())
-        yield Clue(kind or ClueKind.EXCEPTION, words.strip()[:500], rank, numbers, site, number)
+        known = clue or Clue(ClueKind.EXCEPTION, "")
+        yield replace(known, words=words.strip()[:500], rank=rank, site=site, line_number=number)
+
+
+def _lagging(words: str, number: int, printed_by: int) -> Iterator[Clue]:
+    """Whom torch's desync report blames; it goes on over several lines, of which only the first has a prefix."""
+    match = _LAGGING.match(words)
+    if match is None or ((match[2] or match[5]) == "finished" and "didn't join" not in words):
+        return
+    for rank in re.findall(r"\d+", match[1] or match[4]):
+        at = re.search(r"join collective #(\d{1,18})", words)
+        yield Clue(
+            ClueKind.LAGGING,
+            words[:500],
+            printed_by,
+            (int(rank), int(at[1] if at else match[3] or match[6])),
+            line_number=number,
+        )
+
+
+def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
+    """The timeouts with the group that the same rank prints in its next line about the same number."""
+    groups = {
+        (c.rank, c.numbers[0]): c.group for c in clues if c.kind is ClueKind.WORK and c.group and c.numbers[0] >= 0
+    }
+    return tuple(
+        replace(clue, group=groups.get((clue.rank, clue.numbers[0]), "")) if clue.kind is ClueKind.TIMED_OUT else clue
+        for clue in clues
+    )
 
 
 def _rank_of(line: str) -> int:
@@ -118,30 +205,57 @@ def _rank_of(line: str) -> int:
     return int(next(group for group in match.groups() if group)) if match else -1
 
 
-def _kind(words: str) -> tuple[ClueKind | None, tuple[int, ...]]:
-    found: re.Match[str] | None
-    if found := _SIZES.search(words):
-        return ClueKind.SIZES, (int(found[1]), int(found[2]))
-    if found := _JOINED.search(words):
-        return ClueKind.JOINED, (int(found[1]), int(found[2]))
+def _clue(words: str) -> Clue | None:
+    """What one line tells, without who printed it."""
+    for kind, pattern in _NUMBERS:
+        if found := pattern.search(words):
+            return Clue(kind, "", numbers=tuple(int(group) for group in found.groups() if group))
     if found := _WATCHDOG.search(words):
-        return ClueKind.TIMED_OUT, (int(found[1]), int(found[3] or 0))
+        elements, timeout = _ELEMENTS.search(words), _TIMEOUT.search(words)
+        sizes = (int(elements[1]), int(elements[2])) if elements else (0, 0)
+        return Clue(
+            ClueKind.TIMED_OUT,
+            "",
+            numbers=(int(found[1]), int(timeout[1]) if timeout else 0, *sizes),
+            operation=found[2],
+        )
+    if found := _WORK.search(words):
+        at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
+        numbers = (int(at[1]) if at else -1, int(found[1]), int(found[2]))
+        return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
+    if _WARNING.search(words):
+        return Clue(ClueKind.WARNING, "")
     if _PEER_GONE.search(words):
-        return ClueKind.PEER_GONE, ()
-    missing = tuple(int(match[2]) for match in _NOT_ARRIVED.finditer(words))
-    return (ClueKind.NOT_ARRIVED, missing) if missing else (None, ())
+        return Clue(ClueKind.PEER_GONE, "")
+    keys = _KEYS.search(words)
+    tokens = _SEPARATORS.split(words[keys.end() :]) if keys else ()
+    missing = tuple(int(m[1]) for token in tokens if "default_pg" in token and (m := _LAST_NUMBER.search(token)))
+    return Clue(ClueKind.NOT_ARRIVED, "", numbers=missing) if missing else None
 
 
-def _ends(lines: Iterable[str]) -> Iterator[tuple[int, RankEnd]]:
-    """How torchrun says that ranks ended. It SIGTERMs whoever is left as soon as one fails."""
+_NUMBERS = (
+    (ClueKind.SIZES, _SIZES),
+    (ClueKind.JOINED, _JOINED),
+    (ClueKind.WAITED, _WAITED),
+    (ClueKind.KILLED_FOR_MEMORY, _KILLED),
+)
+
+
+def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
+    """How torchrun says that ranks ended, and their process ids. It SIGTERMs whoever is left as soon as one fails."""
     rank: int | None = None
+    ends: dict[int, RankEnd] = {}
+    pids: dict[int, int] = {}
     for line in lines:
-        match = _ENDED_RANK.match(_STRIPPED.sub("", line))
+        words = _STRIPPED.sub("", line)
+        match = _ENDED_RANK.match(words)
         if match is not None:
             rank = int(match[1])
             continue
-        code = _ENDED_CODE.match(_STRIPPED.sub("", line))
+        code = _ENDED_CODE.match(words)
         if code is not None and rank is not None:
             value = int(code[1])
-            yield rank, RankEnd(None if value < 0 else value, max(0, -value), ended_by_launcher=value == -15)
+            ends[rank] = RankEnd(None if value < 0 else value, max(0, -value), ended_by_launcher=value == -15)
+            pids[rank] = int(code[2] or 0)
             rank = None
+    return ends, pids

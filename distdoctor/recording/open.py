@@ -1,4 +1,4 @@
-"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log."""
+"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log, NCCL's RAS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dumps
 from distdoctor.recording.job_log import read_log
+from distdoctor.recording.ras import looks_like_ras, read_ras
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import MAGIC
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
@@ -24,12 +25,16 @@ def read_any(path: Path) -> Recording:
     """
     if path.is_dir():
         return _folder(path)
+    if str(path) == "-":
+        return read_log(path)
     if not path.exists():
         raise NothingToInspect(
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
     if _is_trace(path):
         return read_run(path.parent)
+    if looks_like_ras(path):
+        return read_ras(path)
     if looks_like_dump(path):
         return read_dumps([path])
     return read_log(path)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.flight.backend_state import BackendState
     from distdoctor.recording.job_log import Clue
+    from distdoctor.recording.ras import RasReport
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.stacks import Stacks
     from distdoctor.recording.trace.sample_bitmap import KeptFile
@@ -264,6 +265,7 @@ class Recording:
     backend: Mapping[int, BackendState] = field(default_factory=dict)
     comparison: Comparison | None = None
     resumption: Resumption | None = None
+    ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
 
     @property
     def world_size(self) -> int:

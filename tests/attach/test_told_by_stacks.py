@@ -95,7 +95,7 @@ def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -
 def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
     finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "broadcast", "train.py:14 step"))
 
-    assert (finding.code, finding.ranks, finding.confidence) == ("DD126", (0, 1), POSSIBLE)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD101", (0, 1), POSSIBLE)
     assert finding.why.endswith("train.py:14 is inside `if loss < best:` (line 13)")
 
 
@@ -127,7 +127,7 @@ def test_a_dead_connection_to_something_that_is_no_rank_accuses_nobody(
 ) -> None:
     cut = _cut(1, peer=-1, address=address, elsewhere=elsewhere)
 
-    assert examine(cut, HANGS, PLUGINS.remedies, live=True).findings[0].code == "DD126"
+    assert examine(cut, HANGS, PLUGINS.remedies, live=True).findings[0].code == "DD101"
 
 
 def test_ranks_in_a_call_that_was_given_a_group_may_be_in_different_groups() -> None:

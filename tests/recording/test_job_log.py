@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,9 +43,12 @@ Root Cause (first observed failure):
 """
 
 
+CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+
+
 def told(text: str) -> list[Finding]:
     found = plugins.load()
-    return list(examine(parse_log(text), [found.checks["DD127"]], found.remedies).findings)
+    return list(examine(parse_log(text), CHECKS, found.remedies).findings)
 
 
 def test_gloos_preamble_gives_sizes_and_the_line_of_whoever_received() -> None:
@@ -62,7 +68,7 @@ def test_a_store_key_ends_in_the_rank_that_never_came() -> None:
 def test_a_lost_peer_accuses_nobody_who_printed_it() -> None:
     (finding,) = told(PEER)
 
-    assert finding.code == "DD127"
+    assert finding.code == "DD110"
     assert finding.ranks == ()
     assert finding.evidence["innocent ranks"] == [0]
 
@@ -110,3 +116,156 @@ def test_a_folder_with_one_log_is_read(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(STORE)
 
     assert read_any(tmp_path).clues[0].numbers == (3,)
+
+
+def watchdog(rank: int, number: int, operation: str = "ALLREDUCE", size: int = 64, group: str = "PG ID 0 PG GUID 0(default_pg)",
+             enqueued: int = 0, inner: int | None = None) -> str:  # fmt: skip
+    """What torch 2.6 prints on a rank whose call has timed out."""
+    head, inner = f"[rank{rank}]:[E1206 18:44:12.7 ProcessGroupNCCL.cpp:632]", rank if inner is None else inner
+    return (
+        f"{head} [Rank {inner}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={operation}, "
+        f"NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.\n"
+        f"{head} [{group} Rank {inner}]  failure detected by watchdog at work sequence id: {number} PG status: last enqueued "
+        f"work: {enqueued or number + 2}, last completed work: {number - 1}\n"
+    )
+
+
+def verdicts(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.code, finding.ranks) for finding in told(text)]
+
+
+def test_a_rank_that_has_enqueued_less_than_the_others_wait_for_is_named() -> None:
+    signal = (
+        "[rank2]:[E1206 18:44:13 ProcessGroupNCCL.cpp:1664] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to "
+        "a collective timeout from rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: 807, last "
+        "completed NCCL work: 807.\n"
+    )
+    assert verdicts("".join(watchdog(rank, 808) for rank in (0, 1, 3)) + signal) == [("DD116", (2,))]
+
+
+def test_other_sizes_at_one_number_are_a_mismatch_of_shapes() -> None:
+    text = "".join(watchdog(rank, 808, size=72 if rank == 3 else 64) for rank in range(4))
+
+    assert verdicts(text) == [("DD103", (3,))]
+    assert "72 elements in" in told(text)[0].title
+
+
+def test_other_operations_at_one_number_are_a_mismatch_of_operations() -> None:
+    text = "".join(watchdog(rank, 808, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(4))
+
+    assert verdicts(text) == [("DD102", (1,))]
+
+
+def test_uneven_all_to_all_is_no_mismatch() -> None:
+    text = "".join(watchdog(rank, 5, "ALLTOALL_BASE", size=rank) for rank in range(4))
+
+    assert verdicts(text) == [("DD122", (0, 1, 2, 3))]
+
+
+def test_a_rank_several_numbers_behind_has_left_out_calls() -> None:
+    text = "".join(watchdog(rank, 5 if rank == 2 else 8, enqueued=5 if rank == 2 else 10) for rank in range(4))
+
+    assert verdicts(text) == [("DD101", (2,))]
+    assert "left out 3 calls" in told(text)[0].title
+
+
+def test_a_rank_whose_host_ran_on_behind_an_old_call_has_a_device_that_stands() -> None:
+    text = "".join(watchdog(rank, 5 if rank == 2 else 8, enqueued=10) for rank in range(4))
+
+    assert verdicts(text) == [("DD122", (2,))]
+
+
+def test_the_launchers_prefix_is_the_rank_and_not_what_torch_prints_within_a_group() -> None:
+    """In a group of ranks 4 and 6 torch calls them 0 and 1."""
+    group = "PG ID 2 PG GUID 9(mesh_tp)"
+    text = watchdog(4, 11, group=group, inner=0, size=8) + watchdog(6, 11, group=group, inner=1, size=8)
+
+    assert verdicts(text) == [("DD122", (4, 6))]
+
+
+def test_a_rank_that_prints_no_timeout_of_everybodys_group_had_not_come() -> None:
+    text = "".join(watchdog(rank, 11) for rank in (0, 1, 3))
+
+    assert verdicts(text) == [("DD116", (2,))]
+
+
+def test_groups_are_judged_apart() -> None:
+    """Ranks 0-1 and 2-3 are in different groups, at different numbers."""
+    text = "".join(
+        watchdog(rank, 100 + rank // 2, group=f"PG ID {rank // 2} PG GUID {rank // 2}(tp)") for rank in range(4)
+    )
+
+    assert [code for code, _ in verdicts(text)] == ["DD122"]
+
+
+def test_torchs_desync_report_names_who_did_not_join() -> None:
+    text = (
+        "[rank0]:[E515 18:36:47 ProcessGroupNCCL.cpp:1937] Rank 0\n"
+        "\t - [0] Timeout at collective: ALLREDUCE, #315\n"
+        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
+        "\t   [7] finished collective #182, but didn't join collective #183 (count from 1)\n"
+        "\t - Snapshot of ranks' latest states:\n"
+        "\t   #182 finished ranks:\n"
+        "\t     [7] finished ALLREDUCE\n"
+    )
+    assert verdicts(text) == [("DD116", (7,))]
+
+
+def test_the_kernels_killer_and_torchruns_table_name_the_rank_together() -> None:
+    kernel = "[ 8123.4] Out of memory: Killed process 4711 (python3) total-vm:98304kB, anon-rss:81920kB\n"
+    (finding,) = told(TORCHRUN + kernel)
+
+    assert (finding.code, finding.ranks) == ("DD110", (2,))
+    assert "for lack of memory" in finding.title
+
+
+def test_a_log_comes_by_standard_input(tmp_path: Path) -> None:
+    text = "".join(watchdog(rank, 808, size=72 if rank == 3 else 64) for rank in range(4))
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "examine", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("DD103 error  rank 3")
+
+
+@pytest.mark.parametrize(
+    "piece", ['"key":1,', "keys default_pg/1", "oom-kill:", "- [1, ", "[PG 1 ", 'File "', "a.", "rank:"]
+)
+def test_a_hostile_line_takes_no_time(piece: str) -> None:
+    since = time.process_time()
+    parse_log("\n".join([piece * 40_000] * 20))
+
+    assert time.process_time() - since < 2
+
+
+def test_explain_says_where_a_retired_code_went() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "explain", "DD127"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("DD127 told-by-the-log is retired")
+    assert "DD103 mismatched-shape" in done.stdout
+
+
+def test_explain_says_where_what_stacks_tell_went() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "explain", "ranks-apart"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout.startswith("DD126 ranks-apart is retired")
+    assert "DD112 rank-conditional-collective" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from distdoctor.diagnosis.hang import in_ras
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import GroupState
 from distdoctor.recording.flight.rows import LAUNCHER
@@ -15,6 +16,8 @@ MOST_LINES = 6
 
 def left_open(recording: Recording) -> tuple[str, ...]:
     """What dumps do not answer: calls that are not complete, ranks without a dump, groups without counters. () otherwise."""
+    if recording.ras is not None and not recording.stacks:
+        return tuple(in_ras.left_open(recording.ras))[:MOST_LINES]
     if recording.job.launcher != LAUNCHER:
         return ()
     progress = DeviceProgress.of(recording) if recording.backend else None

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import networkx as nx
+
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
 from distdoctor.diagnosis.hang.alignment import CallDivergence
@@ -235,14 +237,13 @@ def _cycle(dead: tuple[Wait, ...], gone: frozenset[int]) -> tuple[Wait, ...]:
         for rank in wait.ranks:
             by_rank.setdefault(rank, at)
     rooted = {at for at, wait in enumerate(dead) if wait.broken or any(rank in gone for rank in wait.on)}
-    for start in range(len(dead)):
-        chain: list[int] = []
-        here: int | None = start
-        while here is not None and here not in chain and here not in rooted:
-            chain.append(here)
-            here = next((by_rank[rank] for rank in dead[here].on if rank in by_rank), None)
-        if here is not None and here in chain:
-            ring = chain[chain.index(here) :]
-            first = ring.index(min(ring))
-            return tuple(dead[number] for number in ring[first:] + ring[:first])
-    return ()
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    for at, wait in enumerate(dead):
+        after = (by_rank[rank] for rank in wait.on if rank in by_rank)
+        graph.add_edges_from((at, other) for other in after if not {at, other} & rooted)
+    try:
+        ring = [at for at, _ in nx.find_cycle(graph)]
+    except nx.NetworkXNoCycle:
+        return ()
+    first = ring.index(min(ring))
+    return tuple(dead[number] for number in ring[first:] + ring[:first])

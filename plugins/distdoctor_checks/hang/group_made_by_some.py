@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.group_making import Making
+from distdoctor.diagnosis.hang.live.apart import GROUP, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
 from distdoctor.recording.rank_set import named
@@ -27,8 +28,14 @@ from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
 from distdoctor.testing import recording
 
 
-@check("DD119", "group-made-by-some", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD119", "group-made-by-some", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(GROUP)
+    if verdict is None:
+        if apart is None:
+            raise NotSeen("neither the ranks' recordings nor their stacks are there")
+        return
     for event in verdict.told("DD119"):
         yield _finding(verdict, event)
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.hang.in_logs import OPERATION, LogVerdict
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, full, group_words, of_variants, table, test_of
 from distdoctor.recording.rank_set import named
@@ -26,8 +27,14 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD102", "mismatched-operation", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD102", "mismatched-operation", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
+    if log is not None:
+        yield from log.told(OPERATION)
+    if verdict is None:
+        if log is None:
+            raise NotSeen("neither the ranks' recordings nor a job log is there")
+        return
     for event in verdict.told("DD102"):
         yield _finding(verdict, event)
 

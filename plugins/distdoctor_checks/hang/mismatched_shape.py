@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.hang.in_logs import SIZE, LogVerdict
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -28,8 +29,14 @@ from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 
-@check("DD103", "mismatched-shape", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD103", "mismatched-shape", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
+    if log is not None:
+        yield from log.told(SIZE)
+    if verdict is None:
+        if log is None:
+            raise NotSeen("neither the ranks' recordings nor a job log is there")
+        return
     for event in verdict.told("DD103"):
         yield _finding(verdict, event)
 

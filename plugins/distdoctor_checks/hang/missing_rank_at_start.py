@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.in_logs import NEVER_CAME, LogVerdict
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -28,9 +29,11 @@ from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
 
-@check("DD118", "missing-rank-at-start", severity=ERROR, family="hang")
-def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Finding]:
-    if standstill is not None:
+@check("DD118", "missing-rank-at-start", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+def examine(verdict: Verdict | None, standstill: Stall | None, log: LogVerdict | None) -> Iterator[Finding]:
+    if log is not None:
+        yield from log.told(NEVER_CAME)
+    elif standstill is not None:
         yield from seen_at_start(standstill)
     elif verdict is not None:
         yield from (_finding(verdict, event) for event in verdict.told("DD118"))

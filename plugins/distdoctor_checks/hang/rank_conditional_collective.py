@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, full, group_words, of_variants, short, test_of
 from distdoctor.diagnosis.source.patch import out_of_condition
@@ -27,8 +28,14 @@ from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
 
-@check("DD112", "rank-conditional-collective", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD112", "rank-conditional-collective", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(CONDITION)
+    if verdict is None:
+        if apart is None:
+            raise NotSeen("neither the ranks' recordings nor their stacks are there")
+        return
     for event in verdict.told("DD112"):
         yield _finding(verdict, event)
 

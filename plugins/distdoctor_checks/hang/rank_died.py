@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
+from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
+from distdoctor.diagnosis.hang.live.apart import DIED as DIED_BY_STACKS
+from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site
 from distdoctor.diagnosis.memory.oom_message import lost_its_worker, request_of, shared_memory_in
@@ -35,8 +38,23 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
 
 
-@check("DD110", "rank-died", severity=ERROR, family="hang", stands_alone=True)
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check(
+    "DD110",
+    "rank-died",
+    severity=ERROR,
+    family="hang",
+    stands_alone=True,
+    formerly=("DD126 ranks-apart", "DD127 told-by-the-log"),
+)
+def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(DIED_BY_STACKS)
+    if log is not None:
+        yield from log.told(DIED)
+    if verdict is None:
+        if log is None and apart is None:
+            raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
+        return
     for event in verdict.told("DD110"):
         if event.ranks and event.ending is not None and _told_elsewhere(verdict, event.ending):
             continue

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.live.apart import LEFT as LEFT_BY_STACKS
+from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, counts, full, group_words, short
 from distdoctor.diagnosis.source.loop_exits import left_by
@@ -27,8 +29,14 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD109", "rank-left-early", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD109", "rank-left-early", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(LEFT_BY_STACKS)
+    if verdict is None:
+        if apart is None:
+            raise NotSeen("neither the ranks' recordings nor their stacks are there")
+        return
     for event in verdict.told("DD109"):
         yield _finding(verdict, event)
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.hang.live.apart import CYCLE, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
 from distdoctor.recording.rank_set import named
@@ -23,8 +24,14 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD114", "send-recv-cycle", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD114", "send-recv-cycle", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(CYCLE)
+    if verdict is None:
+        if apart is None:
+            raise NotSeen("neither the ranks' recordings nor their stacks are there")
+        return
     for event in verdict.told("DD114"):
         yield _finding(verdict, event)
 

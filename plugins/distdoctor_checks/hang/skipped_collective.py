@@ -20,11 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
+from distdoctor.diagnosis.hang.in_logs import SKIPPED as SKIPPED_IN_LOG
+from distdoctor.diagnosis.hang.in_logs import LogVerdict
+from distdoctor.diagnosis.hang.live.apart import SKIPPED as APART
+from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -46,8 +50,24 @@ from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
 
-@check("DD101", "skipped-collective", severity=ERROR, family="hang")
-def examine(verdict: Verdict, progress: DeviceProgress | None) -> Iterator[Finding]:
+@check(
+    "DD101",
+    "skipped-collective",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart", "DD127 told-by-the-log"),
+)
+def examine(
+    verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None, apart: RanksApart | None
+) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(APART)
+    if log is not None:
+        yield from log.told(SKIPPED_IN_LOG)
+    if verdict is None:
+        if log is None and apart is None:
+            raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
+        return
     for event in verdict.told("DD101"):
         yield _finding(verdict, event)
     if progress is not None:

@@ -23,6 +23,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
+from distdoctor.diagnosis.hang.in_logs import DEVICE, LogVerdict
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
 from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
 from distdoctor.diagnosis.hang.live.stall import Stall
@@ -32,8 +33,13 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD122", "stuck-in-backend", severity=ERROR, family="hang")
-def examine(verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None) -> Iterator[Finding]:
+@check("DD122", "stuck-in-backend", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+def examine(
+    verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogVerdict | None
+) -> Iterator[Finding]:
+    if log is not None:
+        yield from log.told(DEVICE)
+        return
     if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
     events = verdict.events if verdict is not None else ()

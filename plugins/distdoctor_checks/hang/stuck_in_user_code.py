@@ -22,6 +22,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Confidence, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
+from distdoctor.diagnosis.hang.in_logs import HOST, LogVerdict
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -34,8 +35,13 @@ from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 
 
-@check("DD116", "stuck-in-user-code", severity=ERROR, family="hang")
-def examine(standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None) -> Iterator[Finding]:
+@check("DD116", "stuck-in-user-code", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+def examine(
+    standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None
+) -> Iterator[Finding]:
+    if log is not None:
+        yield from log.told(HOST)
+        return
     if standstill is not None:
         yield from _seen(standstill)
         return

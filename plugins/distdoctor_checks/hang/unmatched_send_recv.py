@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import LEFT
+from distdoctor.diagnosis.hang.live.apart import PAIR, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording
@@ -28,8 +29,14 @@ from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 
-@check("DD113", "unmatched-send-recv", severity=ERROR, family="hang")
-def examine(verdict: Verdict) -> Iterator[Finding]:
+@check("DD113", "unmatched-send-recv", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if apart is not None:
+        yield from apart.told(PAIR)
+    if verdict is None:
+        if apart is None:
+            raise NotSeen("neither the ranks' recordings nor their stacks are there")
+        return
     for event in verdict.told("DD113"):
         yield _misfit(verdict, event) if event.pair else _finding(verdict, event)
 

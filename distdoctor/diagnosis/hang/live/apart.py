@@ -1,63 +1,77 @@
-"""
-DD126 ranks-apart: the ranks wait for each other in different calls, and nobody recorded how they got there.
+"""Ranks that wait for each other in different calls, told by their stacks alone: nobody recorded how they got there.
 
-What it means    Seen from outside, every rank waits for others, but not in the same call or with other arguments. One of them
-                 skipped, added or swapped a collective; which one, only a recording can prove.
-Why it hurts     None of these calls can complete; the error comes after 30 minutes (gloo) or 10 (NCCL).
-How we know      The stacks: function, arguments (src, dst) and line of the user per rank. The majority is taken to be right; a
-                 condition on the rank around one of the lines (`if rank == 0`) decides a tie, and is reported as DD112. Receives
-                 that wait for each other are DD114, different roots DD106, a rank without a process DD109.
-What to do       Look at the odd rank's line. To know for sure, run the job under distdoctor run: it records every call.
-When it is fine  Ranks of different groups in different calls: then something else holds all of them, and every line is listed.
-Source           py-spy dump --locals; torch.distributed, "collective functions".
+One of them skipped, added or swapped a collective; which one, only a recording can prove. The majority is taken to be right; a
+condition on the rank around one of the lines (`if rank == 0`) decides a tie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
 
-from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Confidence, Finding, Prescription
+import networkx as nx
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, Prescription
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
-from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.loop_exits import left_by
 from distdoctor.diagnosis.source.patch import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
-from distdoctor.testing.stacks import in_collective, looked_at
 
 IN_CALLS = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.NEW_GROUP)
 Variant = list[RankActivity]
+# What the stacks show; each check asks for its own.
+LEFT, DIED, CYCLE, GROUP, PAIR, SAVE, CONDITION, ROOT, SKIPPED = (
+    "left", "died", "cycle", "group", "pair", "save", "condition", "root", "skipped",
+)  # fmt: skip
 
 
-@check("DD126", "ranks-apart", severity=ERROR, family="hang")
-def examine(standstill: Stall, verdict: Verdict | None) -> Iterator[Finding]:
-    if verdict is not None and verdict.facts.timelines:
-        return  # what was recorded says more
-    if standstill.cut:
-        return  # who is ahead has what the other waits for: the network is dead (DD122)
-    if not standstill.recording.job.running:
-        raise NotApplicable("the job does not run any more")
-    waiting = list(standstill.of_kind(*IN_CALLS))
-    lost = [s for s in standstill.of_kind(Activity.GONE) if s.rank in standstill.stacks.absent]
-    if waiting and lost and not any(True for _ in standstill.of_kind(Activity.INIT)):
-        yield _left(lost, standstill)
-        return
-    everybody = len(waiting) == len(standstill.standings) > 1
-    if not everybody or not standstill.exceeds_patience(standstill.waited_seconds):
-        return
-    ring = _ring(waiting)
-    variants = _variants(waiting)
-    if ring:
-        yield _receives(ring, standstill)
-    elif len(variants) > 1:
-        yield _apart(variants, standstill)
+@dataclass(frozen=True)
+class RanksApart:
+    """The fact that ranks wait for each other in different calls, told by their stacks alone."""
+
+    streams: ClassVar[frozenset[str]] = frozenset()
+    stall: Stall
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        """NotApplicable: nobody has looked at the processes, the job is over, or what was recorded says more."""
+        stall = Stall.of(recording)
+        if recording.ranks and "collectives" in recording.streams:
+            raise NotApplicable("what was recorded says more")
+        if not recording.job.running:
+            raise NotApplicable("the job does not run any more")
+        return cls(stall)
+
+    def told(self, kind: str) -> Iterator[Finding]:
+        """The finding, when it is of this kind."""
+        return iter(self._found[1] if self._found[0] == kind else ())
+
+    @cached_property
+    def _found(self) -> tuple[str, tuple[Finding, ...]]:
+        stall = self.stall
+        if stall.cut:
+            return "", ()  # who is ahead has what the other waits for: the network is dead
+        waiting = list(stall.of_kind(*IN_CALLS))
+        lost = [s for s in stall.of_kind(Activity.GONE) if s.rank in stall.stacks.absent]
+        if waiting and lost and not any(True for _ in stall.of_kind(Activity.INIT)):
+            return _left(lost, stall)
+        everybody = len(waiting) == len(stall.standings) > 1
+        if not everybody or not stall.exceeds_patience(stall.waited_seconds):
+            return "", ()
+        ring, variants = _ring(waiting), _variants(waiting)
+        if ring:
+            return CYCLE, (_receives(ring, stall),)
+        return _apart(variants, stall) if len(variants) > 1 else ("", ())
 
 
-def _left(lost: list[RankActivity], standstill: Stall) -> Finding:
+def _left(lost: list[RankActivity], standstill: Stall) -> tuple[str, tuple[Finding, ...]]:
     """A rank has no process any more, and others wait."""
     end = standstill.recording.job.ends.get(lost[0].rank)
     in_order = end is not None and end.exit_code == 0
@@ -72,9 +86,7 @@ def _left(lost: list[RankActivity], standstill: Stall) -> Finding:
     left = left_by(standstill.recording.sources, first.site)
     if left:
         why += f"; {left.effect}"
-    return Finding(
-        code="DD109" if in_order else "DD110",
-        slug="rank-left-early" if in_order else "rank-died",
+    finding = Finding(
         title=f"has no process any more while {standstill.who_waits}",
         ranks=ranks,
         confidence=POSSIBLE if in_groups else LIKELY,
@@ -91,25 +103,22 @@ def _left(lost: list[RankActivity], standstill: Stall) -> Finding:
             ),
         ),
     )
+    return LEFT if in_order else DIED, (finding,)
 
 
 def _ring(waiting: list[RankActivity]) -> Variant:
     """Ranks that all receive from one another."""
     on = {s.rank: int(s.arguments["src"]) for s in waiting if s.op is Op.RECV and s.arguments.get("src", "").isdigit()}
-    for start in sorted(on):
-        chain, here = [start], on[start]
-        while here in on and here not in chain:
-            chain.append(here)
-            here = on[here]
-        if here == start:
-            return [s for s in waiting if s.rank in chain]
-    return []
+    receives = nx.DiGraph((rank, source) for rank, source in sorted(on.items()) if source in on)
+    try:
+        chain = {rank for rank, _ in nx.find_cycle(receives)}
+    except nx.NetworkXNoCycle:
+        return []
+    return [s for s in waiting if s.rank in chain]
 
 
 def _receives(ring: Variant, standstill: Stall) -> Finding:
     return Finding(
-        code="DD114",
-        slug="send-recv-cycle",
         title="wait for each other: " + ", ".join(f"rank {s.rank} receives{s.peer}" for s in ring[:4]),
         ranks=tuple(s.rank for s in ring),
         confidence=standstill.confidence(*ring),
@@ -134,7 +143,7 @@ def _variants(waiting: list[RankActivity]) -> list[Variant]:
     return sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank))
 
 
-def _apart(variants: list[Variant], standstill: Stall) -> Finding:
+def _apart(variants: list[Variant], standstill: Stall) -> tuple[str, tuple[Finding, ...]]:
     usual, odd = variants[0], variants[1]
     tie = len(usual) == len(odd)
     guards = {id(variant): _guard(variant, other, standstill) for variant, other in ((usual, odd), (odd, usual))}
@@ -153,21 +162,19 @@ def _apart(variants: list[Variant], standstill: Stall) -> Finding:
         if tie or several
         else tuple(s.rank for s in odd)
     )
-    code, slug, cure = "", "", "record-the-job"
+    kind, cure = SKIPPED, "record-the-job"
     in_pairs = [variant[0].op in (Op.SEND, Op.RECV) for variant in (odd, usual)]
     if odd[0].doing is Activity.NEW_GROUP and not tie:
-        code, slug, cure = "DD119", "group-made-by-some", "new-group-on-every-rank"
+        kind, cure = GROUP, "new-group-on-every-rank"
     elif in_pairs[0] and (not tie or in_pairs[1]):
-        code, slug, cure = "DD113", "unmatched-send-recv", "pair-send-with-recv"
+        kind, cure = PAIR, "pair-send-with-recv"
     elif guard is not None and guard.how == ENCLOSES and "state_dict" in odd[0].line + odd[0].call:
-        code, slug, cure = "DD125", "partial-state-dict", "state-dict-on-every-rank"
+        kind, cure = SAVE, "state-dict-on-every-rank"
     elif guard is not None and guard.how == ENCLOSES:
-        code, slug, cure = "DD112", "rank-conditional-collective", "call-on-every-rank"
+        kind, cure = CONDITION, "call-on-every-rank"
     elif same_call:
-        code, slug, cure = "DD106", "mismatched-root", "same-root"
-    return Finding(
-        code=code,
-        slug=slug,
+        kind, cure = ROOT, "same-root"
+    finding = Finding(
         title=_title(usual, odd, tie),
         ranks=ranks,
         confidence=_confidence(tie or several, standstill),
@@ -183,6 +190,7 @@ def _apart(variants: list[Variant], standstill: Stall) -> Finding:
             ),
         ),
     )
+    return kind, (finding,)
 
 
 def _confidence(unclear: bool, standstill: Stall) -> Confidence:
@@ -262,13 +270,3 @@ def _end(variant: Variant) -> str:
 
 def _at(standing: RankActivity) -> str:
     return f"{standing.site.path.rpartition('/')[2]}:{standing.site.line}" if standing.site else "an unknown line"
-
-
-def sick() -> Recording:
-    """Two ranks reduce, one is in a barrier."""
-    return looked_at(in_collective(0), in_collective(1), in_collective(2, "barrier", "train.py:57 maybe_save"))
-
-
-def healthy() -> Recording:
-    """They are in different calls for a moment only: one is ahead."""
-    return looked_at(in_collective(0, still=0.1), in_collective(1, "barrier", "train.py:57 maybe_save", still=0.2))

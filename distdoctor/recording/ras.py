@@ -1,0 +1,271 @@
+"""What NCCL's RAS says about a job (`ncclras`, NCCL 2.24+; its JSON, 2.28.7+; RCCL's `rcclras`): who has launched how many calls
+in each communicator, and which processes do not answer.
+
+RAS counts what the hosts have launched, per kind of call; what the devices have completed it does not know. Ranks are those of
+the communicator; those of the largest one, which spans the job, are taken for the job's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.flight.entries import text, whole
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Job, Recording
+
+LAUNCHER = "NCCL RAS"  # what a recording made of it says about who started the job
+LARGEST_BYTES = 256 << 20
+MOST_RANKS = 1 << 20
+_LONGEST_LINE = 4000
+_ALL = "collective"  # NCCL 2.24 and 2.25 do not count by kind
+
+_COMMUNICATOR = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-fA-F]{1,40})\) (\w{1,20})")
+_DIFFERENT = re.compile(r"Communicator ranks have different (\w{0,30}) ?(?:collective )?operation counts")
+_MANY = re.compile(r"^\s{0,20}(\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
+_ONE = re.compile(r"^\s{0,20}Rank (\d{1,9}) has (?:launched up to operation (\d{1,18})|not launched any operations)")
+_RANK = re.compile(r"^\s{0,20}Rank (\d{1,9}) --")
+_PROCESS = re.compile(r"managed by process (\d{1,9}) on node (\S{1,200})")
+_LONE_PROCESS = re.compile(r"^\s{0,20}Process (\d{1,9}) on node (\S{1,200}) managing GPU")
+_MISSING = re.compile(r"The missing ranks?: ([\d, ]{1,4000})")
+_TABLE = re.compile(
+    r"^\s{0,20}\d{1,9}\s{1,20}(\d{1,9})\s{1,20}[\d-]{1,20}\s{1,20}[\d-]{1,20}\s{1,20}([\d-]{1,20})\s{1,20}\d{1,9}\s{1,20}\w"
+)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A rank of a communicator of which RAS has no data, because its process does not answer."""
+
+    rank: int
+    process: str  # `process 1524345 on node 172.16.64.245`, "" where it is not told
+    is_dead: bool = False
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """One communicator: what each rank that answered has launched, by kind of call, and who did not answer."""
+
+    name: str
+    size: int
+    counts: Mapping[int, Mapping[str, int]]
+    absent: tuple[Absent, ...] = ()
+    starting: tuple[int, ...] = ()  # ranks that are still being initialised
+    failed: Mapping[int, int] = field(default_factory=dict)  # rank -> NCCL's error (ncclResult_t)
+    processes: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return tuple(sorted({name for counts in self.counts.values() for name in counts}))
+
+
+@dataclass(frozen=True)
+class RasReport:
+    """The communicators of a job, and the processes that RAS takes for dead. `version` is NCCL's, "" in the text form."""
+
+    communicators: tuple[Communicator, ...]
+    dead: tuple[str, ...] = ()
+    version: str = ""
+
+    def lines(self) -> list[str]:
+        """One line for each communicator whose ranks have launched different numbers of calls, or do not answer."""
+        found = [f"{len(self.communicators)} communicators" + (f", NCCL {self.version}" if self.version else "")]
+        for one in self.communicators:
+            totals = {rank: sum(counts.values()) for rank, counts in one.counts.items()}
+            most = max(totals.values(), default=0)
+            behind = sorted(rank for rank, total in totals.items() if total < most)
+            words = [f"{named(behind)} have launched less than {most} calls"] if behind else []
+            words += [f"{named(absent.rank for absent in one.absent)} do not answer"] if one.absent else []
+            found += [f"communicator {one.name} of {one.size}: {', '.join(words)}"] if words else []
+        return found[:12]
+
+
+def looks_like_ras(path: Path) -> bool:
+    """Whether the first bytes are those of RAS, as text or JSON."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(65536)
+    except OSError:
+        return False
+    return _is_ras(head.decode("utf-8", "replace"))
+
+
+def _is_ras(head: str) -> bool:
+    if head.lstrip()[:1] == "{":
+        return '"nccl_version"' in head and '"communicators"' in head and '"entries"' not in head
+    return "Communicators..." in head and ("Ranks" in head or "Job summary" in head)
+
+
+def read_ras(path: Path) -> Recording:
+    """The recording in a file of RAS.
+
+    UnreadableRecording: torn, or something else.
+    """
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ValueError("it is larger than anything RAS writes")
+        return recording_of(path.read_bytes().decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError) as trouble:
+        raise UnreadableRecording(
+            f"{path} is no output of NCCL RAS, or a torn one: {str(trouble)[:200]}",
+            way_out="Run ncclras -f json -v again.",
+        ) from None
+
+
+def recording_of(words: str) -> Recording:
+    """The recording that an answer of RAS makes.
+
+    ValueError: it is none.
+    """
+    report = report_of(words)
+    world = max((one.size for one in report.communicators), default=0)
+    job = Job(world_size=world, launcher=LAUNCHER)
+    return Recording(job=job, ranks={}, streams=frozenset(), ras=report)
+
+
+def report_of(words: str) -> RasReport:
+    """What RAS answered, in either form.
+
+    ValueError: it is neither.
+    """
+    if not _is_ras(words[:65536]):
+        raise ValueError("it has no communicators")
+    if words.lstrip()[:1] != "{":
+        return _of_text(words)
+    content = json.loads(words)
+    found = [_of_json(one) for one in content.get("communicators") or () if isinstance(one, dict)]
+    dead = {absent.process for one in found for absent in one.absent if absent.is_dead and absent.process}
+    return RasReport(tuple(found), tuple(sorted(dead)), text(content.get("nccl_version")))
+
+
+def _of_json(one: Mapping[str, Any]) -> Communicator:
+    ranks = [rank for rank in one.get("ranks") or () if isinstance(rank, dict)]
+    status = {whole(rank.get("rank")): rank.get("status") or {} for rank in ranks}
+    states = {
+        rank: (whole(s.get("init_state")), whole(s.get("async_error")))
+        for rank, s in status.items()
+        if isinstance(s, dict)
+    }
+    missing = [rank for rank in one.get("missing_ranks") or () if isinstance(rank, dict)]
+    return Communicator(
+        name=text(one.get("hash")),
+        size=min(whole(one.get("size")), MOST_RANKS),
+        counts={whole(rank.get("rank")): _counts(rank.get("collective_counts")) for rank in ranks},
+        absent=tuple(_absent(rank) for rank in missing),
+        starting=tuple(sorted(rank for rank, (init, _) in states.items() if init == _IN_PROGRESS)),
+        failed={
+            r: init or error
+            for r, (init, error) in states.items()
+            if init not in (0, _IN_PROGRESS) or error not in (0, _IN_PROGRESS)
+        },
+        processes={whole(rank.get("rank")): _process(rank) for rank in (*ranks, *missing)},
+    )
+
+
+_IN_PROGRESS = 7  # ncclInProgress
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {text(name): whole(count) for name, count in value.items()} if isinstance(value, dict) else {}
+
+
+def _absent(rank: Mapping[str, Any]) -> Absent:
+    status = rank.get("status")
+    dead = bool(status.get("considered_dead")) if isinstance(status, dict) else False
+    return Absent(whole(rank.get("rank")), _process(rank), dead)
+
+
+def _process(rank: Mapping[str, Any]) -> str:
+    return f"process {whole(rank.get('pid'))} on node {text(rank.get('host'))}" if rank.get("pid") else ""
+
+
+def _of_text(words: str) -> RasReport:
+    """The text form names outliers only: whoever it does not name is with the majority."""
+    blocks: list[tuple[re.Match[str], list[str]]] = []
+    dead: list[str] = []
+    size, in_dead = 0, False
+    for line in (one[:_LONGEST_LINE] for one in words.splitlines()):
+        if match := _COMMUNICATOR.match(line):
+            blocks.append((match, []))
+            in_dead = False
+        elif line[:1] not in (" ", "", "="):
+            in_dead = line.startswith("DEAD")
+        elif blocks and line.strip():
+            blocks[-1][1].append(line)
+        if in_dead and (process := _LONE_PROCESS.match(line)):
+            dead.append(f"process {process[1]} on node {process[2]}")
+        if row := _TABLE.match(line):
+            size = max(size, *(whole(word) for word in row[2].split("-")))
+    named: dict[str, list[tuple[re.Match[str], list[str]]]] = {}
+    for match, lines in blocks:
+        named.setdefault(f"#{match[1]}-{match[2]} ({match[3]})", []).append((match, lines))
+    communicators = tuple(_of_blocks(name, found, dead, size) for name, found in named.items())
+    whole_job = Communicator("the largest communicator", size, {}) if size else None
+    if whole_job is not None and not any(one.size >= size for one in communicators):
+        communicators = (*communicators, whole_job)
+    return RasReport(communicators, tuple(dead))
+
+
+def _of_blocks(
+    name: str, blocks: Iterable[tuple[re.Match[str], list[str]]], dead: list[str], size: int
+) -> Communicator:
+    counts: dict[int, dict[str, int]] = {}
+    absent: dict[int, Absent] = {}
+    sizes = [0]
+    for match, lines in blocks:
+        if match[4] == "INCOMPLETE":
+            absent |= {one.rank: one for one in _missing(lines, dead)}
+        for operation, part in _by_operation(lines):
+            total = _launched(operation, part, counts)
+            sizes.append(total)
+    known = max(sizes) or size
+    for operation in {name for found in counts.values() for name in found}:
+        usual = counts.get(-1, {}).get(operation, 0)
+        for rank in range(min(known, MOST_RANKS)):
+            counts.setdefault(rank, {}).setdefault(operation, usual)
+    counts.pop(-1, None)
+    answered = {rank: found for rank, found in counts.items() if rank not in absent}
+    return Communicator(name, known, answered, tuple(absent.values()))
+
+
+def _by_operation(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if match := _DIFFERENT.search(line):
+            found.append((match[1] if match[1] not in ("", "collective") else _ALL, []))
+        elif found:
+            found[-1][1].append(line)
+    yield from found
+
+
+def _launched(operation: str, lines: Iterable[str], counts: dict[int, dict[str, int]]) -> int:
+    """How many ranks there are; fills in what they have launched. The largest part, whose ranks are not listed, goes by -1."""
+    parts: list[tuple[int, int]] = []  # how many ranks, up to which number
+    here = 0
+    for line in lines:
+        if many := _MANY.match(line):
+            here = int(many[2] or 0)
+            parts.append((int(many[1]), here))
+        elif one := _ONE.match(line):
+            parts.append((1, int(one[2] or 0)))
+            counts.setdefault(int(one[1]), {})[operation] = int(one[2] or 0)
+        elif listed := _RANK.match(line):
+            counts.setdefault(int(listed[1]), {})[operation] = here
+    if parts:
+        counts.setdefault(-1, {})[operation] = max(parts)[1]
+    return sum(count for count, _ in parts)
+
+
+def _missing(lines: Iterable[str], dead: list[str]) -> Iterator[Absent]:
+    for line in lines:
+        if match := _MISSING.search(line):
+            yield from (Absent(int(rank), "", bool(dead)) for rank in re.findall(r"\d+", match[1]))
+        elif listed := _RANK.match(line):
+            process = _PROCESS.search(line)
+            words = f"process {process[1]} on node {process[2]}" if process else ""
+            yield Absent(int(listed[1]), words, words in dead)
