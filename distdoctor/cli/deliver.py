@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from distdoctor.errors import WrongUse
+from distdoctor.report.printable import printable
 
 if TYPE_CHECKING:
     from distdoctor.cli.settings import Settings
@@ -54,8 +55,9 @@ def require_format(form: str, plugins: Plugins) -> None:
 def write(report: str, form: str, output: Path | None, stdout: TextIO | None = None) -> None:
     """Write a report where it was asked for. Text on a terminal is coloured, unless NO_COLOR is set."""
     if output is not None:
+        report = printable(report) if form == "text" else report
         try:
-            output.write_text(report, encoding="utf-8")
+            output.write_text(report, encoding="utf-8", errors="backslashreplace")
         except OSError as trouble:
             raise WrongUse(
                 f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE."
@@ -69,6 +71,7 @@ def write(report: str, form: str, output: Path | None, stdout: TextIO | None = N
 
 def show(text: str, stream: TextIO) -> None:
     """Text for people: in colour on a terminal, plain elsewhere; never wrapped, so that lines can be searched."""
+    text = printable(text)
     if not stream.isatty() or os.environ.get("NO_COLOR"):
         stream.write(text)
         stream.flush()
@@ -80,7 +83,8 @@ def show(text: str, stream: TextIO) -> None:
 
 def notice(words: str) -> None:
     """One line of progress or notice on stderr."""
-    print(f"distdoctor: {words}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # print(file=None) would write into the report
+        print(f"distdoctor: {printable(words)}", file=sys.stderr, flush=True)
 
 
 def not_examined(diagnosis: Diagnosis) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -12,6 +14,7 @@ import click
 import rich_click
 
 from distdoctor.errors import DoctorError
+from distdoctor.report.printable import printable
 
 # name -> module.attribute; a command's module is imported when it is called or listed, and none of them imports torch.
 COMMANDS = {
@@ -75,6 +78,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; errors that a user can meet are two lines on stderr, never a traceback."""
+    _whole_streams()
     try:
         code = cli.main(
             args=None if arguments is None else list(arguments), prog_name="distdoctor", standalone_mode=False
@@ -87,17 +91,49 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _say(error.format_message(), "", error.exit_code)
     except click.Abort:
         code = _say("interrupted", "", 130)
+    except KeyboardInterrupt:
+        code = _say("interrupted", "", 130)
     except BrokenPipeError:
         # Whoever read our output has gone; Python would complain once more when it flushes at exit.
         sys.stdout = None
         code = 141
-    sys.exit(code if isinstance(code, int) else 0)
+    except Exception as error:
+        if os.environ.get("DISTDOCTOR_DEBUG"):
+            raise
+        what = str(error).partition("\n")[0][:200]
+        way_out = "DISTDOCTOR_DEBUG=1 shows where. If a file was read, it may be damaged: copy it again."
+        code = _say(f"could not go on: {type(error).__name__}: {what}", way_out, 5)
+    sys.exit(_flushed(code if isinstance(code, int) else 0))
+
+
+def _whole_streams() -> None:
+    """Streams that were closed before we started swallow what they get, and no character is one too many for the others."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until we end
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once everything is written; 5 where the disk or the device would not take it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None
+        return 141
+    except OSError as trouble:
+        sys.stdout = None
+        return _say(f"the output cannot be written: {trouble.strerror}", "Take -o FILE on another disk.", code or 5)
+    return code
 
 
 def _say(message: str, way_out: str, code: int) -> int:
-    print(f"distdoctor: {message}", file=sys.stderr)
+    print(f"distdoctor: {printable(message)}", file=sys.stderr)
     if way_out:
-        print(f"  {way_out}", file=sys.stderr)
+        print(f"  {printable(way_out)}", file=sys.stderr)
     return code
 
 

@@ -45,7 +45,7 @@ def execute(
     wants = _Wanted.of(argv, values, command, plugins)
     if values["off"] or os.environ.get("DISTDOCTOR") == "0":
         _plain_launcher(wants)
-    folder = make_run_folder(wants.name, values["run_dir"], shared=wants.nodes > 1)
+    folder = _run_folder(wants, values["run_dir"])
     launch = wants.launch(folder)
     stdout = _stdout_for_the_report(settings, values["output"])
     orders = RunOptions(
@@ -64,7 +64,7 @@ def execute(
     with stdout as report_to:
 
         def report(outcome: Outcome) -> int:
-            return _report(outcome, settings, plugins, folder, values["output"], report_to)
+            return _report_or_say(outcome, settings, plugins, folder, values["output"], report_to)
 
         return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
 
@@ -74,6 +74,17 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _run_folder(wants: _Wanted, asked: Path | None) -> Path:
+    """Where to record. A script is launched even where no folder can be made; then it runs as without distdoctor."""
+    try:
+        return make_run_folder(wants.name, asked, shared=wants.nodes > 1, notice=notice)
+    except WrongUse as trouble:
+        if asked is not None or wants.request is not None:
+            raise
+        notice(f"{trouble}: the job is not recorded")
+        _plain_launcher(wants)
 
 
 class _Wanted:
@@ -301,6 +312,21 @@ def _tell(finding: Finding, diagnosis: Diagnosis) -> None:
     deliver.show("\n".join(block_of(finding, diagnosis, os.getcwd())) + "\n", sys.stderr)
 
 
+def _report_or_say(
+    outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
+) -> int:
+    """The exit code. Whatever keeps us from reporting, the job has ended as it has."""
+    from distdoctor.report.root_cause import failed
+
+    try:
+        return _report(outcome, settings, plugins, folder, output, stdout)
+    except (DoctorError, BrokenPipeError):
+        raise
+    except Exception as trouble:
+        notice(f"the report cannot be written: {type(trouble).__name__}: {trouble}")
+        return int(failed(outcome.diagnosis.job) or bool(outcome.interrupted))
+
+
 def _report(
     outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
 ) -> int:
@@ -309,7 +335,8 @@ def _report(
     from distdoctor.report.verdict import gap
 
     diagnosis = outcome.diagnosis
-    write_whole(folder / "diagnosis.json", json_report.render(diagnosis))
+    with contextlib.suppress(OSError):  # it has been said while the job ran
+        write_whole(folder / "diagnosis.json", json_report.render(diagnosis))
     where = os.path.relpath(folder)
     job_failed = failed(diagnosis.job) or bool(outcome.interrupted)
     if outcome.recording.ranks and gap(diagnosis):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distdoctor.errors import WrongUse
+from distdoctor.errors import UnreadableRecording, WrongUse
+from distdoctor.recording.files import read_bytes
 
 if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
@@ -33,6 +34,7 @@ class Settings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, froze
     """None: report on a terminal, abort elsewhere."""
 
 
+LARGEST_BYTES = 4 << 20  # of a pyproject.toml
 NAMES = tuple(field.encode_name for field in msgspec.structs.fields(Settings))
 
 
@@ -44,7 +46,7 @@ def load(
     WrongUse: an unknown key or a value that does not fit, with its path.
     """
     environment = os.environ if environment is None else environment
-    values, source = _from_pyproject(folder or Path.cwd())
+    values, source = _from_pyproject(folder or _working_directory())
     _check(values, source)
     for name, value in _from_environment(environment).items():
         _check({name: value}, f"DISTDOCTOR_{name.upper().replace('-', '_')}")
@@ -53,6 +55,13 @@ def load(
         {name.replace("_", "-"): _plain(value) for name, value in given.items() if value not in (None, (), [])}
     )
     return _check(values, "the command line")
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        raise WrongUse("the working directory is gone", way_out="Change into a folder that exists.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -72,19 +81,33 @@ def _from_pyproject(folder: Path) -> tuple[dict[str, Any], str]:
 
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
-        try:
-            text = file.read_text("utf-8")
-        except OSError:
+        if not _is_trusted(file):
             continue
         try:
-            table = tomllib.loads(text).get("tool", {}).get("distdoctor")
-        except tomllib.TOMLDecodeError as trouble:
+            table = tomllib.loads(read_bytes(file, LARGEST_BYTES).decode("utf-8")).get("tool", {})
+        except UnreadableRecording:
+            continue
+        except (ValueError, RecursionError) as trouble:
+            if place != folder:
+                continue  # somebody else's broken file in a folder above is not ours to complain about
             raise WrongUse(
                 f"{file} is not TOML: {trouble}", way_out="Correct the file; other tools read it too."
             ) from None
-        if table is not None:
-            return dict(table), f"{file} [tool.distdoctor]"
+        ours = table.get("distdoctor") if isinstance(table, dict) else None
+        if ours is not None and not isinstance(ours, dict):
+            raise WrongUse(f"{file} [tool.distdoctor] is no table", way_out=f"There are {', '.join(NAMES)}.")
+        if ours is not None:
+            return ours, f"{file} [tool.distdoctor]"
     return {}, ""
+
+
+def _is_trusted(file: Path) -> bool:
+    """Settings can silence findings: those of a file count that is ours, root's or of whoever owns the working directory."""
+    try:
+        about = file.stat()
+        return about.st_uid in (os.geteuid(), 0, os.stat(".").st_uid) and not about.st_mode & 0o002
+    except OSError:
+        return False
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distdoctor.cli.options import no_plugin
+from distdoctor.report.printable import printable
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -29,9 +30,9 @@ def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
     recording = read_whole(folder)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies)
     for line in (f"run    {folder}", *_job(recording), *_ranks(recording), *_groups(recording), *_examined(diagnosis)):
-        click.echo(line)
+        click.echo(printable(line))
     for trouble in recording.troubles:
-        click.echo(f"trouble  {f'rank {trouble.rank}: ' if trouble.rank >= 0 else ''}{trouble.what}")
+        click.echo(printable(f"trouble  {f'rank {trouble.rank}: ' if trouble.rank >= 0 else ''}{trouble.what}"))
 
 
 def _job(recording: Recording) -> list[str]:
@@ -44,7 +45,7 @@ def _job(recording: Recording) -> list[str]:
         else f"exit code {'unknown' if job.exit_code is None else job.exit_code}"
     )
     return [
-        f"argv   {' '.join(job.argv)}",
+        f"argv   {' '.join(map(str, job.argv))}",
         f"job    {recording.world_size} ranks, launched by {job.launcher or 'someone else'}, {state}",
     ]
 

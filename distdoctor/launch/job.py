@@ -33,6 +33,7 @@ from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.reader import LARGEST_BYTES, parse_trace, read_trace
+from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import digest_of_trace, socket_paths, trace_paths
 
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
@@ -103,13 +104,14 @@ class RunningJob:
         self.launch, self.orders, self.plugins = launch, orders, plugins
         self.state = _State()
         self.launcher_pid = 0
+        self._disk_refused = False
         self.ends = Ends()
         self.rendezvous = Rendezvous(orders.notice)
         self._finishing = threading.Lock()
         self._end: AgentEnd | None = None
         self.host = HostFile(
             this_process(),
-            launch.argv,
+            tuple(redacted_arguments(launch.argv)),
             launch.command[0] if launch.command else "torch elastic",
             launch.strategy,
             None if orders.streams is None else tuple(sorted(orders.streams)),
@@ -132,7 +134,7 @@ class RunningJob:
     def job(self) -> Job:
         """The job as it is known at this moment, on this host."""
         return Job(
-            argv=self.launch.argv,
+            argv=self.host.argv,
             world_size=self.state.world_size,
             ends=self.ends.seen() if not self.state.over else self.state.starts[self.state.attempt].ends,
             running=not self.state.over,
@@ -346,7 +348,12 @@ class RunningJob:
         """This launcher's own file: no other launcher of the job writes into it."""
         hosts = self.rendezvous.hosts or self.orders.hosts
         self.host = replace(self.host, starts=dict(self.state.starts), hosts=hosts)
-        write_whole(self.orders.folder / self.host.name, self.host.to_json())
+        try:
+            write_whole(self.orders.folder / self.host.name, self.host.to_json())
+        except OSError as trouble:  # a full disk, a folder that has gone: the job is not to know
+            if not self._disk_refused:
+                self.orders.notice(f"{self.orders.folder} takes no more ({trouble.strerror}); the job goes on")
+            self._disk_refused = True
 
     def _examined(self, job: Job, end: AgentEnd) -> Outcome:
         self._await_other_hosts()

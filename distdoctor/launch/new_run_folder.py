@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
+import secrets
+import stat
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from distdoctor.errors import WrongUse
 from distdoctor.recording.trace.run_folder import is_run_folder
 
 RUNS = Path(".distdoctor/runs")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def make_run_folder(name: str, asked: Path | None = None, *, shared: bool = False) -> Path:
+def make_run_folder(
+    name: str, asked: Path | None = None, *, shared: bool = False, notice: Callable[[str], None] = lambda words: None
+) -> Path:
     """A new folder (or the one `asked` for), with `latest` beside it pointing at it. Absolute.
 
-    `shared`: launchers on other nodes record into the same folder, so it may hold something already.
-    WrongUse: the folder asked for holds another recording, or cannot be made.
+    Where the working directory takes none, it lies among the temporary files, and `notice` says so: the job has not asked for a
+    recording. `shared`: launchers on other nodes record into the same folder, so it may hold something already.
+    WrongUse: the folder asked for holds another recording, or none can be made.
     """
     try:
         if asked is not None:
             return _asked_for(asked.absolute(), shared)
         return _new(Path.cwd() / RUNS, name)
     except OSError as trouble:
-        raise WrongUse(
-            f"no run folder can be made: {trouble}", way_out="Point --run-dir at a folder that can be written to."
-        ) from trouble
+        why = trouble
+    if asked is None:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="distdoctor-"))
+        except OSError:
+            pass
+        else:
+            notice(f"no run folder can be made here ({why.strerror or why}); the recording is in {folder}")
+            return folder
+    raise WrongUse(f"no run folder can be made: {why}", way_out="Point --run-dir at a folder that can be written to.")
 
 
 def _asked_for(folder: Path, shared: bool) -> Path:
@@ -40,10 +57,13 @@ def _asked_for(folder: Path, shared: bool) -> Path:
 
 
 def _new(runs: Path, name: str) -> Path:
-    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ignore = runs.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+    for folder in (runs.parent, runs):  # mkdir(parents=True) would give the outer one the mode of the umask
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        _refuse_others(folder)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(runs.parent / ".gitignore", _NEW, 0o600))
+        write_whole(runs.parent / ".gitignore", "*\n")
     stem = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:60] or 'run'}"
     for number in range(1, 1000):
         folder = runs / (stem if number == 1 else f"{stem}-{number}")
@@ -51,22 +71,44 @@ def _new(runs: Path, name: str) -> Path:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
-        _point_latest_at(folder)
+        with contextlib.suppress(OSError):  # a folder of that name, or no room: the run has its own name
+            _point_latest_at(folder)
         return folder
     raise FileExistsError(f"{runs / stem} and 999 more exist")
 
 
+def _refuse_others(folder: Path) -> None:
+    """PermissionError where somebody else could lay a link in our way: what we write there would end where it points."""
+    about = os.lstat(folder)
+    if not stat.S_ISDIR(about.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "is no directory", str(folder))
+    if about.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "belongs to somebody else", str(folder))
+    if about.st_mode & 0o002:
+        raise PermissionError(errno.EPERM, "may be written by everybody", str(folder))
+
+
 def _point_latest_at(folder: Path) -> None:
     """`latest` is replaced in one step: whoever reads it meanwhile sees the old or the new one."""
-    draft = folder.parent / f".latest-{os.getpid()}"
-    draft.unlink(missing_ok=True)
+    draft = folder.parent / f".latest-{secrets.token_hex(8)}"
     draft.symlink_to(folder.name)
     draft.replace(folder.parent / "latest")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, for its owner alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-        file.write(text)
-    draft.replace(path)
+    """Write a file whole or not at all, for its owner alone. The draft is new, under a name that nobody can guess: no link that
+    was laid there is followed."""
+    draft = f".{path.name}.{secrets.token_hex(8)}"
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(draft, _NEW, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from distdoctor.launch.side_by_side import _end, _reason
+from distdoctor.launch.side_by_side import _end, _reason, leaving_by_signals
 
 STREAMS = "collectives,progress,samples"  # what the comparison needs
 BEFORE, AFTER = "interrupted", "resumed"  # folders within the run folder
@@ -36,7 +36,8 @@ def run(command: Sequence[str], folder: Path, seconds: float, *, kill_at: int = 
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
     )
     try:
-        _, errors = process.communicate(timeout=seconds)
+        with leaving_by_signals():
+            _, errors = process.communicate(timeout=seconds)
         return _reason(errors) if process.returncode and not kill_at else ""
     except subprocess.TimeoutExpired:
         return f"it did not end within {seconds:.0f} s"

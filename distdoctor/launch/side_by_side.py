@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from distdoctor.recording.recording import Job, Recording
@@ -43,7 +46,8 @@ def train(request: Path, ranks: int, folder: Path, seconds: float) -> Trained:
         start_new_session=True,
     )
     try:
-        _, errors = process.communicate(timeout=seconds)
+        with leaving_by_signals():
+            _, errors = process.communicate(timeout=seconds)
         failed = _reason(errors) if process.returncode else ""
     except subprocess.TimeoutExpired:
         failed = f"it did not end within {seconds:.0f} s"
@@ -55,6 +59,24 @@ def train(request: Path, ranks: int, folder: Path, seconds: float) -> Trained:
         failed = "no rank has trained"
     recording = read_run(folder) if not failed else Recording(Job(), {})
     return Trained(failed, recording, measured, results)
+
+
+@contextlib.contextmanager
+def leaving_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave by an exception, as Ctrl-C does, so that whoever started a training ends it on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

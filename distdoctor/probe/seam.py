@@ -26,7 +26,9 @@ def autoload() -> None:
 def _note(folder: str, trouble: BaseException) -> None:
     """Leave word in the run folder that this process is not recorded, and why."""
     try:
-        with open(os.path.join(folder, f"no-probe-{os.getpid()}.txt"), "w", encoding="utf-8") as file:
+        path = os.path.join(folder, f"no-probe-{os.getpid()}.txt")
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{type(trouble).__name__}: {trouble}")
     except Exception:
         return

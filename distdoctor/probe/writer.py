@@ -139,7 +139,7 @@ class Texts:
     """Every text once; records refer to them by number, 0 is the empty text. What does not fit any more becomes 0."""
 
     def __init__(self, memory: mmap.mmap, offset: int, written_at: int) -> None:
-        self._map, self._offset, self._written_at, self._lock = memory, offset, written_at, threading.Lock()
+        self._map, self._offset, self._written_at, self._lock = memory, offset, written_at, threading.RLock()
         self._ids: dict[str, int] = {"": 0}
         self._used = 0
         self._sources: set[str] = set()
@@ -149,6 +149,8 @@ class Texts:
         known = self._ids.get(text)
         if known is not None:
             return known
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return 0  # a signal handler of the user's, in the middle of our own writing: waiting here would never end
         with self._lock:
             if text in self._ids:
                 return self._ids[text]

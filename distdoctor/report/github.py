@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
+from distdoctor.report.printable import shown
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -29,5 +30,5 @@ def _annotation(finding: Finding, diagnosis: Diagnosis) -> str:
 
 def _escaped(text: str, *, property_: bool = False) -> str:
     """As actions/toolkit escapes it (packages/core/src/command.ts): nothing in a name can start another command."""
-    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    text = shown(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if property_ else text

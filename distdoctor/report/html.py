@@ -6,6 +6,7 @@ import jinja2
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.recording.rank_set import named
+from distdoctor.report.printable import shown as visible
 from distdoctor.report.root_cause import brought_down, root_cause
 from distdoctor.report.text import shown
 from distdoctor.report.verdict import gap, state, verdict
@@ -76,7 +77,7 @@ def render(diagnosis: Diagnosis) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     first = diagnosis.findings[0] if diagnosis.findings else None
     others = brought_down(diagnosis)
-    return environment.from_string(PAGE).render(
+    page = environment.from_string(PAGE).render(
         heading=f"{first.code} {first.title}" if first else state(diagnosis),
         verdict=verdict(diagnosis),
         gap=gap(diagnosis),
@@ -90,6 +91,7 @@ def render(diagnosis: Diagnosis) -> str:
         suppressed=[finding.code for finding in diagnosis.suppressed],
         not_examined=diagnosis.not_examined,
     )
+    return visible(page)
 
 
 def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:

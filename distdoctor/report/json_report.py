@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -126,7 +127,11 @@ class ReportJson(msgspec.Struct, frozen=True):
 
 def render(diagnosis: Diagnosis) -> str:
     """The diagnosis as one JSON document."""
-    text = msgspec.json.encode(report_of(diagnosis), enc_hook=_plain)
+    report = report_of(diagnosis)
+    try:
+        text = msgspec.json.encode(report, enc_hook=_plain)
+    except UnicodeEncodeError:  # a file name or an argument that is no UTF-8: Python's half surrogates, as JSON escapes
+        return json.dumps(msgspec.to_builtins(report, enc_hook=_plain), indent=2) + "\n"
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 

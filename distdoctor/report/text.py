@@ -10,6 +10,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
+from distdoctor.report.printable import one_line
 from distdoctor.report.root_cause import brought_down, root_cause
 from distdoctor.report.verdict import gap, verdict
 
@@ -52,7 +53,7 @@ def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "") -> list[str
     head += [finding.ranks_named] if finding.ranks else []
     head += [shown(finding.place, base)] if finding.place else []
     lines = ["  ".join([*head, f"{finding.title} ({finding.confidence})"])]
-    lines[0] = lines[0].replace("  ", " ", 1)
+    lines[0] = one_line(lines[0].replace("  ", " ", 1))
     lines += _places(finding.places, base)
     lines += _wrapped("why", finding.why or _numbers(finding.evidence), most=5)
     for cure in finding.prescriptions[:2]:
@@ -72,7 +73,10 @@ def shown(site: SourceLine, base: str = "") -> str:
 
 
 def _places(places: tuple[Place, ...], base: str) -> list[str]:
-    rows = [(named(place.ranks) if place.ranks else "", shown(place.site, base), place.role) for place in places]
+    rows = [
+        (named(place.ranks) if place.ranks else "", one_line(shown(place.site, base)), one_line(place.role))
+        for place in places
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [f"  {who:<{widths[0]}}  {where:<{widths[1]}}  {role}".rstrip() for who, where, role in rows[:MOST_PLACES]]
     return [*lines, f"  and {len(rows) - MOST_PLACES} more places"] if len(rows) > MOST_PLACES else lines

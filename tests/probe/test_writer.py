@@ -105,7 +105,7 @@ def _with_records_of_another_size(raw: bytes) -> bytes:
         (lambda raw: raw[: len(raw) // 2], "is truncated"),
         (lambda raw: raw[:8] + struct.pack("<I", layout.VERSION + 1) + raw[12:], "written by a newer distdoctor"),
         (lambda raw: raw[:8] + struct.pack("<I", layout.VERSION - 1) + raw[12:], "written by an older distdoctor"),
-        (_with_records_of_another_size, "holds calls of 8 bytes each"),
+        (_with_records_of_another_size, "section 'calls' is none"),
     ],
     ids=["foreign", "empty", "truncated", "newer", "older", "another size"],
 )

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments
+
 # Names, or beginnings of names, of variables that explain a distributed job and hold no secret.
 ALLOWED = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -22,7 +24,6 @@ ALLOWED = (
     "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_", "PET_", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
     "DISTDOCTOR_BUDGET",
 )  # fmt: skip
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 
 
 def describe() -> dict[str, Any]:
@@ -35,15 +36,15 @@ def describe() -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "executable": sys.executable,
-        "argv": list(getattr(sys, "orig_argv", sys.argv)),
+        "argv": redacted_arguments(getattr(sys, "orig_argv", sys.argv)),
         "cwd": os.getcwd(),
         "cpus": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "cuda_devices": _device_count(),
         "variables": {
-            name: value
+            name: redacted(value)
             for name, value in sorted(os.environ.items())
-            if name.startswith(ALLOWED) and not any(word in name for word in _SECRET)
+            if name.startswith(ALLOWED) and not is_secret(name)
         },
     }
 
@@ -66,7 +67,8 @@ def _device_count() -> int:
 
 def write(path: str) -> None:
     """Write `describe()` to `path`, whole or not at all."""
-    draft = f"{path}.{os.getpid()}"
-    with open(draft, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+    draft = f"{path}.{os.urandom(8).hex()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(describe(), file)
     os.replace(draft, path)

@@ -10,7 +10,7 @@ import time
 import traceback
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
@@ -19,6 +19,7 @@ from distdoctor.probe.progress.step_times import StepTimes
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
 from distdoctor.recording.trace.layout import site_text
+from distdoctor.recording.trace.redaction import redacted
 
 
 def install(rank: Rank) -> StepTimes | None:
@@ -109,9 +110,9 @@ def watch_end(rank: Rank) -> None:
         noted.append(error)
         path = os.path.join(rank.folder, f"rank-{rank.trace.rank:05d}.a{rank.trace.attempt}.traceback.txt")
         first = _innermost_user_site(error)
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            file.writelines(traceback.format_exception(error))
-        words = f"{type(error).__name__}: {error}"[:2000]
+        with contextlib.suppress(OSError), _private(path) as file:
+            file.writelines(map(redacted, traceback.format_exception(error)))
+        words = redacted(f"{type(error).__name__}: {error}"[:2000])
         trace = rank.trace
         trace.note(UncaughtException(words, os.path.basename(path)), site=trace.texts.id(first))
         for listener in rank.on_exception:
@@ -134,6 +135,12 @@ def watch_end(rank: Rank) -> None:
     rank.note_exception = note
     sys.excepthook = excepthook
     atexit.register(at_exit)
+
+
+def _private(path: str) -> TextIO:
+    """A new file for its owner alone, whatever the umask; a link that lies there is not followed."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return open(fd, "w", encoding="utf-8", errors="backslashreplace")
 
 
 def _innermost_user_site(error: BaseException) -> str:

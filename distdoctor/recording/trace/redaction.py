@@ -1,0 +1,59 @@
+"""Secrets in command lines, variables and messages are left out before anything is written. Standard library alone: ranks use it.
+
+By pattern, so it is a net and no proof: what looks like none of these stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+GONE = "[redacted]"
+_WORDS = "KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH|PRIVATE|COOKIE|BEARER|SIGNATURE"
+_NAME = re.compile(rf"(?:{_WORDS})", re.IGNORECASE)
+# `max_tokens`, `monkey`, `author`, `keys`: parts of ordinary words and settings, followed by a number or a path
+_ORDINARY = re.compile(
+    r"TOKENS|TOKENIZER|TOKENISER|MONKEY|KEYERROR|KEYBOARD|KEYPOINT|KEEP|AUTHOR(?!I)|BYPASS|PASSES|COMPASS|KEYS",
+    re.IGNORECASE,
+)
+_URL = re.compile(
+    r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@:'\"]{0,256}:[^\s/@'\"]{1,256}@"
+)
+# Only from the beginning of a word, so that a long one is tried once; only a secret's name, so that no other takes its value.
+_ASSIGNED = re.compile(
+    rf"(?<![A-Za-z0-9_.-])(?=[A-Za-z0-9_.-]{{0,64}}(?:{_WORDS}))"
+    r"(?P<name>[A-Za-z0-9_.-]{1,64})(?P<between>[\"']?\s?[=:]\s?[\"']?)"
+    r"(?P<value>(?:Bearer |Basic )?[^\s\"',;&)}\]]{1,4096})",
+    re.IGNORECASE,
+)
+# What the large services put before theirs: AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack, Google; and JSON web tokens.
+_KNOWN = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{16,64}|hf_[A-Za-z0-9]{16,64}"
+    r"|sk-[\w-]{16,255}|xox[abprs]-[\w-]{10,255}|AIza[\w-]{30,64}|eyJ[\w-]{8,2048}\.[\w-]{8,2048}\.[\w-]{0,1024})"
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or an option of this name holds something that is nobody's business."""
+    return bool(_NAME.search(_ORDINARY.sub("", name)))
+
+
+def redacted(text: str) -> str:
+    """`text` without credentials in URLs, without what is assigned to a secret's name, and without known kinds of tokens."""
+    text = _URL.sub(lambda found: f"{found['scheme']}{GONE}@", text)
+    text = _ASSIGNED.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
+    return _KNOWN.sub(GONE, text)
+
+
+def _kept(found: re.Match[str]) -> str:
+    return f"{found['name']}{found['between']}{GONE}"
+
+
+def redacted_arguments(arguments: Iterable[str]) -> list[str]:
+    """A command line likewise; also the argument after an option such as `--token`."""
+    found: list[str] = []
+    follows = False
+    for argument in map(str, arguments):
+        found.append(GONE if follows and not argument.startswith("-") else redacted(argument))
+        follows = argument.startswith("-") and "=" not in argument and is_secret(argument)
+    return found

@@ -1,0 +1,72 @@
+"""Secrets leave no trace: in command lines, variables and messages they are gone before anything is written."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments
+
+CANARY = "canary7Zq3x9PmK2"
+CARRIERS = [
+    "--token={}", "HF_TOKEN={}", "api_key: {}", "'password': '{}'", '"secret": "{}"', "https://user:{}@host/x", "postgres://u:{}@db",
+    "Authorization: Bearer {}", "?access_token={}&x=1", "WANDB_API_KEY={}", "aws_secret_access_key = {}", "passwd={}",
+    "s3://key:{}@bucket", "AUTH={}", "client_secret={};", "MY_CREDENTIALS={}",
+]  # fmt: skip
+KNOWN = [
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_" + "a1" * 18,
+    "hf_" + "aB3" * 8,
+    "sk-" + "x9" * 20,
+    "xoxb-12345678901-abc",
+    "glpat-" + "a1B2" * 5,
+]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_is_assigned_to_a_secrets_name_is_gone(carrier: str) -> None:
+    assert CANARY not in redacted(f"error: {carrier.format(CANARY)} was refused")
+
+
+@pytest.mark.parametrize("token", KNOWN)
+def test_tokens_of_known_kinds_are_gone_wherever_they_stand(token: str) -> None:
+    assert token not in redacted(f"could not log in with {token}.")
+
+
+@pytest.mark.parametrize("option", ["--token", "--api-key", "--hub_token", "-password", "--db-pass"])
+def test_the_argument_after_a_secrets_option_is_gone(option: str) -> None:
+    assert redacted_arguments(["train.py", option, CANARY, "--lr", "1"]) == [
+        "train.py",
+        option,
+        "[redacted]",
+        "--lr",
+        "1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--max-tokens=512",
+        "--tokenizer=gpt2",
+        "lr=0.1",
+        "http://host:29500/x",
+        "KeyError: 'epoch'",
+        "train.py:57 main",
+        "--monkey=1",
+    ],
+)
+def test_ordinary_words_stay(words: str) -> None:
+    assert redacted(words) == words
+
+
+@pytest.mark.parametrize("name", ["TORCH_PASSWD", "TORCH_MYPASS", "NCCL_AUTH", "X_CREDENTIAL", "SLURM_JWT_TOKEN"])
+def test_variables_whose_name_says_so_are_secret(name: str) -> None:
+    assert is_secret(name)
+
+
+def test_a_long_message_costs_no_time() -> None:
+    since = time.monotonic()
+    redacted("key" * 30_000 + "://" * 3_000 + "a:" * 3_000)
+    assert time.monotonic() - since < 2
