@@ -44,6 +44,8 @@ class Rank:
         self.waited_ns = 0  # in `wait` of handles so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
+        self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
+        self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded
         self.here = ThreadState(itertools.count(1))
 
     def trouble(self, where: str, error: BaseException) -> None:

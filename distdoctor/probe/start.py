@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from distdoctor.probe import attempts, wrappers
+from distdoctor.probe.checkpoints import stream as checkpoints
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import stream as collectives
 from distdoctor.probe.context import Rank
@@ -90,6 +91,8 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
         rank.guarded(gradients.install)(rank)
     if "memory" in rank.streams:
         rank.guarded(memory.install)(rank)
+    if "checkpoints" in rank.streams:
+        rank.guarded(checkpoints.install)(rank)
     if times is not None:
         rank.guarded(unused_search.install)(rank)
         rank.guarded(data_parallel.install)(rank)
@@ -125,6 +128,8 @@ def _await_group(rank: Rank) -> None:
             try:
                 rank.trace.set_world(dist.get_world_size())
                 rank.trace.note(InitDone(dist.get_world_size(), int(seconds * 1e9)))
+                for told in rank.on_group:
+                    told()
                 if "collectives" in rank.streams:
                     flight.serve(rank, rank.trace.rank, rank.trace.attempt)
             except Exception as error:

@@ -130,6 +130,8 @@ def watch_end(rank: Rank) -> None:
         if isinstance(error, BaseException) and sys.excepthook is not excepthook:
             note(error)
         if rank.trace is not None and os.getpid() == rank.pid:
+            for told in rank.at_end:
+                told()
             rank.trace.note(Exiting(error is not None))
 
     rank.note_exception = note

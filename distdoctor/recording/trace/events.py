@@ -405,3 +405,69 @@ class DeviceWait(TraceEvent):
     times: int = 0
     steps: int = 0  # in which these were counted
     nanoseconds: int = 0
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------------
+
+
+@kind(60)
+class Saving(TraceEvent):
+    """A checkpoint began to be written at `at_ns`. `done_ns`: when that was over, 0: not yet, -1: it failed."""
+
+    path: str = ""  # absolute
+    by: str = ""  # `torch.save`, `dcp.save`, `dcp.async_save`
+    step: int = 0
+    done_ns: int = 0
+    tensors: int = 0  # in it
+    wrapped: int = 0  # of those, the ones whose names begin with a wrapper's prefix
+
+
+@kind(61)
+class Loading(TraceEvent):
+    """A checkpoint began to be read at `at_ns`. `done_ns`: when that was over, 0: not yet, -1: it failed."""
+
+    path: str = ""
+    by: str = ""  # `torch.load`, `dcp.load`
+    step: int = 0
+    done_ns: int = 0
+    placed: bool = False  # somebody said onto which device
+    foreign: int = 0  # bytes that came to lie on another device than the rank's own
+
+
+@kind(62)
+class Renamed(TraceEvent):
+    """What had been saved got another name."""
+
+    path: str = ""
+    to: str = ""
+
+
+@kind(63)
+class StateLoaded(TraceEvent):
+    """load_state_dict of something."""
+
+    what: str = ""  # `module`, `optimizer`, `scheduler`, `scaler`
+    names: Names = ()  # the class, then the first that is missing and the first that is unexpected
+    missing: int = 0
+    unexpected: int = 0
+    own: int = 0  # entries of its own state
+    strict: bool = True
+    step: int = 0
+
+
+@kind(64)
+class Unfinished(TraceEvent):
+    """The process ends while a thread that saves is still at work."""
+
+    thread: str = ""
+    daemon: bool = False
+    step: int = 0
+
+
+@kind(65)
+class Pointer(TraceEvent):
+    """A small file beside the checkpoints that names one of them, as it was when the process ended."""
+
+    path: str = ""
+    target: str = ""  # absolute
+    there: bool = False

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
 STREAMS = frozenset(
-    {"collectives", "progress", "samples", "environment", "gradients", "memory"}
+    {"collectives", "progress", "samples", "environment", "gradients", "memory", "checkpoints"}
 )  # what a probe can record
 MAGIC = b"DDOCTOR\x00"
 VERSION = 2  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)

@@ -50,7 +50,7 @@ from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.sock$", re.ASCII)
-_END_ALONE = ("gradients", "memory")  # their trouble ends nothing else
+_END_ALONE = ("gradients", "memory", "checkpoints")  # their trouble ends nothing else
 _TRACE = re.compile(
     r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18}))?)?$", re.ASCII
 )

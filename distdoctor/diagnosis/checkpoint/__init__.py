@@ -1,0 +1,1 @@
+"""What was saved and loaded, and by whom."""

@@ -1,0 +1,1 @@
+"""Checkpoints: who saves and loads what, and whether it arrives."""

@@ -1,0 +1,216 @@
+"""The stream of checkpoints: every save and load with its path and times, and what load_state_dict found.
+
+Nothing of a checkpoint is kept: paths, counts and names of a few keys are read while the call is at work. Each line of the
+recording's events is used again for later saves, so that a job that saves often does not push out what others noted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distdoctor.probe import sites
+from distdoctor.probe.checkpoints.pointers import pointers_in
+from distdoctor.probe.context import Rank
+from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.events import (
+    Loading,
+    Pointer,
+    Renamed,
+    Saving,
+    StateLoaded,
+    TraceEvent,
+    Unfinished,
+    place_of,
+)
+
+KEPT = 192  # events of this stream; the oldest give way
+FIRST = 32  # of them, those that stay
+MOST_TENSORS = 4096  # of one checkpoint, whose names are looked at
+PREFIXES = ("module.", "_orig_mod.")
+FOLDERS = 8  # in which pointers are looked for at the end
+
+_IDLE = ("threading.py", "queue.py", "selectors.py", "connection.py")  # where a thread sits that has nothing to do
+_OF_SAVES = ("done_ns",)  # lies at the same place in `Loading`
+Noted = tuple[int, int] | None
+
+
+class CheckpointStream(ProbeStream):
+    """Writes saves and loads down. What torch calls is guarded: trouble ends this stream, and nothing else."""
+
+    name = "checkpoints"
+
+    def __init__(self, rank: Rank, trace: TraceWriter) -> None:
+        super().__init__(rank, trace, deep=False)
+        self._seqs: list[int] = []
+        self._noted = 0
+        self._saved: dict[str, None] = {}  # paths, for renames and pointers; in the order of the saves
+        self._savers: dict[threading.Thread, None] = {}
+        self._asynchronous: set[str] = set()
+        self._inside = threading.local()
+
+    # -- writing -------------------------------------------------------------------------------------------------------------
+
+    def note(self, event: TraceEvent, site: str = "") -> tuple[int, int]:
+        """The number of the record, and of the event that lies in it."""
+        text = self.trace.texts.id(site)
+        self._noted += 1
+        if self._noted <= KEPT:
+            self._seqs.append(self.trace.note(event, site=text))
+            return self._seqs[-1], self._noted
+        seq = self._seqs[FIRST + (self._noted - KEPT - 1) % (KEPT - FIRST)]
+        self.trace.note_again(seq, event, site=text)
+        return seq, self._noted
+
+    def patch(self, noted: Noted, field: str, value: int) -> None:
+        """Set a number of a save or load, unless its record was given to a later one."""
+        if noted and self._noted - noted[1] < KEPT - FIRST:
+            self.trace.events.patch(noted[0], place_of(Saving if field in _OF_SAVES else Loading, field), value)
+
+    # -- saving --------------------------------------------------------------------------------------------------------------
+
+    def save_begins(self, state: Any, path: str, by: str) -> Noted:
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
+            self._savers[thread] = None
+        tensors, wrapped = count_names(state)
+        if not path:
+            return None
+        self._saved.pop(path, None)
+        self._saved[path] = None
+        event = Saving(path, by, self.rank.step, 0, tensors, wrapped)
+        return self.note(event, sites.user_site())
+
+    def save_ended(self, noted: Noted, failed: bool) -> None:
+        self.patch(noted, "done_ns", _done(failed))
+
+    def async_save_begins(self, folder: str) -> Noted:
+        self._asynchronous.add(folder)
+        return self.save_begins(None, folder, "dcp.async_save")
+
+    def async_save_ended(self, noted: Noted, folder: str, future: Any) -> None:
+        self._asynchronous.discard(folder)
+        self.save_ended(noted, future.exception() is not None)
+
+    def is_async(self, folder: str) -> bool:
+        """Whether an asynchronous save of this folder, noted already, is at work."""
+        return folder in self._asynchronous
+
+    @property
+    def has_saved(self) -> bool:
+        return bool(self._saved)
+
+    def renamed(self, source: Any, target: Any) -> None:
+        path, to = absolute(source), absolute(target)
+        if path and to and any(one == path or one.startswith(path + os.sep) for one in self._saved):
+            self._saved[to] = None
+            self.note(Renamed(path, to), sites.user_site())
+
+    # -- loading -------------------------------------------------------------------------------------------------------------
+
+    def load_begins(self, path: str, by: str, placed: bool) -> Noted:
+        if not path:
+            return None
+        event = Loading(path, by, self.rank.step, 0, placed)
+        return self.note(event, sites.user_site())
+
+    def load_ended(self, noted: Noted, result: Any, failed: bool) -> None:
+        if not failed and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            own = torch.cuda.current_device()
+            foreign = sum(one.nbytes for _, one in tensors_in(result) if one.is_cuda and one.get_device() != own)
+            self.patch(noted, "foreign", foreign)
+        self.patch(noted, "done_ns", _done(failed))
+
+    def state_loaded(self, what: str, owner: Any, state: Any, found: Any, strict: bool) -> None:
+        missing, unexpected = (list(getattr(found, name, ())) for name in ("missing_keys", "unexpected_keys"))
+        given = len(state) if isinstance(state, Mapping) else 0
+        names = (type(owner).__name__, *missing[:1], *unexpected[:1])
+        own = given - len(unexpected) + len(missing)
+        event = StateLoaded(what, names, len(missing), len(unexpected), own, strict, self.rank.step)
+        self.note(event, sites.user_site())
+
+    # -- the end -------------------------------------------------------------------------------------------------------------
+
+    def exiting(self) -> None:
+        frames = sys._current_frames()
+        for thread in self._savers:
+            frame = frames.get(thread.ident or 0)
+            if frame is not None and not frame.f_code.co_filename.endswith(_IDLE):
+                user = sites.user_frame(frame)
+                site = sites.site_of(user) if user is not None else ""
+                self.note(Unfinished(thread.name, thread.daemon, self.rank.step), site)
+        frames.clear()
+        folders = list(dict.fromkeys(os.path.dirname(path) for path in reversed(self._saved)))
+        for folder in folders[:FOLDERS]:
+            for path, target, there in pointers_in(folder):
+                self.note(Pointer(path, target, there))
+
+    # -- around torch --------------------------------------------------------------------------------------------------------
+
+    def outermost(self, call: Callable[[], Any]) -> Any:
+        """Run a call of which inner ones of the same kind are not noted."""
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        try:
+            return call()
+        finally:
+            self._inside.depth -= 1
+
+    @property
+    def inside(self) -> bool:
+        return bool(getattr(self._inside, "depth", 0))
+
+
+def install(rank: Rank) -> None:
+    """Note saves and loads from now on."""
+    from distdoctor.probe.checkpoints import around_torch
+
+    if rank.trace is None:
+        return
+    stream = CheckpointStream(rank, rank.trace)
+    around_torch.lay(stream)
+    rank.at_end.append(stream.guarded(stream.exiting))
+
+
+def absolute(file: Any) -> str:
+    """The path of what torch.save was given; "" of a buffer or an open file without a name."""
+    path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    if not isinstance(path, (str, os.PathLike)):
+        return ""
+    text = os.fspath(path)
+    return os.path.abspath(text) if isinstance(text, str) and not text.startswith("<") else ""
+
+
+def count_names(state: Any) -> tuple[int, int]:
+    """The tensors of a checkpoint, and those whose names begin with what a wrapper puts there."""
+    tensors = wrapped = 0
+    for name, _ in tensors_in(state):
+        tensors += 1
+        wrapped += name.startswith(PREFIXES)
+    return tensors, wrapped
+
+
+def tensors_in(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in nested dictionaries, lists and tuples by their own keys, as far as `MOST_TENSORS` entries."""
+    stack: list[tuple[str, Any]] = [("", state)]
+    for _ in range(MOST_TENSORS):
+        if not stack:
+            return
+        name, one = stack.pop()
+        if isinstance(one, Tensor):
+            yield name, one
+        elif isinstance(one, dict):
+            stack += [(str(key), value) for key, value in list(one.items())[:MOST_TENSORS]]
+        elif isinstance(one, (list, tuple)):
+            stack += [(name, value) for value in one[:MOST_TENSORS]]
+
+
+def _done(failed: bool) -> int:
+    return (1 << 64) - 1 if failed else time.monotonic_ns()

@@ -1,0 +1,81 @@
+"""
+DD703 every-rank-writes: several ranks write one file at the same step.
+
+What it means    The save is not guarded by the rank, so that all ranks open the same path and write over each other.
+Why it hurts     The file may hold pieces of two writes, or what only one of them had; the disk does the work many times.
+How we know      torch.save was called with the same absolute path, from the same line, at the same step, by ranks of one machine.
+What to do       Save on rank 0 and let the others wait, or write one file per rank, with the rank in its name.
+When it is fine  Distributed checkpoints: there every rank writes a file of its own, and nothing is reported.
+Source           PyTorch, DDP tutorial: save on one process, load on all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Saved
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Saving
+
+Together = list[Saved]
+
+
+@check("DD703", "every-rank-writes", severity=WARNING)
+def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+    rounds: dict[tuple[str, SourceLine, int], Together] = defaultdict(list)
+    for save in checkpoints.saves:
+        if save.event.by == "torch.save" and save.done_ns != FAILED and not save.event.path.startswith("/dev/"):
+            rounds[save.event.path, save.event.site, save.event.step].append(save)
+    by_line: dict[SourceLine, list[Together]] = defaultdict(list)
+    for (_, site, _), saves in rounds.items():
+        ranks = sorted({save.rank for save in saves})
+        if len(ranks) > 1 and checkpoints.same_machine(ranks):
+            by_line[site].append(saves)
+    for site, together in by_line.items():
+        yield _finding(site, together)
+
+
+def _finding(site: SourceLine, together: list[Together]) -> Finding:
+    first = min(together[0], key=lambda save: save.event.at_ns)
+    ranks = tuple(sorted({save.rank for saves in together for save in saves}))
+    overlapping = sum(_overlap(saves) for saves in together)
+    at_once = f", {overlapping} of them at the same moment" if overlapping else ""
+    return Finding(
+        title=f"{named(ranks)} all write {first.event.path}",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=site,
+        places=(Place(site, ranks, f"saves {first.event.path}, step {first.event.step}"),),
+        evidence={"path": first.event.path, "ranks": len(ranks), "saves": len(together), "overlapping": overlapping},
+        why=f"{len(together)} saves of one path were made by {len(ranks)} ranks{at_once}",
+        prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}"),),
+        at_ns=first.event.at_ns,
+    )
+
+
+def _overlap(saves: Together) -> bool:
+    begun = sorted(saves, key=lambda save: save.event.at_ns)
+    return any(later.event.at_ns < earlier.done_ns for earlier, later in pairwise(begun))
+
+
+def _job(*paths: str) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2)
+    for rank, path in enumerate(paths):
+        job.note(Saving(path, "torch.save", 10, 1), only=[rank], site="train.py:42 main")
+    return job.initial().step().recording()
+
+
+def sick() -> Recording:
+    return _job("/job/last.pt", "/job/last.pt")
+
+
+def healthy() -> Recording:
+    """One file per rank."""
+    return _job("/job/last-0.pt", "/job/last-1.pt")

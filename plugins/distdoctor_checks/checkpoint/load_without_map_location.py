@@ -1,0 +1,71 @@
+"""
+DD702 load-without-map-location: every rank loads the checkpoint onto the device from which it was saved.
+
+What it means    torch.load puts each tensor back where it was when it was saved: on cuda:0, when rank 0 saved it.
+Why it hurts     All ranks of a host fill the memory of its first GPU with their copies, and pay for a context there.
+How we know      Several ranks read one file without map_location before they loaded state from it. Where bytes came to lie on
+                 another rank's device that is a warning; where the tensors came from the CPU, a note.
+What to do       torch.load(path, map_location="cpu") (with mmap=True for large ones), or the rank's own device.
+When it is fine  Checkpoints of CPU tensors: hence the note.
+Source           PyTorch, DDP tutorial: "map_location"; torch.load.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Loaded
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Loading, StateLoaded
+
+
+@check("DD702", "load-without-map-location", severity=WARNING)
+def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+    found: dict[tuple[str, SourceLine], list[Loaded]] = defaultdict(list)
+    restored = {rank: event.at_ns for rank, event in checkpoints.events(StateLoaded)}  # the last of each rank
+    for load in checkpoints.loads:
+        event = load.event
+        if event.by == "torch.load" and not event.placed and restored.get(load.rank, 0) > event.at_ns:
+            found[event.path, event.site].append(load)
+    for loads in found.values():
+        if len({load.rank for load in loads}) > 1:
+            yield _finding(loads)
+
+
+def _finding(loads: list[Loaded]) -> Finding:
+    event, ranks = loads[0].event, tuple(sorted({load.rank for load in loads}))
+    foreign = sum(load.event.foreign for load in loads)
+    where = (
+        f"{foreign:,} bytes came to lie on other ranks' devices" if foreign else "harmless while it holds CPU tensors"
+    )
+    return Finding(
+        title=f"torch.load of {event.path} does not say onto which device: {where}",
+        ranks=ranks,
+        confidence=CERTAIN if foreign else POSSIBLE,
+        severity=WARNING if foreign else NOTE,
+        place=event.site,
+        places=(Place(event.site, ranks, "loads without map_location"),),
+        evidence={"path": event.path, "ranks": len(ranks), "foreign_bytes": foreign},
+        why=f"{len(ranks)} ranks read the file, each tensor goes to the device from which it was saved",
+        prescriptions=(Prescription("map-location"),),
+        at_ns=event.at_ns,
+    )
+
+
+def _job(*, placed: bool) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).note(Loading("/job/c.pt", "torch.load", 0, 1, placed, 4096), site="train.py:20 main")
+    job.note(StateLoaded("module", ("Net",), own=4), site="train.py:21 main")
+    return job.initial().step().recording()
+
+
+def sick() -> Recording:
+    return _job(placed=False)
+
+
+def healthy() -> Recording:
+    return _job(placed=True)

@@ -1,0 +1,129 @@
+"""
+DD701 saved-wrapper: the keys of the checkpoint carry a wrapper's prefix, and what is loaded does not fit.
+
+What it means    DistributedDataParallel puts `module.` and torch.compile `_orig_mod.` in front of every name. Saved with the
+                 wrapper and loaded without it (or the other way round), no name is found again.
+Why it hurts     With strict=True the job ends with an error. With strict=False it goes on with fresh weights.
+How we know      What load_state_dict found was noted: every name of the module was missing, or the names differ by the prefix
+                 alone. Certain. That a wrapper's state was saved, and nothing more, is a note.
+What to do       Save `model.module.state_dict()`; read strict=False's answer and refuse missing names.
+When it is fine  A checkpoint that is loaded into the wrapper again: then nothing is reported of the load.
+Source           PyTorch, DDP tutorial, "Save and load checkpoints"; torch.nn.Module.load_state_dict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Saving, StateLoaded, UncaughtException
+
+_PREFIX = re.compile(r"^(module\.|_orig_mod\.)+")
+_FAILED = re.compile(r"Error\(s\) in loading state_dict for (\w+)")
+
+
+@check("DD701", "saved-wrapper", severity=ERROR)
+def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+    loads: dict[tuple[SourceLine, str], list[tuple[int, StateLoaded]]] = defaultdict(list)
+    for rank, event in checkpoints.events(StateLoaded):
+        if event.what == "module" and (_nothing(event) or _by_prefix(event)):
+            loads[event.site, event.names[0]].append((rank, event))
+    yield from (_not_loaded(found) for found in loads.values())
+    refused = list(_refused(checkpoints))
+    yield from refused
+    if not loads and not refused:
+        yield from _saved(checkpoints)
+
+
+def _nothing(event: StateLoaded) -> bool:
+    return not event.strict and event.own > 0 and event.missing == event.own and event.unexpected > 0
+
+
+def _by_prefix(event: StateLoaded) -> bool:
+    if not event.missing or not event.unexpected:
+        return False
+    missing, unexpected = event.names[1], event.names[2]
+    return _PREFIX.sub("", missing) == _PREFIX.sub("", unexpected)
+
+
+def _not_loaded(found: list[tuple[int, StateLoaded]]) -> Finding:
+    ranks, event = tuple(sorted({rank for rank, _ in found})), found[0][1]
+    missing, unexpected = event.names[1], event.names[2]
+    reason = "the names differ by a wrapper's prefix" if _by_prefix(event) else "no name fits"
+    loaded = event.own - event.missing
+    how_many = "loaded nothing" if not loaded else f"loaded {loaded} of {event.own} entries"
+    return Finding(
+        title=f"load_state_dict of {event.names[0]} {how_many}: {reason} ({unexpected} for {missing})",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=event.site,
+        places=(Place(event.site, ranks, f"loads with strict={event.strict}, {event.missing} names missing"),),
+        evidence={"missing": event.missing, "unexpected": event.unexpected, "own": event.own, "first_missing": missing,
+                  "first_unexpected": unexpected},
+        why=f"{event.missing} of {event.own} names of the module were missing and {event.unexpected} of the checkpoint had no "
+        "place; strict=False leaves what the module had before",
+        prescriptions=(Prescription("save-the-module", effect=f"all {event.own} entries are restored"),),
+        at_ns=event.at_ns,
+    )  # fmt: skip
+
+
+def _refused(checkpoints: Checkpoints) -> Iterator[Finding]:
+    errors = [(rank, one) for rank, one in checkpoints.events(UncaughtException) if _FAILED.search(one.words)]
+    wrapped = [(rank, one) for rank, one in errors if '"module.' in one.words or '"_orig_mod.' in one.words]
+    if wrapped:
+        ranks, event = tuple(rank for rank, _ in wrapped), wrapped[0][1]
+        yield Finding(
+            title="load_state_dict refused a checkpoint whose names differ by a wrapper's prefix",
+            ranks=ranks,
+            confidence=CERTAIN,
+            place=event.site,
+            places=(Place(event.site, ranks, "loads"),),
+            evidence={"error": event.words[:300]},
+            why=event.words.partition("\n")[0][:200],
+            prescriptions=(Prescription("save-the-module"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _saved(checkpoints: Checkpoints) -> Iterator[Finding]:
+    read = {load.event.path for load in checkpoints.loads}
+    by_line: dict[SourceLine, list[tuple[int, Saving]]] = defaultdict(list)
+    for save in checkpoints.saves:
+        if save.event.wrapped and save.event.by == "torch.save" and not save.names & read:
+            by_line[save.event.site].append((save.rank, save.event))
+    for site, found in by_line.items():
+        ranks, event = tuple(sorted({rank for rank, _ in found})), found[-1][1]
+        yield Finding(
+            title=f"the wrapper was saved: {event.wrapped} of {event.tensors} tensors have `module.` or `_orig_mod.` in front",
+            ranks=ranks,
+            confidence=CERTAIN,
+            severity=NOTE,
+            place=site,
+            places=(Place(site, ranks, f"saves {event.path}"),),
+            evidence={"path": event.path, "wrapped": event.wrapped, "tensors": event.tensors},
+            why="the checkpoint can be loaded only into a model that is wrapped in the same way",
+            prescriptions=(Prescription("save-the-module"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _job(*names: str, missing: int, unexpected: int) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    event = StateLoaded("module", ("Sequential", *names), missing, unexpected, own=4, strict=False)
+    return trained_job(2).note(event, site="train.py:20 main").initial().step().recording()
+
+
+def sick() -> Recording:
+    """Nothing of a wrapped model's checkpoint is found."""
+    return _job("0.weight", "module.0.weight", missing=4, unexpected=4)
+
+
+def healthy() -> Recording:
+    """A new head, on purpose."""
+    return _job("head.weight", "fc.weight", missing=2, unexpected=2)

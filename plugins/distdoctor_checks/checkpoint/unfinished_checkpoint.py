@@ -1,0 +1,131 @@
+"""
+DD707 unfinished-checkpoint: the job ended before its checkpoint was whole, or the checkpoint points at nothing.
+
+What it means    An asynchronous save was not waited for, a thread that writes was cut off with the process, or a small file such
+                 as `latest` names a checkpoint that is not there.
+Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
+How we know      The save began and was not over when the rank ended by itself: certain. A rank that was killed or failed leaves
+                 half a file as a consequence: likely. A thread that had called torch.save was at work (not waiting for
+                 something to do) when the interpreter shut down. What a pointer names was looked for as the process ended.
+What to do       Ask the save's future for its result, join the thread, and write the pointer last.
+When it is fine  A pointer into another place than its own folder, in a format of its own: then it is not read.
+Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.checkpoint.checkpoints import NOT_YET, Checkpoints, Saved
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Exiting, Pointer, Saving, UncaughtException, Unfinished
+
+
+@check("DD707", "unfinished-checkpoint", severity=ERROR, live=False)
+def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
+    if not recording.job.running:
+        yield from _cut_off(checkpoints, recording)
+        yield from _threads(checkpoints)
+    yield from _pointers(checkpoints)
+
+
+def _cut_off(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
+    open_saves: dict[SourceLine, list[Saved]] = defaultdict(list)
+    for save in checkpoints.saves:
+        if save.done_ns == NOT_YET and _is_over(recording, save.rank):
+            open_saves[save.event.site].append(save)
+    for site, saves in open_saves.items():
+        ranks = tuple(sorted({save.rank for save in saves}))
+        event, in_order = saves[-1].event, all(_in_order(recording, rank) for rank in ranks)
+        asynchronous = event.by == "dcp.async_save"
+        yield Finding(
+            title=f"{named(ranks)} ended before the checkpoint {event.path} was written",
+            ranks=ranks,
+            confidence=CERTAIN if in_order else LIKELY,
+            severity=ERROR if in_order else WARNING,
+            place=site,
+            places=(Place(site, ranks, f"{event.by} begins, step {event.step}"),),
+            evidence={"path": event.path, "by": event.by, "step": event.step, "saves": len(saves)},
+            why=f"{event.by} began at step {event.step} and was not over when the process ended"
+            + ("; nobody waited for its future" if asynchronous and in_order else ""),
+            prescriptions=(Prescription("wait-for-the-save"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _is_over(recording: Recording, rank: int) -> bool:
+    return rank in recording.job.ends or recording.ranks[rank].has_noted(Exiting)
+
+
+def _in_order(recording: Recording, rank: int) -> bool:
+    """The rank ended by itself and without an exception."""
+    end, log = recording.job.ends.get(rank), recording.ranks[rank]
+    if log.has_noted(UncaughtException):
+        return False
+    return end is None or (not end.signal and not end.exit_code)
+
+
+def _threads(checkpoints: Checkpoints) -> Iterator[Finding]:
+    for rank, event in checkpoints.events(Unfinished):
+        yield Finding(
+            title=f"rank {rank} ended while its thread {event.thread} was still writing a checkpoint",
+            ranks=(rank,),
+            confidence=LIKELY,
+            place=event.site,
+            places=(Place(event.site, (rank,), "was at work here"),),
+            evidence={"thread": event.thread, "daemon": event.daemon, "step": event.step},
+            why="a daemon thread ends wherever it is when the interpreter shuts down"
+            if event.daemon
+            else "the thread was at work when the interpreter shut down",
+            prescriptions=(Prescription("wait-for-the-save"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _pointers(checkpoints: Checkpoints) -> Iterator[Finding]:
+    broken: dict[str, list[tuple[int, Pointer]]] = defaultdict(list)
+    for rank, event in checkpoints.events(Pointer):
+        if not event.there:
+            broken[event.path].append((rank, event))
+    for path, found in broken.items():
+        ranks, event = tuple(rank for rank, _ in found), found[0][1]
+        saves = [save for save in checkpoints.saves if event.target in save.names] or list(checkpoints.saves)
+        site = saves[-1].event.site if saves else SourceLine()
+        yield Finding(
+            title=f"{path} names {event.target}, which does not exist",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, "saves beside it"),) if site else (),
+            evidence={"pointer": path, "target": event.target, "saved_here": event.target in _saved(checkpoints)},
+            why="what it names was looked for when the process ended"
+            + (" (it was saved, and removed again)" if event.target in _saved(checkpoints) else ""),
+            prescriptions=(Prescription("wait-for-the-save"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _saved(checkpoints: Checkpoints) -> set[str]:
+    return {name for save in checkpoints.saves for name in save.names}
+
+
+def _job(done_ns: int) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2).initial().step()
+    job.note(Saving("/job/ck", "dcp.async_save", 1, done_ns), site="train.py:48 main").note(Exiting())
+    return job.recording()
+
+
+def sick() -> Recording:
+    """Nobody waited for an asynchronous save."""
+    return _job(0)
+
+
+def healthy() -> Recording:
+    """It was over before the end."""
+    return _job(1_001_000_000_000)

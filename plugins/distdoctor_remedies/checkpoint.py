@@ -1,0 +1,74 @@
+"""Remedies for checkpoints and resumption."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.remedy import Remedy
+
+REMEDIES = (
+    Remedy(
+        slug="barrier-after-save",
+        what="Let every rank wait until the one that saves is done, before any of them loads.",
+        how="""if rank == 0:
+    torch.save(model.module.state_dict(), path)
+dist.barrier()                                  # on every rank
+model.module.load_state_dict(torch.load(path, map_location="cpu"))""",
+        effect="All ranks load the same file, the one that was just written.",
+        safety="the ranks wait for the disk once per save",
+        source="PyTorch, DDP tutorial: Save and load checkpoints",
+    ),
+    Remedy(
+        slug="map-location",
+        what="Say onto which device the checkpoint is loaded.",
+        how="""state = torch.load(path, map_location="cpu", mmap=True)
+model.load_state_dict(state)                    # copies onto the model's own device""",
+        effect="No rank touches another rank's GPU.",
+        safety="changes no result",
+        source="torch.load",
+    ),
+    Remedy(
+        slug="restore-everything",
+        what="Save all that the next step depends on, and load it where it is used.",
+        how="""state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(),
+         "scheduler": scheduler.state_dict(), "scaler": scaler.state_dict(),
+         "epoch": epoch, "step": step, "rng": torch.get_rng_state()}
+# on every rank, after the optimizer and the scheduler were made:
+optimizer.load_state_dict(state["optimizer"])""",
+        effect="The resumed job makes the step that the uninterrupted one would have made.",
+        safety="larger checkpoints: Adam's moments are twice the weights",
+        source="PyTorch, Saving and loading a general checkpoint",
+    ),
+    Remedy(
+        slug="save-on-rank-zero",
+        what="Save on one rank, under another name first, and let the others wait.",
+        how="""if dist.get_rank() == 0:
+    torch.save(state, path + ".tmp")
+    os.replace(path + ".tmp", path)             # a reader never sees half a file
+dist.barrier()""",
+        effect="One write instead of one per rank, and no torn file.",
+        safety="for sharded states use torch.distributed.checkpoint.save, which every rank calls",
+        source="PyTorch, DDP tutorial: Save and load checkpoints",
+    ),
+    Remedy(
+        slug="save-the-module",
+        what="Save what is inside the wrapper, and load with strict=True.",
+        how="""torch.save(ddp_model.module.state_dict(), path)  # was ddp_model.state_dict()
+# an old checkpoint:
+torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+model.load_state_dict(state)                    # strict: missing names are an error""",
+        effect="The checkpoint fits the model with and without a wrapper.",
+        safety="changes no training",
+        source="torch.nn.modules.utils.consume_prefix_in_state_dict_if_present",
+    ),
+    Remedy(
+        slug="wait-for-the-save",
+        what="Wait for the save before the next one begins and before the job ends; write the pointer last.",
+        how="""future = dcp.async_save(state, checkpoint_id=folder)
+...
+future.result()                                 # before the next save, and before destroy_process_group()
+with open("latest", "w") as file:               # only now
+    file.write(folder)""",
+        effect="The newest checkpoint is whole whenever somebody looks for it.",
+        safety="the job ends as much later as the write takes",
+        source="PyTorch, Asynchronous Saving with Distributed Checkpoint",
+    ),
+)

@@ -1,0 +1,95 @@
+"""Saves and loads that go wrong: each on a real job, and silence on its healthy twin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import checkpoint as jobs
+from jobs import replicas as gradient_jobs
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, POSSIBLE, WARNING, Finding, Severity
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+TESTS = Path(__file__).parents[1]
+
+
+def found(recording: Recording) -> list[Finding]:
+    diagnosis = examine(recording, load().checks.values())
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    return [one for one in diagnosis.findings if one.code.startswith("DD7")]
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "severity", "confidence", "ranks", "words"),
+    [
+        (jobs.restored_from_wrapper, "DD701", ERROR, CERTAIN, (0, 1), "# nobody reads its answer"),
+        (jobs.loaded_by_all, "DD702", NOTE, POSSIBLE, (0, 1), "# from wherever it was"),
+        (jobs.saved_by_all, "DD703", WARNING, CERTAIN, (0, 1), "# on every rank"),
+        (jobs.best_again, "DD705", ERROR, CERTAIN, (1,), "# whatever is there"),
+    ],
+)
+def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
+    job: Callable[..., Any],
+    code: str,
+    severity: Severity,
+    confidence: str,
+    ranks: tuple[int, ...],
+    words: str,
+    tmp_path: Path,
+) -> None:
+    recording, _ = gradient_jobs.watched(job, folder=str(tmp_path))
+
+    (finding,) = found(recording)
+
+    assert (finding.code, finding.severity, finding.confidence) == (code, severity, confidence), finding.title
+    assert finding.ranks == ranks
+    assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("job", "about"),
+    [
+        (jobs.restored_from_wrapper, {"inner": True}),
+        (jobs.new_head, {}),
+        (jobs.loaded_by_all, {"placed": True}),
+        (jobs.saved_by_all, {"own": True}),
+        (jobs.best_again, {"waits": True}),
+    ],
+)
+def test_its_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(
+    job: Callable[..., Any], about: dict[str, Any], tmp_path: Path
+) -> None:
+    recording, looked_at = gradient_jobs.watched(job, folder=str(tmp_path), **about)
+    _, left_alone = gradient_jobs.watched(job, streams="collectives", folder=str(tmp_path), **about)
+
+    assert [(one.code, one.title) for one in found(recording)] == []
+    assert looked_at == left_alone
+
+
+@pytest.mark.parametrize("script", ["ASYNCHRONOUS", "POINTING"])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_checkpoint_that_was_not_finished_when_the_job_ended_is_named(
+    script: str, waits: bool, tmp_path: Path
+) -> None:
+    train, folder = tmp_path / "train.py", tmp_path / "ck"
+    train.write_text(getattr(jobs, script))
+    folder.mkdir()
+    command = [sys.executable, "-m", "distdoctor", "run", "--standalone", "--nproc", "2", "--output-format", "json"]
+    command += [str(train), str(folder), "wait" if waits else "go", str(TESTS)]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    findings = [one for one in json.loads(done.stdout)["findings"] if one["code"].startswith("DD7")]
+    assert [one["code"] for one in findings] == ([] if waits else ["DD707"]), (findings, done.stderr)
+    assert [one["confidence"] for one in findings] == (
+        [] if waits else ["certain" if script == "ASYNCHRONOUS" else "likely"]
+    )

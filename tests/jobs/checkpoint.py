@@ -1,0 +1,110 @@
+"""Small trainings that save and load: ill ones, and the healthy ones most like them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs.replicas import Net, adam, train
+
+
+def restored_from_wrapper(rank: int, world_size: int, *, folder: str, inner: bool = False) -> str:
+    """The state of the wrapper, or of what is in it, for a bare model."""
+    wrapped = DistributedDataParallel(Net())
+    path = f"{folder}/model.pt"
+    if rank == 0:
+        torch.save(wrapped.module.state_dict() if inner else wrapped.state_dict(), path)
+    dist.barrier()
+    model = Net()
+    model.load_state_dict(torch.load(path, map_location="cpu"), strict=False)  # nobody reads its answer
+    return train(DistributedDataParallel(model), rank, optimizer=adam(model))
+
+
+def new_head(rank: int, world_size: int, *, folder: str) -> str:
+    """A pretrained body below a head of another name."""
+    state = {f"body.{name}": value for name, value in Net().body.state_dict().items()} | {"old.weight": torch.ones(2)}
+    model = Net()
+    model.load_state_dict(state, strict=False)
+    return train(DistributedDataParallel(model), rank, optimizer=adam(model))
+
+
+def loaded_by_all(rank: int, world_size: int, *, folder: str, placed: bool = False) -> str:
+    path, model = f"{folder}/model.pt", Net()
+    if rank == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+    location = {"map_location": "cpu"} if placed else {}
+    model.load_state_dict(torch.load(path, **location))  # from wherever it was
+    return train(DistributedDataParallel(model), rank, optimizer=adam(model))
+
+
+def saved_by_all(rank: int, world_size: int, *, folder: str, own: bool = False) -> str:
+    model = DistributedDataParallel(Net())
+    digest = train(model, rank, optimizer=adam(model))
+    torch.save(model.module.state_dict(), f"{folder}/{rank if own else 'last'}.pt")  # on every rank
+    dist.barrier()
+    return digest
+
+
+def best_again(rank: int, world_size: int, *, folder: str, waits: bool = False) -> str:
+    """Rank 0 writes the best weights, and all go back to them."""
+    model = DistributedDataParallel(Net())
+    path = f"{folder}/best.pt"
+    if rank == 0:
+        torch.save(model.module.state_dict(), path)
+    dist.barrier()
+    if rank == 0:
+        time.sleep(0.3)  # a slow disk
+        torch.save(model.module.state_dict(), path + ".tmp")
+        os.replace(path + ".tmp", path)
+    if waits:
+        dist.barrier()
+    model.module.load_state_dict(torch.load(path, map_location="cpu"))  # whatever is there
+    return train(model, rank, optimizer=adam(model))
+
+
+def points(rank: int, world_size: int, *, folder: str, keeps: bool = False) -> str:
+    """`latest` names a checkpoint that the retention rule has removed."""
+    model = DistributedDataParallel(Net())
+    digest = train(model, rank, optimizer=adam(model))
+    if rank == 0:
+        for epoch in range(2):
+            torch.save(model.module.state_dict(), f"{folder}/e{epoch}.pt")
+            with open(f"{folder}/latest", "w") as file:
+                file.write(f"e{epoch}.pt")
+        if not keeps:
+            os.remove(f"{folder}/e1.pt")
+    dist.barrier()
+    return digest
+
+
+ASYNCHRONOUS = """
+import os, sys, torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8))))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 512)).sum().backward()
+optimizer.step()
+future = dcp.async_save({"model": model.module.state_dict()}, checkpoint_id=sys.argv[1])  # begun
+if sys.argv[2] == "wait":
+    future.result()
+    dist.barrier()
+    dist.destroy_process_group()
+os._exit(0)
+"""
+POINTING = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[3])
+from jobs import checkpoint
+
+dist.init_process_group("gloo")
+checkpoint.points(dist.get_rank(), 2, folder=sys.argv[1], keeps=sys.argv[2] == "wait")
+dist.destroy_process_group()
+"""
