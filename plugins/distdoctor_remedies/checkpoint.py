@@ -26,18 +26,6 @@ model.load_state_dict(state)                    # copies onto the model's own de
         source="torch.load",
     ),
     Remedy(
-        slug="restore-everything",
-        what="Save all that the next step depends on, and load it where it is used.",
-        how="""state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(),
-         "scheduler": scheduler.state_dict(), "scaler": scaler.state_dict(),
-         "epoch": epoch, "step": step, "rng": torch.get_rng_state()}
-# on every rank, after the optimizer and the scheduler were made:
-optimizer.load_state_dict(state["optimizer"])""",
-        effect="The resumed job makes the step that the uninterrupted one would have made.",
-        safety="larger checkpoints: Adam's moments are twice the weights",
-        source="PyTorch, Saving and loading a general checkpoint",
-    ),
-    Remedy(
         slug="save-on-rank-zero",
         what="Save on one rank, under another name first, and let the others wait.",
         how="""if dist.get_rank() == 0:
