@@ -184,7 +184,8 @@ def _job_line(job: FoundJob, recording: Recording, of: int) -> str:
 
 
 def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
-    """The report of the worst job, as any other report, with `stacks` and, of ranks that distdoctor started, `flight_recorder`.
+    """The report of the worst job, as any other report, with `stacks`, the host `bundle` by which `distdoctor examine` puts the
+    looks of several hosts together, and, of ranks that distdoctor started, `flight_recorder`.
 
     Further jobs are in the same shape under `other_jobs`.
     """
@@ -193,6 +194,7 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
     import msgspec
 
     from distdoctor.attach import stack_tree
+    from distdoctor.recording.bundle import IN_JSON, in_json
     from distdoctor.report.json_report import report_of
 
     documents = []
@@ -200,6 +202,7 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
         document = msgspec.to_builtins(report_of(diagnosis), enc_hook=str)
         document["stacks"] = stack_tree.as_json(recording.stacks) if recording.stacks else []
         document["nccl_ras"] = msgspec.to_builtins(recording.ras, str_keys=True) if recording.ras is not None else None
+        document[IN_JSON] = in_json(recording)
         document["flight_recorder"] = msgspec.to_builtins([*recording.backend.values()])
         documents.append(document)
     return json.dumps({**documents[0], "other_jobs": documents[1:]}, indent=2, default=str) + "\n"

@@ -27,6 +27,7 @@ COMMANDS = {
     "advise": "distdoctor.cli.advise:advise",
     "examine": "distdoctor.cli.examine:examine",
     "lint": "distdoctor.cli.lint:lint",
+    "bundle": "distdoctor.cli.bundle:bundle",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",
     "rules": "distdoctor.cli.rules:rules",

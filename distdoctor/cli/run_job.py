@@ -18,7 +18,8 @@ from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
-from distdoctor.launch.new_run_folder import make_run_folder, write_whole
+from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder, write_whole
+from distdoctor.launch.step import Step, step_of
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.recording import Job, Recording, SourceLine
 
@@ -45,7 +46,8 @@ def execute(
     wants = _Wanted.of(argv, values, command, plugins)
     if values["off"] or os.environ.get("DISTDOCTOR") == "0":
         _plain_launcher(wants)
-    folder = _run_folder(wants, values["run_dir"])
+    step = step_of(os.environ) if wants.command or wants.nodes > 1 else None
+    folder = _run_folder(wants, values["run_dir"], step)
     launch = wants.launch(folder)
     stdout = _stdout_for_the_report(settings, values["output"])
     orders = RunOptions(
@@ -59,7 +61,8 @@ def execute(
         lines=lambda: _lines(folder),
         stop_on=stop_on,
         afterwards=lambda: afterwards(folder),
-        hosts=wants.nodes,
+        hosts=step.tasks if step is not None and wants.command else wants.nodes,
+        watches=step is None or not wants.command or step.task == 0,
     )
     with stdout as report_to:
 
@@ -76,10 +79,15 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run_folder(wants: _Wanted, asked: Path | None) -> Path:
-    """Where to record. A script is launched even where no folder can be made; then it runs as without distdoctor."""
+def _run_folder(wants: _Wanted, asked: Path | None, step: Step | None) -> Path:
+    """Where to record. A script is launched even where no folder can be made; then it runs as without distdoctor.
+
+    The launchers of one `step` record into one folder.
+    """
     try:
-        return make_run_folder(wants.name, asked, shared=wants.nodes > 1, notice=notice)
+        if step is not None and asked is None:
+            return make_shared_folder(step.name)
+        return make_run_folder(wants.name, asked, shared=step is not None or wants.nodes > 1, notice=notice)
     except WrongUse as trouble:
         if asked is not None or wants.request is not None:
             raise

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
+from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
@@ -28,7 +29,8 @@ from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.files import read_bytes
-from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine
+from distdoctor.recording.merge import merged
+from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
 from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import site_text
@@ -65,7 +67,10 @@ class RunOptions:
     closer: Callable[[], Recording | None] | None = None  # a recording with the stacks of all ranks, while they run
     stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
     lines: Callable[[], Mapping[int, SourceLine]] = dict  # the user's line at which each rank is, while they run
-    hosts: int = 0  # on how many hosts there is a launcher; 0: not known
+    hosts: int = 0  # how many launchers the job has, one a host or one a task of a step; 0: not known
+    watches: bool = (
+        True  # False where another launcher of the job, in the same folder, looks at all ranks while they run
+    )
     leave: Callable[[Outcome], None] | None = None  # report and end this process: torch's agent does not come back
     afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 
@@ -107,6 +112,7 @@ class RunningJob:
         self._disk_refused = False
         self.ends = Ends()
         self.rendezvous = Rendezvous(orders.notice)
+        self.exchange = Exchange(self.rendezvous)
         self._finishing = threading.Lock()
         self._end: AgentEnd | None = None
         self.host = HostFile(
@@ -129,6 +135,8 @@ class RunningJob:
             new_trace=self._new_trace if launch.command else None,
             closer=orders.closer,
             ignored=orders.ignored,
+            with_others=self._with_other_hosts,
+            moving=self.exchange.take_back,
         )
 
     def job(self) -> Job:
@@ -147,7 +155,8 @@ class RunningJob:
     def run(self) -> Outcome:
         """Start the job, come back when every rank has ended and has been examined."""
         self._write()
-        self.watcher.start()
+        if self.orders.watches:
+            self.watcher.start()
         self.last_lines.start()
         end = AgentEnd(1)
         try:
@@ -197,6 +206,7 @@ class RunningJob:
         self.ends.watch(pids, anew=True)
         self._keep_start({})
         self._write()
+        threading.Thread(target=self.exchange.connect, name="distdoctor-exchange", daemon=True).start()
 
     def closing(self) -> None:
         """Look once more before the survivors are ended: what they wait for shows who is to blame."""
@@ -372,12 +382,43 @@ class RunningJob:
             interrupted=job.interrupted or recording.job.interrupted,
             running=False,
         )
-        recording = replace(recording, job=whole)
+        recording = self._with_last_words(replace(recording, job=whole))
         diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.orders.ignored)
         diagnosis = with_what_was_told(diagnosis, self.watcher.told_for_good(), self.plugins.checks)
         if self.watcher.is_hung or not diagnosis.at_least(ERROR):
             diagnosis = with_what_was_seen_live(diagnosis, self.watcher.hang or self.watcher.last)
         return Outcome(recording, diagnosis, self.watcher.is_hung, self.state.signal, end.trouble)
+
+    def _with_other_hosts(self, recording: Recording) -> Recording:
+        """The recording with what the other hosts saw, where no folder is shared: asked when this host's ranks do not move."""
+        if not self.exchange.is_open or self._is_shared():
+            return recording
+        self.exchange.give(recording, final=False)
+        return self._joined(recording, self.exchange.take())
+
+    def _with_last_words(self, recording: Recording) -> Recording:
+        """The same at the end of the job: every host gets the verdict of the whole job, or learns who kept silent."""
+        if not self.exchange.is_open or self._is_shared():
+            return recording
+        deadline = time.monotonic() + OTHERS_SECONDS
+        self.exchange.give(recording, final=True)
+        others = self.exchange.take_last_words(deadline)
+        self.exchange.part(deadline)
+        if self.exchange.silent:
+            came, hosts = self.rendezvous.hosts - len(self.exchange.silent), self.rendezvous.hosts
+            self.orders.notice(f"{came} of {hosts} hosts have answered; this is host {self.rendezvous.host_number}")
+        whole = self._joined(recording, others)
+        return replace(whole, job=replace(whole.job, running=False))
+
+    def _joined(self, recording: Recording, others: Sequence[Recording]) -> Recording:
+        try:
+            return merged([recording, *others])
+        except DoctorError as trouble:
+            return replace(recording, troubles=(*recording.troubles, Trouble(str(trouble))))
+
+    def _is_shared(self) -> bool:
+        """Whether the other launchers write into our folder, so that it holds the whole job."""
+        return len(read_host_files(self.orders.folder)) >= self.rendezvous.hosts
 
     def _await_other_hosts(self) -> None:
         """Whoever shares our folder ends about now as well: what their ranks did last belongs to the verdict."""

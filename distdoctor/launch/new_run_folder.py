@@ -46,6 +46,24 @@ def make_run_folder(
     raise WrongUse(f"no run folder can be made: {why}", way_out="Point --run-dir at a folder that can be written to.")
 
 
+def make_shared_folder(name: str) -> Path:
+    """The folder that all launchers of one job share when they work in one directory: whoever comes first makes it.
+
+    WrongUse: it cannot be made.
+    """
+    runs = Path.cwd() / RUNS
+    try:
+        _make_runs(runs)
+        folder = runs / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _point_latest_at(folder)
+    except OSError as trouble:
+        raise WrongUse(
+            f"no run folder can be made: {trouble}", way_out="Point --run-dir at a folder that can be written to."
+        ) from trouble
+    return folder
+
+
 def _asked_for(folder: Path, shared: bool) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not shared and is_run_folder(folder):
@@ -57,13 +75,7 @@ def _asked_for(folder: Path, shared: bool) -> Path:
 
 
 def _new(runs: Path, name: str) -> Path:
-    for folder in (runs.parent, runs):  # mkdir(parents=True) would give the outer one the mode of the umask
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        _refuse_others(folder)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(runs.parent / ".gitignore", _NEW, 0o600))
-        write_whole(runs.parent / ".gitignore", "*\n")
+    _make_runs(runs)
     stem = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:60] or 'run'}"
     for number in range(1, 1000):
         folder = runs / (stem if number == 1 else f"{stem}-{number}")
@@ -86,6 +98,17 @@ def _refuse_others(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "belongs to somebody else", str(folder))
     if about.st_mode & 0o002:
         raise PermissionError(errno.EPERM, "may be written by everybody", str(folder))
+
+
+def _make_runs(runs: Path) -> None:
+    """`.distdoctor/runs`, for its owner alone, which git does not see."""
+    for folder in (runs.parent, runs):  # mkdir(parents=True) would give the outer one the mode of the umask
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        _refuse_others(folder)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(runs.parent / ".gitignore", _NEW, 0o600))
+        write_whole(runs.parent / ".gitignore", "*\n")
 
 
 def _point_latest_at(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,10 @@ from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.processes import is_alive
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
-from distdoctor.recording.open import read_any
+from distdoctor.recording.bundle import bundles_in, looks_like_bundle, read_bundle
+from distdoctor.recording.flight.dumps import read_dumps
+from distdoctor.recording.merge import merged
+from distdoctor.recording.open import is_dump, parts_of, read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace import run_folder
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
@@ -72,6 +75,34 @@ def read_at(path: Path | None) -> Recording:
         if path is None:
             raise
     return with_sources(read_any(path))
+
+
+def read_all(paths: Sequence[Path]) -> Recording:
+    """The recording of one job at these places: run folders, folders of them, host bundles, documents of hang-dump, flight
+    recorder dumps, mixed.
+
+    NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
+    """
+    dumps = [path for path in paths if is_dump(path)]
+    parts = [part for path in paths if path not in dumps for part in _parts(path)]
+    if len(dumps) == 1 and not parts:
+        return read_at(dumps[0])
+    if dumps:
+        parts.append(read_dumps(dumps))
+    return with_sources(merged(parts)) if parts else read_at(None)
+
+
+def _parts(path: Path) -> list[Recording]:
+    """What lies at one place, as parts of one job."""
+    if path.is_file() and looks_like_bundle(path):
+        return [read_bundle(path)]
+    documents = bundles_in(path) if path.is_file() and path.suffix == ".json" else []
+    if documents:
+        return documents[:1]
+    below = parts_of(path) if path.is_dir() and not is_run_folder(path) and not (path / RUNS).exists() else []
+    if below and not (path / "latest").exists():
+        return [part for one in below for part in _parts(one)]
+    return [read_at(path)]
 
 
 def recorded_streams(folder: Path, recording: Recording) -> frozenset[str]:

@@ -14,7 +14,7 @@ def with_sources(recording: Recording) -> Recording:
     found = read_sources(_mentioned(recording) - recording.sources.keys(), recording.ranks)
     changed = tuple(Trouble(words) for words in found.changed)
     texts = {**recording.sources, **found.texts}
-    return replace(recording, sources=texts, troubles=(*recording.troubles, *changed))
+    return replace(recording, sources=texts, troubles=tuple(dict.fromkeys((*recording.troubles, *changed))))
 
 
 def _mentioned(recording: Recording) -> set[str]:

@@ -54,11 +54,15 @@ class Watcher:
         closer: Callable[[], Recording | None] | None = None,
         ignored: Iterable[str] = (),
         interval: float = INTERVAL_SECONDS,
+        with_others: Callable[[Recording], Recording] = lambda recording: recording,
+        moving: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
         self._remedies, self._ignored = remedies, frozenset(ignored)
         self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
+        self._with_others = with_others  # what other hosts saw, asked while nobody moves here
+        self._say_moving = moving  # what they were told of us is out of date
         self._pulses: dict[Path, Heartbeat] = {}
         self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
@@ -125,6 +129,8 @@ class Watcher:
             self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
             streams = recorded_streams(self._folder, recording)
             recording = replace(recording, streams=streams)
+            if self._looks_at_rest:
+                recording = self._with_others(recording)
             diagnosis = self._examined(recording, seen)
             if seen is None and self._closer is not None and not self.is_hung and _is_in_backend(diagnosis):
                 diagnosis = self._examined(recording, self._closer())
@@ -158,6 +164,8 @@ class Watcher:
 
     def _moving(self) -> None:
         """The job moves: look as often as a share of a core allows."""
+        if self._looks_at_rest:
+            self._say_moving()
         self._standing.clear()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
         self._pause_before_closer = CLOSER_AGAIN_SECONDS

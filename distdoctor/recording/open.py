@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdoctor.errors import NothingToInspect
+from distdoctor.recording.bundle import bundles_in, looks_like_bundle
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dumps
 from distdoctor.recording.job_log import read_log
 from distdoctor.recording.ras import looks_like_ras, read_ras
@@ -54,6 +55,34 @@ def _folder(folder: Path) -> Recording:
         f"{folder} holds no recording, no flight recorder dumps and no single job log",
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, or at one log file.",
     )
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """What below a folder is a part of a job's recording: run folders, host bundles, documents of hang-dump. None of them lies in
+    another one. Of flight recorder dumps, which form one recording together, nothing is said here."""
+    found: list[Path] = []
+    for entry in _entries(folder):
+        if entry.is_dir():
+            found += [entry] if is_run_folder(entry) else []
+        elif looks_like_bundle(entry) or (entry.suffix == ".json" and bundles_in(entry)):
+            found.append(entry)
+    if found:
+        return found
+    return [part for entry in _entries(folder) if entry.is_dir() for part in parts_of(entry)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [
+            entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".") and not entry.is_symlink()
+        ]
+    except OSError:
+        return []
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file is a flight recorder dump, by its name and its bytes."""
+    return path.is_file() and rank_in(path.name) is not None and looks_like_dump(path)
 
 
 def _files(folder: Path, deepest: int) -> Iterator[Path]:

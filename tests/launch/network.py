@@ -55,6 +55,24 @@ class Hosts:
             for host in ADDRESSES
         ]
 
+    def elastic(
+        self, nodes: str, *, until: Callable[[], bool], env: dict[str, str] | None = None
+    ) -> tuple[Command, Command]:
+        """One job that host 1 starts, and that host 2 joins as soon as a condition holds."""
+        options = ["--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", self.prefix]
+        options += ["--rdzv-endpoint", f"{ADDRESSES[1]}:29400", "--max-restarts", 1, "--run-dir", "run"]
+        first = self.start(1, "run", *options, "train.py", env=env)
+        first.wait_for(until)
+        return first, self.start(2, "run", *options, "train.py", env=env)
+
+    def signal(self, host: int, number: int) -> None:
+        """Send a signal to the launcher on a host, as a scheduler does."""
+        pids = subprocess.run(["ip", "netns", "pids", f"{self.prefix}h{host}"], capture_output=True, text=True).stdout
+        for pid in map(int, pids.split()):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"distdoctor" in words and b"unshare" not in words[0]:
+                os.kill(pid, number)
+
     def _on(self, host: int) -> list[str]:
         script = _ON_A_HOST.format(name=f"ddh{host}")
         own = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,108 @@ def test_a_rank_that_is_killed_and_restarted_leaves_a_job_that_finished(
     assert {path.name for path in (hosts.folder / "run").glob("*.trace")} == {
         f"rank-0000{rank}.a{attempt}.trace" for rank in (0, 1) for attempt in (0, 1)
     }
+
+
+def codes(done: Finished) -> set[str]:
+    return {word for word in done.out.split() if word[:2] == "DD" and word[2:5].isdigit()}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_host_in_another_collective_is_named_on_both_hosts(
+    hosts: Hosts, script: Callable[..., Path], separate: bool
+) -> None:
+    script(TRAIN + "if rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n" + FINISH)
+
+    done = finished(hosts.torchrun(1, separate=separate))
+
+    for one in done:
+        assert "DD112" in codes(one), said(done)
+        assert "rank 1" in one.out
+        assert "look at the network" not in one.out.lower()
+
+
+def test_a_killed_rank_is_named_on_both_hosts_without_a_shared_folder(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script("if rank == 1:\n    os.kill(os.getpid(), 9)\n" + TRAIN + FINISH)
+
+    done = finished(hosts.torchrun(1, separate=True))
+
+    assert [one.code for one in done] == [1, 1], said(done)
+    for one in done:
+        assert "DD110" in codes(one), said(done)
+        assert "rank 1" in one.out
+        assert "SIGKILL" in one.out
+
+
+DIVERGES = """
+from torch import nn
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    model(torch.ones(2, 4)).sum().backward()
+    if rank == 1 and step >= 4:
+        for parameter in model.parameters():
+            parameter.grad += 0.5
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_gradients_that_differ_between_hosts_are_never_healthy(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(DIVERGES + FINISH)
+
+    done = finished(hosts.torchrun(1, separate=True))
+
+    assert [one.code for one in done] == [1, 1], said(done)
+    assert all("DD202" in codes(one) for one in done), said(done)
+
+
+def test_a_healthy_job_without_a_shared_folder_is_one_job(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(TRAIN + FINISH)
+
+    done = finished(hosts.torchrun(1, separate=True))
+
+    assert [one.code for one in done] == [0, 0], said(done)
+    assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
+
+
+def test_a_host_that_joins_later_is_no_illness(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script("open(f'at-{world}', 'w').close()\nfor step in range(4000 if world == 1 else 20):\n"
+           "    dist.all_reduce(t)\n    time.sleep(0.05 if world == 1 else 0)\n" + FINISH)  # fmt: skip
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    first, second = hosts.elastic("1:2", env=env, until=lambda: (hosts.folder / "at-1").exists())
+
+    done = finished([first, second])
+
+    assert [one.code for one in done] == [0, 0], said(done)
+    assert not findings(hosts.folder / "run"), said(done)
+
+
+def test_a_cut_link_is_an_end_that_both_hosts_report(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script("open(f'at-{rank}', 'w').close()\nfor step in range(4000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n")
+    commands = hosts.torchrun(1, "--on-hang", "abort", separate=True)
+    for rank in (0, 1):
+        commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    hosts.cut(2)
+    done = finished(commands)
+
+    assert all("could not start" not in one.err for one in done), said(done)
+    assert all("healthy" not in one.err for one in done), said(done)
+    assert all("1 of 2 hosts have answered" in one.err for one in done), said(done)
+
+
+def test_a_scheduler_that_ends_the_job_is_no_ranks_fault(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script("open(f'at-{rank}', 'w').close()\nfor step in range(4000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n")
+    commands = hosts.torchrun(1)
+    for rank in (0, 1):
+        commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    for host in (1, 2):
+        hosts.signal(host, signal.SIGTERM)
+    done = finished(commands)
+
+    assert all("ended from outside by SIGTERM" in one.err for one in done), said(done)
+    assert not any("DD110" in one.out for one in done), said(done)

@@ -1,0 +1,50 @@
+"""Whether this launcher is one of several that a scheduler started for one job: `srun -n 4 distdoctor run -- python train.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Steps that are no srun of the user's: the batch script, an interactive shell, the container of the job (slurm.h, 23.02).
+_NO_SRUN = 0xFFFFFFF0
+
+
+@dataclass(frozen=True)
+class Step:
+    """`name` is the same for every launcher of the job and for no other job: `slurm-77.0`. This is `task` of `tasks`."""
+
+    name: str
+    task: int
+    tasks: int
+
+
+def step_of(environment: Mapping[str, str]) -> Step | None:
+    """The step that this process is a task of, as srun or mpirun told it; None where nobody did, or where it is alone."""
+    found = _slurm(environment) or _open_mpi(environment)
+    return found if found is not None and found.tasks > 1 else None
+
+
+def _slurm(environment: Mapping[str, str]) -> Step | None:
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    if not job or not step.isdigit() or int(step) >= _NO_SRUN:
+        return None
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS")
+    return Step(_plain(f"slurm-{job}.{step}"), _number(environment, "SLURM_PROCID"), tasks)
+
+
+def _open_mpi(environment: Mapping[str, str]) -> Step | None:
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
+    if not job or "OMPI_COMM_WORLD_RANK" not in environment:
+        return None
+    tasks = _number(environment, "OMPI_COMM_WORLD_SIZE")
+    return Step(_plain(f"mpi-{job}"), _number(environment, "OMPI_COMM_WORLD_RANK"), tasks)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name, "")
+    return int(value) if value.isdigit() else 0
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:80]

@@ -1,0 +1,196 @@
+"""A host bundle: what one host saw of a job, in one small file that can be copied, sent and put together with the others'.
+
+It holds the newest records of each rank, how the ranks ended, and the stacks where somebody took them. It is read back as the
+recording that it was made of, so the same checks run on it: there is no second way of judging.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.stacks import Stacks
+from distdoctor.recording.trace.layout import RECORDS, STREAMS
+from distdoctor.recording.trace.process_key import ProcessKey
+from distdoctor.recording.trace.reader import Rows, dtype_of
+
+MAGIC = b"DDBUNDLE"
+VERSION = 1  # readers refuse a higher number
+LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
+# The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
+KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16}
+KEPT_OF_OTHERS = 512
+IN_JSON = "bundle"  # the field of hang-dump's document
+_ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
+
+
+class _Section(msgspec.Struct, array_like=True):
+    stride: int
+    data: bytes
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    pid: int
+    host: str
+    attempt: int
+    process: ProcessKey
+    monotonic_to_wall_ns: int
+    texts: list[str]
+    lost: dict[str, int]
+    environment: dict[str, Any]
+    sections: dict[str, _Section]
+
+
+class _Trouble(msgspec.Struct):
+    what: str
+    rank: int
+    silenced: list[str]
+
+
+class _Bundle(msgspec.Struct):
+    job: Job
+    ranks: list[_Rank]
+    streams: list[str]
+    troubles: list[_Trouble]
+    stacks: Stacks | None = None
+
+
+def pack(recording: Recording) -> bytes:
+    """The bundle of a recording. Source texts stay at home: whoever examines it has the files, and the digests say whether they
+    are the same."""
+    troubles = [_Trouble(one.what, one.rank, sorted(one.silenced)) for one in recording.troubles]
+    ranks = [_packed(log) for log in recording.ranks.values()]
+    found = _Bundle(recording.job, ranks, sorted(recording.streams), troubles, recording.stacks)
+    return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
+
+
+def _packed(log: RankTrace) -> _Rank:
+    sections: dict[str, _Section] = {}
+    lost = dict(log.lost)
+    for name, rows in (*((name, getattr(log, name)) for name in _ALWAYS), *log.more.items()):
+        kept = rows[-KEPT.get(name, KEPT_OF_OTHERS) :]
+        lost[name] = lost.get(name, 0) + len(rows) - len(kept)
+        if len(kept):
+            sections[name] = _Section(kept.dtype.itemsize, np.ascontiguousarray(kept).tobytes())
+    return _Rank(
+        log.rank,
+        log.pid,
+        log.host,
+        log.attempt,
+        log.process,
+        log.monotonic_to_wall_ns,
+        list(log.texts),
+        lost,
+        dict(log.environment),
+        sections,
+    )
+
+
+def looks_like_bundle(path: Path) -> bool:
+    """Whether a file is a bundle, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def unpack(data: bytes, source: str) -> Recording:
+    """The recording in a bundle; `source` names it in errors.
+
+    UnreadableRecording: it is none, is damaged, or was written by a newer distdoctor.
+    """
+    if not data.startswith(MAGIC) or len(data) <= len(MAGIC):
+        raise UnreadableRecording(f"{source} is no host bundle", way_out="Make one with `distdoctor bundle -o FILE`.")
+    if data[len(MAGIC)] > VERSION:
+        raise UnreadableRecording(
+            f"{source} was written by a newer distdoctor (format {data[len(MAGIC)]}, this one reads up to {VERSION})",
+            way_out="Upgrade distdoctor here: pip install -U distdoctor.",
+        )
+    try:
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
+        if not unpacker.eof:
+            raise ValueError("it is cut off, or larger than 1 GiB")
+        found = msgspec.msgpack.decode(raw, type=_Bundle)
+        ranks = {one.rank: _unpacked(one) for one in found.ranks}
+    except (zlib.error, msgspec.MsgspecError, ValueError) as trouble:
+        raise UnreadableRecording(
+            f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
+        ) from trouble
+    troubles = tuple(Trouble(one.what, one.rank, frozenset(one.silenced)) for one in found.troubles)
+    streams = frozenset(found.streams) & STREAMS
+    return Recording(found.job, dict(sorted(ranks.items())), streams, troubles, stacks=found.stacks)
+
+
+def _unpacked(one: _Rank) -> RankTrace:
+    rows = {name: _rows(name, section) for name, section in one.sections.items() if name in RECORDS}
+    always: dict[str, Any] = {name: rows.get(name, np.empty(0, dtype_of(RECORDS[name]))) for name in _ALWAYS}
+    return RankTrace(
+        rank=one.rank,
+        texts=tuple(one.texts),
+        lost=one.lost,
+        pid=one.pid,
+        host=one.host,
+        attempt=one.attempt,
+        process=one.process,
+        monotonic_to_wall_ns=one.monotonic_to_wall_ns,
+        environment=one.environment,
+        more={name: found for name, found in rows.items() if name not in _ALWAYS},
+        **always,
+    )
+
+
+def _rows(name: str, section: _Section) -> Rows:
+    """The records of a section; none where another layout wrote them."""
+    dtype = dtype_of(RECORDS[name])
+    if section.stride != dtype.itemsize or len(section.data) % dtype.itemsize:
+        return np.empty(0, dtype)
+    return np.frombuffer(section.data, dtype)
+
+
+def read_bundle(path: Path) -> Recording:
+    """The recording in a file that holds a bundle.
+
+    UnreadableRecording: see `unpack`.
+    """
+    try:
+        return unpack(path.read_bytes(), str(path))
+    except OSError as trouble:
+        raise UnreadableRecording(f"{path} cannot be read: {trouble}", way_out="Copy it again.") from trouble
+
+
+def in_json(recording: Recording) -> str:
+    """The bundle as text, for a JSON document."""
+    return base64.b64encode(pack(recording)).decode("ascii")
+
+
+def bundles_in(path: Path) -> list[Recording]:
+    """The recordings in a document of `hang-dump --json`, one for each job; [] where it is no such document."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    if not isinstance(document, Mapping) or not isinstance(document.get(IN_JSON), str):
+        return []
+    others = document.get("other_jobs", [])
+    found: Iterable[Any] = [document, *others] if isinstance(others, list) else [document]
+    return [_of_text(one[IN_JSON], str(path)) for one in found if isinstance(one, Mapping) and IN_JSON in one]
+
+
+def _of_text(text: str, source: str) -> Recording:
+    try:
+        return unpack(base64.b64decode(text, validate=True), source)
+    except (binascii.Error, ValueError) as trouble:
+        raise UnreadableRecording(f"{source} is damaged: {trouble}", way_out="Copy it again.") from trouble

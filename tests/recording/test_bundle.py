@@ -1,0 +1,140 @@
+"""What several hosts saw of one job, in bundles, folders and documents of hang-dump, is examined as one recording."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.errors import UnreadableRecording, WrongUse
+from distdoctor.launch.post_mortem import read_all
+from distdoctor.recording.bundle import IN_JSON, in_json, pack, unpack
+from distdoctor.recording.merge import merged
+from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording
+from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks
+from distdoctor.recording.trace.process_key import ProcessKey
+from distdoctor.testing import recording
+
+CHECKS = plugins.load().checks.values()
+Split = Callable[[Recording], list[Recording]]
+
+
+def job() -> Recording:
+    """Rank 3 of four skips one collective and goes on to a barrier."""
+    script = recording(ranks=4)
+    for step in range(6):
+        if step != 4:
+            script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+            continue
+        script.collective("all_reduce", [8], site="train.py:41 train_step").instead(
+            3, op="barrier", site="train.py:57 maybe_save"
+        )
+    return script.finished()
+
+
+def hosts_of(found: Recording) -> list[Recording]:
+    """What each of two hosts saw of it: its own two ranks and how these ended."""
+    parts = []
+    for ranks in ((0, 1), (2, 3)):
+        ends = {rank: end for rank, end in found.job.ends.items() if rank in ranks}
+        logs = {rank: log for rank, log in found.ranks.items() if rank in ranks}
+        parts.append(replace(found, job=replace(found.job, ends=ends), ranks=logs))
+    return parts
+
+
+def verdict(found: Recording) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.code, finding.ranks) for finding in examine(found, CHECKS).findings]
+
+
+def test_the_verdict_of_all_bundles_is_that_of_the_whole_job() -> None:
+    whole = job()
+    bundles = [pack(part) for part in hosts_of(whole)]
+
+    put_together = merged([unpack(data, "host") for data in bundles])
+
+    assert verdict(whole)
+    assert verdict(put_together) == verdict(replace(whole, sources={}))
+    assert all(len(data) < 4 * 2048 for data in bundles)
+
+
+def test_one_bundle_alone_is_never_the_whole_job() -> None:
+    first, _ = hosts_of(job())
+
+    diagnosis = examine(unpack(pack(first), "host"), CHECKS)
+
+    assert unpack(pack(first), "host").missing == (2, 3)
+    assert not any(finding.ranks == (3,) for finding in diagnosis.findings)
+
+
+def test_the_order_of_hosts_does_not_matter() -> None:
+    one, other = hosts_of(job())
+
+    assert verdict(merged([one, other])) == verdict(merged([other, one]))
+
+
+def test_places_of_every_kind_are_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = hosts_of(job())
+    (tmp_path / "h1.ddb").write_bytes(pack(one))
+    (tmp_path / "h2.json").write_text(json.dumps({IN_JSON: in_json(other), "other_jobs": []}))
+    below = tmp_path / "below" / "h1"
+    below.mkdir(parents=True)
+    shutil.copy(tmp_path / "h1.ddb", below)
+
+    assert verdict(read_all([tmp_path / "h1.ddb", tmp_path / "h2.json"])) == verdict(merged([one, other]))
+    assert read_all([tmp_path]).ranks.keys() == {0, 1, 2, 3}
+    assert read_all([tmp_path / "below"]).ranks.keys() == {0, 1}
+
+
+def test_parts_of_different_jobs_are_refused() -> None:
+    one, other = hosts_of(job())
+    stranger = replace(other, job=replace(other.job, world_size=8))
+
+    with pytest.raises(WrongUse, match="one has 4 ranks, another 8"):
+        merged([one, stranger])
+    twice = replace(one, ranks={0: replace(one.ranks[0], process=ProcessKey(7, host="elsewhere"))})
+    with pytest.raises(WrongUse, match="rank 0 is two processes"):
+        merged([one, twice])
+
+
+def test_a_start_before_the_last_one_is_no_part_of_the_verdict() -> None:
+    killed = Recording(Job(world_size=2, ends={1: RankEnd(None, 9, at_ns=4)}), {})
+    done = Recording(Job(world_size=2, ends={0: RankEnd(0, at_ns=9)}, attempt=1, earlier=(Attempt(0, 2),)), {})
+
+    found = merged([killed, done]).job
+
+    assert (found.attempt, found.ends) == (1, done.job.ends)
+    assert [(start.number, start.ends) for start in found.earlier] == [(0, killed.job.ends)]
+
+
+def test_looks_of_two_hosts_are_one_look() -> None:
+    seen = [
+        Stacks({rank: RankStacks(rank, ProcessStacks(100)) for rank in here}, elsewhere=there)
+        for here, there in (((0, 1), (2, 3)), ((2, 3), (0, 1)))
+    ]
+    parts = [unpack(pack(Recording(Job(world_size=4, running=True), {}, stacks=stacks)), "x") for stacks in seen]
+
+    stacks = merged(parts).stacks
+
+    assert stacks is not None
+    assert stacks.ranks.keys() == {0, 1, 2, 3}
+    assert stacks.elsewhere == ()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "newer", "empty"])
+def test_a_damaged_bundle_is_said_to_be_damaged(damage: str) -> None:
+    data = bytearray(pack(job()))
+    if damage == "flipped":
+        data[len(data) // 2] ^= 0xFF
+    elif damage == "newer":
+        data[8] = 99
+    else:
+        del data[8 if damage == "empty" else len(data) // 2 :]
+
+    with pytest.raises(UnreadableRecording):
+        unpack(bytes(data), "host.ddb")
