@@ -56,6 +56,7 @@ class _Trouble(msgspec.Struct):
     what: str
     rank: int
     silenced: list[str]
+    fault: str = ""
 
 
 class _Bundle(msgspec.Struct):
@@ -69,7 +70,7 @@ class _Bundle(msgspec.Struct):
 def pack(recording: Recording) -> bytes:
     """The bundle of a recording. Source texts stay at home: whoever examines it has the files, and the digests say whether they
     are the same."""
-    troubles = [_Trouble(one.what, one.rank, sorted(one.silenced)) for one in recording.troubles]
+    troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
     ranks = [_packed(log) for log in recording.ranks.values()]
     found = _Bundle(recording.job, ranks, sorted(recording.streams), troubles, recording.stacks)
     return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
@@ -129,7 +130,7 @@ def unpack(data: bytes, source: str) -> Recording:
         raise UnreadableRecording(
             f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
         ) from trouble
-    troubles = tuple(Trouble(one.what, one.rank, frozenset(one.silenced)) for one in found.troubles)
+    troubles = tuple(Trouble(one.what, one.rank, frozenset(one.silenced), one.fault) for one in found.troubles)
     streams = frozenset(found.streams) & STREAMS
     return Recording(found.job, dict(sorted(ranks.items())), streams, troubles, stacks=found.stacks)
 

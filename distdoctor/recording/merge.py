@@ -93,6 +93,7 @@ def _job(parts: Sequence[Recording], newest: int) -> Job:
         earlier=tuple(earlier[number] for number in sorted(earlier)),
         interrupted=max(job.interrupted for job in now),
         hosts=max(job.hosts for job in now),
+        end_unseen=any(job.end_unseen for job in now),
     )
 
 

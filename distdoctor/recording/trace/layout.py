@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 
 STREAMS = frozenset(
     {"collectives", "progress", "samples", "environment", "gradients", "memory", "checkpoints"}
@@ -712,6 +713,7 @@ def whole_number(text: str) -> int | None:
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
+@lru_cache(maxsize=4096)  # thousands of ranks write the same few texts, each as long as the job is large
 def ranks_of(text: str) -> tuple[int, ...]:
     """The ranks that `ranks_text` wrote; what cannot be ranks is left out."""
     ranks: list[int] = []
