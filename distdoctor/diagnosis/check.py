@@ -51,6 +51,7 @@ class Check:
     family: str = ""  # of one family, notes on ranks that a graver finding names are left out
     stands_alone: bool = False  # proven by the ranks that a finding names: what others did cannot overturn it
     formerly: tuple[str, ...] = ()  # codes and slugs that are retired, of which this check tells a part now
+    symptom: bool = False  # what it finds may follow from any other finding on the same rank, and is then told under it
 
     @property
     def handbook(self) -> str:
@@ -112,6 +113,7 @@ def check(
     family: str = "",
     stands_alone: bool = False,
     formerly: tuple[str, ...] = (),
+    symptom: bool = False,
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
 
@@ -128,6 +130,7 @@ def check(
                 way_out="Annotate it with the fact it needs, for example `calls: Collectives`.",
             )
         needs = tuple(hints[name] for name in names)
-        return Check(code, slug, severity, examine, needs, examine.__module__, live, family, stands_alone, formerly)
+        module = examine.__module__
+        return Check(code, slug, severity, examine, needs, module, live, family, stands_alone, formerly, symptom)
 
     return make

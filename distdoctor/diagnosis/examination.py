@@ -9,7 +9,7 @@ from typing import Any
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Finding, Place
 from distdoctor.diagnosis.hang.coverage import left_open
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.coverage import Coverage
@@ -32,6 +32,7 @@ def examine(
     known: dict[type[Any], Any] = {}
     coverage = Coverage.of(recording)
     families: dict[str, list[Finding]] = defaultdict(list)
+    symptoms: list[Finding] = []
     not_examined: list[NotExamined] = []
     examined: list[str] = []
     for check in checks:
@@ -46,16 +47,19 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            families[check.family] += _within(coverage, check, check.look(recording, known))
+            found = list(_within(coverage, check, check.look(recording, known)))
+            if check.symptom:
+                symptoms += [one for one in found if one.severity == WARNING]
+                found = [one for one in found if one.severity != WARNING]
+            families[check.family] += found
             examined.append(check.code)
         except NotSeen as reason:
             not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
         except Exception as error:
             failed = f"the check failed: {type(error).__name__}: {error}"
             not_examined.append(NotExamined(check.code, check.slug, failed))
-    findings = sorted(
-        families.pop("", []) + [one for family in families.values() for one in _told_once(family)], key=_order
-    )
+    told = families.pop("", []) + [one for family in families.values() for one in _told_once(family)]
+    findings = sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
     slugs = {cure.slug for finding in findings for cure in finding.prescriptions}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
     return Diagnosis(
@@ -77,6 +81,24 @@ def _within(coverage: Coverage, check: Check, findings: Iterable[Finding]) -> It
     for finding in findings:
         overturned = finding.confidence == CERTAIN and not (coverage.all_ranks or check.stands_alone)
         yield replace(finding, confidence=LIKELY) if overturned else finding
+
+
+def _with_symptoms(findings: list[Finding], symptoms: Sequence[Finding]) -> list[Finding]:
+    """Each symptom under the first finding that explains it: one as grave, on the same ranks; else as a finding of its own."""
+    told = list(findings)
+    for symptom in symptoms:
+        explained = (
+            number
+            for number, one in enumerate(findings)
+            if (one.severity or NOTE) >= WARNING and set(one.ranks) >= set(symptom.ranks)
+        )
+        number = next(explained, None)
+        if number is None:
+            told.append(symptom)
+        else:
+            follows = Place(symptom.place, symptom.ranks, f"follows from it ({symptom.code}): {symptom.title}")
+            told[number] = replace(told[number], places=(*told[number].places, follows))
+    return told
 
 
 def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:

@@ -57,10 +57,11 @@ class TrainedJob:
         flags: Mapping[str, int] | None = None,
         buffers: Mapping[str, int] | None = None,
         finds_unused: bool = False,
+        owners: Mapping[str, str] | None = None,
     ) -> None:
         """`agree` are the ranks that should hold the same (all, by default): () when nobody knows.
 
-        `flags` of tensors by name; `buffers` are names with their flags.
+        `flags` of tensors and the classes that own them (`owners`) by name; `buffers` are names with their flags.
         """
         self.world_size = ranks
         self.logs = [TraceBuilder(rank, world_size=ranks) for rank in range(ranks)]
@@ -70,6 +71,8 @@ class TrainedJob:
         self.steps = 0
         self.names = list(parameters)
         self.buffers = dict(buffers or {})
+        self.owners = dict(owners or {})
+        self._norms: dict[int, float] = {}  # of each gradient of a rank, where it is not the usual one
         self._left: dict[tuple[int, str], int] = {}  # what the last step of a rank left behind
         everybody = tuple(range(ranks))
         for rank, log in enumerate(self.logs):
@@ -84,7 +87,7 @@ class TrainedJob:
 
     def _tensor(self, rank: int, index: int, name: str, shape: str, flags: int) -> None:
         text = self.logs[rank].text
-        owner = "Linear"
+        owner = self.owners.get(name, "Linear")
         self._append(
             rank,
             "tensors",
@@ -119,12 +122,13 @@ class TrainedJob:
         non_finite: Mapping[int, Sequence[str]] | None = None,
         none: Mapping[int, Sequence[str]] | None = None,
         only: Sequence[int] | None = None,
+        norms: Mapping[int, float] | None = None,
         **fields: Any,
     ) -> Self:
         """One optimizer step that was looked at, after `skip` that were not.
 
         `grads={1: 5}`: rank 1 holds other bits than most, variant 5, of the tensors in `names` (all). `sums` are added to the
-        sums of words; `none={1: ["head.weight"]}`: rank 1 has no such gradient.
+        sums of words, `norms={1: 0.3}` are those of its gradients; `none={1: ["head.weight"]}`: rank 1 has no such gradient.
         Any field of `layout.UPDATE` can be given, for all ranks or as a dict by rank; sites and roots as words.
         """
         self.steps += 1 + skip
@@ -136,6 +140,7 @@ class TrainedJob:
             "sum": sums or {},
             "buffer": buffers or {},
         }
+        self._norms = dict(norms or {})
         return self._look(self.steps, odd, names, fields, non_finite or {}, only, none or {})
 
     def _look(
@@ -169,7 +174,7 @@ class TrainedJob:
                 plus = odd.get("sum", {}).get(rank, 0) if chosen else 0
                 sums = dict.fromkeys(("grad_sum", "param_sum"), (1000 + number + plus) % (1 << 64))
                 mark = DigestFlag.NON_FINITE if name in broken else 0
-                norm = math.inf if name in broken else 0.5
+                norm = math.inf if name in broken else self._norms.get(rank, 0.5)
                 self._append(rank, "digests", **row, **sums, step=step, tensor=number + 1, norm=norm, flags=mark)
                 lanes = {key: extend(value, row[key]) for key, value in lanes.items()}
             for number, name in enumerate(self.buffers if step else ()):
@@ -199,6 +204,12 @@ class TrainedJob:
         }
         self._append(rank, "updates", **known)
         log.step(site=STEP_LINE)
+
+    def collective(self, op: str, shape: Sequence[int] = (), **about: Any) -> Self:
+        """One collective of every rank, since the step before."""
+        for log in self.logs:
+            log.call(op, shape, **about)
+        return self
 
     def note(self, event: TraceEvent, *, only: Sequence[int] | None = None, site: str = "") -> Self:
         """One of the rare things, on every rank or on `only`."""

@@ -208,6 +208,28 @@ scheduler.step(metric.item())""",
         source="torch.optim.lr_scheduler.ReduceLROnPlateau",
     ),
     Remedy(
+        slug="norm-over-every-shard",
+        what="Sum the squares of shards over the group that shards them, count replicas once, and clip by that norm everywhere.",
+        how="""own = sum(p.grad.square().sum() for p in sharded)     # each rank's part
+dist.all_reduce(own, group=shard_group)               # of all parts
+norm = (own + sum(p.grad.square().sum() for p in replicated)).sqrt()
+torch.nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)""",
+        effect="Every rank scales by the same factor; shared parameters stay equal.",
+        safety="one small all_reduce a step; the clipping is the one that was meant",
+        source="torch.nn.utils.clip_grads_with_norm_; Megatron-LM, optimizer/clip_grads.py",
+    ),
+    Remedy(
+        slug="reduce-over-the-group",
+        what="Sum the gradients of what a tensor- or sequence-parallel group shares over that group, before the step.",
+        how="""for module in model.modules():
+    if isinstance(module, nn.LayerNorm):               # sees a part of the sequence on each rank
+        for parameter in module.parameters():
+            dist.all_reduce(parameter.grad, group=sequence_group)""",
+        effect="The shared layer takes one step with its whole gradient.",
+        safety="some small all_reduces a step; flatten them into one where there are many",
+        source="Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel",
+    ),
+    Remedy(
         slug="seed-by-rank",
         what="Seed with the rank after the model is made on replicas; alike within a tensor-parallel group.",
         how="""torch.manual_seed(seed)                  # the same first weights everywhere

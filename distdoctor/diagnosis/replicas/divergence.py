@@ -12,7 +12,16 @@ from functools import cached_property
 from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, ReplicaGroup, TensorInfo, Update
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
+from distdoctor.diagnosis.replicas.gradients import (
+    OBSERVED,
+    PLACEMENT,
+    WRAPPER,
+    Gradients,
+    ReplicaGroup,
+    TensorInfo,
+    Update,
+)
 from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
 from distdoctor.diagnosis.replicas.unreduced import left_out
 from distdoctor.recording.rank_set import named
@@ -100,6 +109,11 @@ class ReplicaDivergence:
         return self.differences[0] if self.differences else None
 
     @property
+    def confidence(self) -> Confidence:
+        """That they are replicas at all is known, or only observed."""
+        return LIKELY if self.peers.by == OBSERVED else CERTAIN
+
+    @property
     def site(self) -> SourceLine:
         """The optimizer's step."""
         return next((u.site for u in self.updates.values() if u.site), SourceLine())
@@ -182,6 +196,15 @@ def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergenc
     return None
 
 
+def _kinds(peers: ReplicaGroup, step: int, *, met_before: bool) -> tuple[str, ...]:
+    """What is compared. Of replicas that are only observed nobody knows that their gradients or states have to agree."""
+    if step == 0:
+        return (INITIAL,)
+    if peers.by == OBSERVED:
+        return (BEFORE, PARAMS)
+    return (GRADS, PARAMS) if met_before else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE)
+
+
 def _looks(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[int, Update]]:
     """step -> rank -> what was seen there, of the steps that two of the peers have looked at."""
     looks: dict[int, dict[int, Update]] = defaultdict(dict)
@@ -211,13 +234,17 @@ def _parting(
     if column is not None and len({update.number(column) for update in updates.values()}) == 1:
         return None
     differences, compared, kept = _differences(gradients, peers, what, step, list(updates))
-    if column is None:
+    if column is None or peers.names:
         if not differences:
             return None
     elif not differences and kept:
         return None  # they hold different parameters, and what they have in common is equal
     started_equal = what == PARAMS and all(d.started_equal for d in differences)
-    whole = variants_of({rank: update.number(column) for rank, update in updates.items()}) if column else ()
+    whole = (
+        variants_of({rank: update.number(column) for rank, update in updates.items()})
+        if column and not peers.names
+        else ()
+    )
     variants = whole or variants_of(_joint(differences, updates))
     found = tuple(differences)
     return ReplicaDivergence(what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal)
@@ -259,6 +286,7 @@ def _tensors(gradients: Gradients, peers: ReplicaGroup, what: str) -> Iterator[T
         for tensor in gradients.ranks[rank].tensors.values() if rank in gradients.ranks else ():
             agree = tensor.grad_agree if what == GRADS else tensor.agree
             mine = tensor.optimizer == peers.optimizer and agree == peers.lane and not tensor.flags & TensorFlag.BUFFER
+            mine = mine and (not peers.names or tensor.name in peers.names)
             if mine and tensor.name not in seen:
                 seen.add(tensor.name)
                 yield tensor

@@ -1,7 +1,9 @@
 """What every optimizer step found and left behind, seen across the ranks: who should agree with whom, and what each of them held.
 
 Who should agree is known, not guessed: from DistributedDataParallel's process group, from the mesh and placements of a DTensor,
-or, where gradients are averaged by hand, from collectives that have the shapes of the gradients. Nothing else is compared.
+or, where gradients are averaged by hand, from collectives that have the shapes of the gradients. Where nothing tells, what stays
+equal in the first steps while it is trained is a replica by its own evidence (`observed`), and findings on it are no more than
+likely. Nothing else is compared.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.replicas.observed import courses, equal_sets
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Joined, Kind, Wrapped
 from distdoctor.recording.trace.layout import DTYPES, TensorFlag, UpdateFlag, ranks_of, ranks_text
 
 _NO_END = 1 << 32
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
+OBSERVED = "staying equal in the first steps"
 
 
 @dataclass(frozen=True)
@@ -143,12 +147,16 @@ class RankGradients:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Ranks that should agree on what one optimizer holds, and how we know. `lane` is how their updates name the set."""
+    """Ranks that should agree on what one optimizer holds, and how we know. `lane` is how their updates name the set.
+
+    `names`: the parameters on which they should; empty: on all of the lane.
+    """
 
     ranks: tuple[int, ...]
     optimizer: int
     by: str
     lane: tuple[int, ...]
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -216,9 +224,13 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
         by = WRAPPER if ",".join(map(str, agree)) in wrapped else PLACEMENT
         yield ReplicaGroup(agree, optimizer, by, agree)
     for optimizer, holders in sorted(alone.items()):
-        for members in by_hand(recording) if len(holders) > 1 else ():
-            if len(holders & set(members)) > 1:
-                yield ReplicaGroup(tuple(r for r in members if r in holders), optimizer, BY_HAND, ())
+        told = [tuple(r for r in members if r in holders) for members in by_hand(recording) if len(holders) > 1]
+        told = [members for members in told if len(members) > 1]
+        for members in told:
+            yield ReplicaGroup(members, optimizer, BY_HAND, ())
+        if not told:
+            for members, names in equal_sets(courses(ranks, optimizer, holders)).items():
+                yield ReplicaGroup(members, optimizer, OBSERVED, (), names)
 
 
 def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:

@@ -30,27 +30,33 @@ def next_meeting(gradients: Gradients, peers: ReplicaGroup, looks: Looks, step: 
         updates = looks[later]
         if len(updates) < 2:
             continue
-        if later > step and _equal_before(gradients, peers, later, tuple(updates)):
+        if later > step and _equal(gradients, peers, later, tuple(updates), "before"):
             return later
         moved = all(update.value("lr") != 0 for update in updates.values())
-        if moved and len({update.number("params") for update in updates.values()}) == 1:
+        if moved and _equal_after(gradients, peers, later, updates):
             return later
     return None
 
 
-def _equal_before(gradients: Gradients, peers: ReplicaGroup, step: int, ranks: tuple[int, ...]) -> bool:
-    """Whether every parameter was the same when that step began; False where that was not looked at."""
+def _equal_after(gradients: Gradients, peers: ReplicaGroup, step: int, updates: Mapping[int, Update]) -> bool:
+    if peers.names:
+        return _equal(gradients, peers, step, tuple(updates), "param")
+    return len({update.number("params") for update in updates.values()}) == 1
+
+
+def _equal(gradients: Gradients, peers: ReplicaGroup, step: int, ranks: tuple[int, ...], column: str) -> bool:
+    """Whether every parameter was the same when that step began, or ended; False where that was not looked at."""
     rows = [gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks]
     if not all(rows):
         return False
     names = set.intersection(*(set(found) for found in rows))
-    values = [[int(found[name]["before"]) for name in sorted(names) if _mine(gradients, peers, name)] for found in rows]
+    values = [[int(found[name][column]) for name in sorted(names) if _mine(gradients, peers, name)] for found in rows]
     return bool(values[0]) and all(values[0]) and all(one == values[0] for one in values)
 
 
 def _mine(gradients: Gradients, peers: ReplicaGroup, name: str) -> bool:
     info = gradients.ranks[peers.ranks[0]].info(name, peers.optimizer) if peers.ranks[0] in gradients.ranks else None
-    return info is not None and info.agree == peers.lane
+    return info is not None and info.agree == peers.lane and (not peers.names or name in peers.names)
 
 
 def weights_are_exchanged(gradients: Gradients, peers: ReplicaGroup, since: int) -> bool:

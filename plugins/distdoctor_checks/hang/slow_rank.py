@@ -11,7 +11,8 @@ How we know      Once for long: nobody has moved for five times the job's 99th p
                  of five, by 10 % of a step or more, by a median that is three deviations above zero.
 What to do       Move what only this rank does off the path of the others.
 When it is fine  A checkpoint of rank 0 once in a while: this is a note, never an error, while the job runs. Ranks of
-                 several hosts have several clocks: their arrivals are not compared.
+                 several hosts have several clocks: their arrivals are not compared. Where another finding names the same
+                 rank, being late every step is told under that one.
 Source           the job's own rhythm.
 """
 
@@ -29,7 +30,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD123", "slow-rank", severity=NOTE, family="hang")
+@check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True)
 def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
     for event in verdict.told("DD123"):
         yield _finding(verdict, event)

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
@@ -38,14 +40,21 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             why=". ".join(
                 part
                 for part in (
-                    f"{parting.peers.by} makes these ranks replicas, and {parting.share} have other bits before the first step",
+                    f"{_together(parting)}, and {parting.share} have other bits before the first step",
                     tie(parting),
                 )
                 if part
             ),
             prescriptions=(Prescription("same-initial-weights"),),
+            confidence=parting.confidence,
             at_ns=parting.at_ns,
         )
+
+
+def _together(parting: ReplicaDivergence) -> str:
+    if parting.peers.by == OBSERVED:
+        return f"in the first steps the gradients of {named(parting.peers.ranks)} are the same bits, so they train one model"
+    return f"{parting.peers.by} makes these ranks replicas"
 
 
 def sick() -> Recording:

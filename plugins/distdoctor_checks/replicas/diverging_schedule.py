@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
@@ -58,7 +58,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"
             + _pace(ahead),
             prescriptions=(Prescription("same-schedule", change=exits[0].cure if exits else ""),),
-            confidence=CERTAIN,
+            confidence=parting.confidence,
             at_ns=parting.at_ns,
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import variants_of
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -33,6 +33,8 @@ Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks
 @check("DD204", "drifting-buffers", severity=WARNING, live=False)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
+        if peers.by == OBSERVED:
+            continue
         for normalisation in (False, True):
             drifts = _drifts(gradients, peers, normalisation)
             if drifts:

@@ -41,6 +41,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             evidence=evidence(parting),
             why=". ".join(part for part in parts if part),
             prescriptions=(Prescription("same-optimizer-state"),),
+            confidence=parting.confidence,
             at_ns=parting.at_ns,
         )
 

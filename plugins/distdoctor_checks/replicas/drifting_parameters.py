@@ -25,6 +25,7 @@ from distdoctor.diagnosis.replicas.divergence import (
     cause_of,
     changed_between_steps,
 )
+from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -47,6 +48,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),
             prescriptions=(Prescription("change-every-replica"),),
+            confidence=parting.confidence,
             at_ns=parting.at_ns,
         )
 
@@ -59,6 +61,10 @@ def _when(parting: ReplicaDivergence) -> str:
 
 def _why(parting: ReplicaDivergence, changed: tuple[int, ...]) -> str:
     parts = [f"{parting.share} differ, and all gradients agreed until then"]
+    if parting.peers.by == OBSERVED:
+        parts = [
+            f"{which(parting)} started equal on {named(parting.peers.ranks)} and stayed so for {parting.agreed} steps"
+        ]
     if changed:
         parts.append(f"{named(changed)} found other weights than its last step had left; the others found their own")
     elif not parting.exact:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -35,6 +35,8 @@ VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly 
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
+        if peers.by == OBSERVED:
+            continue
         by_step = list(_factors(gradients, peers))
         if not by_step:
             continue

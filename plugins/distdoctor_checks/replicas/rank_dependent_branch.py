@@ -59,6 +59,7 @@ def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
         why=f"{len(partial)} of {parting.compared} gradients are None on some of {named(parting.peers.ranks)} and not on "
         "others, so they cannot have been averaged with one another",
         prescriptions=(Prescription("same-branch-everywhere"),),
+        confidence=parting.confidence,
         at_ns=parting.at_ns,
     )
 

@@ -38,6 +38,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             evidence=evidence(parting, synced=parting.counts("synced")),
             why=_why(parting),
             prescriptions=(Prescription("all-reduce-gradients"),),
+            confidence=parting.confidence,
             at_ns=parting.at_ns,
         )
 

@@ -1,0 +1,96 @@
+"""Replicas without a wrapper, known by their own evidence: the same name, shape and bits, and the same bits after each step.
+
+Independent trials that start from one seed part in their first step; shards are not equal to begin with. What was equal on some
+ranks and stays so while it is trained has been kept equal by somebody. So have gradients that are the same in every step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, TensorFlag
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.replicas.gradients import RankGradients
+
+STEPS = 3  # in which something has to stay equal
+_SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
+
+
+@dataclass(frozen=True)
+class Course:
+    """One parameter on one rank: its digest before the first step and after each of the first ones, and its gradients."""
+
+    shape: str
+    owner: str
+    start: int
+    params: tuple[int, ...]
+    grads: tuple[int, ...]
+    norms: tuple[float, ...]
+
+    @property
+    def moves(self) -> bool:
+        return all(one != other for one, other in zip((self.start, *self.params), self.params, strict=False))
+
+
+Courses = Mapping[str, Mapping[int, Course]]  # name -> rank
+
+
+def courses(ranks: Mapping[int, RankGradients], optimizer: int, holders: Iterable[int]) -> Courses:
+    """What the first steps did to the parameters of which no wrapper tells; {} where these ranks did not talk in them."""
+    holders = sorted(holders)
+    if len(holders) < 2 or not all(_talks(ranks[rank]) for rank in holders):
+        return {}
+    steps = set.intersection(*({u.step for u in ranks[rank].updates if u.step and u.optimizer == optimizer and u.digested}
+                               for rank in holders))  # fmt: skip
+    first = sorted(steps)[:STEPS]
+    if len(first) < STEPS:
+        return {}
+    found: dict[str, dict[int, Course]] = defaultdict(dict)
+    for rank in holders:
+        for name, course in _courses_of(ranks[rank], optimizer, first):
+            found[name][rank] = course
+    return found
+
+
+def _courses_of(own: RankGradients, optimizer: int, steps: list[int]) -> Iterator[tuple[str, Course]]:
+    start, *after = (own.digests(step, optimizer) for step in (0, *steps))
+    for name, row in start.items():
+        info = own.info(name, optimizer)
+        if info is None or info.agree or info.flags & TensorFlag.BUFFER or not all(name in rows for rows in after):
+            continue
+        rows = [found[name] for found in after]
+        params, grads = (tuple(int(one[key]) for one in rows) for key in ("param", "grad"))
+        norms = tuple(float(one["norm"]) for one in rows)
+        yield name, Course(info.shape, info.owner, int(row["param"]), params, grads, norms)
+
+
+def _talks(own: RankGradients) -> bool:
+    calls = own.log.calls
+    return int(((calls["step"] > 0) & ~np.isin(calls["op"], _SAYING_NOTHING)).sum()) >= 2
+
+
+def equal_sets(found: Courses) -> dict[tuple[int, ...], frozenset[str]]:
+    """Sets of ranks -> the parameters that these ranks hold as replicas of one another."""
+    sets: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    for name, by_rank in found.items():
+        moving = {rank: course for rank, course in by_rank.items() if course.moves}
+        for alike in (
+            _together({rank: (c.shape, c.start, c.params) for rank, c in moving.items()}),
+            _together({r: (c.shape, c.grads) for r, c in moving.items() if all(c.grads) and len({*c.grads}) == STEPS}),
+        ):
+            for ranks in alike:
+                sets[ranks].add(name)
+    return {ranks: frozenset(names) for ranks, names in sorted(sets.items())}
+
+
+def _together(values: Mapping[int, Hashable]) -> Iterator[tuple[int, ...]]:
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items()):
+        alike[value].append(rank)
+    yield from (tuple(ranks) for ranks in alike.values() if len(ranks) > 1)

@@ -1,0 +1,136 @@
+"""
+DD220 norm-over-wrong-ranks: ranks scale the same gradients by factors of their own, as clipping by a rank-local norm does.
+
+What it means    Some parameters are the same on several ranks, others (shards, experts) are each rank's own. A norm that a rank
+                 takes over all that it holds is another one on every rank, and clipping by it scales the shared gradients apart.
+Why it hurts     The shared parameters take another step on each rank: the replicas drift from the first step that is clipped.
+How we know      Before the step these parameters are the same bits, and when the optimizer steps their gradients differ by one
+                 factor that is the same for all of them, and is another one on each rank.
+What to do       Sum the squares of what is sharded over the group that shards it, count what is replicated once, take the root,
+                 and clip by that norm on every rank. DTensor parameters let clip_grad_norm_ do it.
+When it is fine  Never for what the ranks share: factors have to be the same on all of them.
+Source           torch.nn.utils.get_total_norm; Megatron-LM, optimizer/clip_grads.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.observed import Course, Courses, courses
+from distdoctor.diagnosis.replicas.wording import event_site, line_with
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import ClipNorm
+
+ALIKE = 2e-5  # relative: norms are kept in 32 bits
+APART = 1e-4
+ENOUGH = 3  # parameters with the same factor; that does not happen by itself
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The same gradients, times a factor of each rank's own (1 on the first rank)."""
+
+    step: int
+    names: tuple[str, ...]
+    factors: Mapping[int, float]
+
+
+@check("DD220", "norm-over-wrong-ranks", severity=ERROR, family="replicas")
+def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+    optimizers = {t.optimizer for own in gradients.ranks.values() for t in own.tensors.values() if not t.agree}
+    for optimizer in sorted(optimizers):
+        holders = [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
+        scaled = _first_scaled(courses(gradients.ranks, optimizer, holders))
+        if scaled is not None:
+            yield _finding(scaled, optimizer, gradients, recording)
+
+
+def _first_scaled(found: Courses) -> Scaled | None:
+    steps = max((len(course.params) for by_rank in found.values() for course in by_rank.values()), default=0)
+    for step in range(steps):
+        by_factors: dict[tuple[tuple[int, float], ...], list[str]] = {}
+        for name, by_rank in found.items():
+            factors = _factors(by_rank, step)
+            if factors is not None:
+                known = next((one for one in by_factors if _alike(one, factors)), factors)
+                by_factors.setdefault(known, []).append(name)
+        for factors, names in by_factors.items():
+            if len(names) >= ENOUGH:
+                return Scaled(step + 1, tuple(names), dict(factors))
+    return None
+
+
+def _factors(by_rank: Mapping[int, Course], step: int) -> tuple[tuple[int, float], ...] | None:
+    """Each rank's norm against the first rank's, where they held the same bits when the step began and gradients differ."""
+    first = by_rank[min(by_rank)]
+    before = {(c.shape, c.params[step - 1] if step else c.start) for c in by_rank.values()}
+    if (
+        len(by_rank) < 2
+        or len(before) > 1
+        or len({c.grads[step] for c in by_rank.values()}) == 1
+        or not first.norms[step]
+    ):
+        return None
+    factors = tuple((rank, course.norms[step] / first.norms[step]) for rank, course in sorted(by_rank.items()))
+    return factors if any(abs(factor - 1) > APART for _, factor in factors) else None
+
+
+def _alike(one: tuple[tuple[int, float], ...], other: tuple[tuple[int, float], ...]) -> bool:
+    return [rank for rank, _ in one] == [rank for rank, _ in other] and all(
+        abs(mine - theirs) <= ALIKE * max(abs(mine), abs(theirs))
+        for (_, mine), (_, theirs) in zip(one, other, strict=True)
+    )
+
+
+def _finding(scaled: Scaled, optimizer: int, gradients: Gradients, recording: Recording) -> Finding:
+    ranks = tuple(scaled.factors)
+    update = next(u for u in gradients.ranks[ranks[0]].updates if u.optimizer == optimizer and u.step == scaled.step)
+    clipped = event_site(gradients, ClipNorm, ranks)
+    line = clipped or _clipping_line(recording, update.site) or update.site
+    factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
+    first, more = scaled.names[0], len(scaled.names) - 1
+    return Finding(
+        title=f"step {scaled.step}: {named(ranks)} scale the gradients of {first} and {more} more, which they share, by "
+        "different factors",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=line,
+        places=(
+            Place(line, ranks, "scales by a norm of this rank's own" if line != update.site else "the optimizer steps"),
+            *((Place(update.site, ranks, "the optimizer steps"),) if line != update.site else ()),
+        ),
+        evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
+                  "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
+        why=f"before the step these {more + 1} parameters were the same bits on {named(ranks)}; their gradients are {factors} "
+        "times those of the first rank, all of them by the same factor, as clipping by a norm over other ranks' parts makes them",
+        prescriptions=(Prescription("norm-over-every-shard"),),
+        at_ns=update.at_ns,
+    )  # fmt: skip
+
+
+def _clipping_line(recording: Recording, step: SourceLine) -> SourceLine:
+    return line_with(recording.sources, step, ".mul_(") or line_with(recording.sources, step, "norm")
+
+
+def _job(norms: Mapping[int, float]) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2, agree=()).initial()
+    for _ in range(3):
+        job.collective("all_reduce", [64, 64]).step(
+            grads={1: 1} if norms else {}, params={1: 1} if norms else {}, norms=norms
+        )
+    return job.recording()
+
+
+def sick() -> Recording:
+    return _job({1: 0.31})
+
+
+def healthy() -> Recording:
+    return _job({})

@@ -1,0 +1,98 @@
+"""
+DD221 unreduced-over-mesh: a normalisation that several ranks share gets another gradient on each, and nobody reduces it.
+
+What it means    In a tensor-, sequence- or context-parallel region each rank sees a part of the activations. What is replicated
+                 there gets a part of its gradient on each rank, and the parts have to be summed over that group.
+Why it hurts     Each rank steps with its part alone: the copies drift, slowly, and the layer is no longer one layer.
+How we know      The ranks keep other parameters equal, step after step. The weights of a normalisation started equal too, and
+                 from the first step on their gradients and their bits differ.
+What to do       Sum the gradients of what is replicated over the group that shares it (Megatron marks them
+                 `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
+When it is fine  Normalisations that are meant to be each rank's own: accept it with --ignore DD221.
+Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.observed import Course, Courses, courses, equal_sets
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+
+ENOUGH = 2  # parameters that the same ranks do keep equal
+
+
+@check("DD221", "unreduced-over-mesh", severity=ERROR, family="replicas")
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    for peers in gradients.peers:
+        if peers.by == OBSERVED and len(peers.names) >= ENOUGH:
+            found = courses(gradients.ranks, peers.optimizer, _holders(gradients, peers.optimizer))
+            apart = [name for name, by_rank in found.items() if name not in peers.names and _is_apart(by_rank, peers)]
+            if apart and not _belongs_to_a_larger_set(found, peers):
+                yield _finding(gradients, peers, apart)
+
+
+def _holders(gradients: Gradients, optimizer: int) -> list[int]:
+    return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
+
+
+def _is_apart(by_rank: Mapping[int, Course], peers: ReplicaGroup) -> bool:
+    """Whether a normalisation started equal on these ranks and had other gradients and other bits in each step."""
+    mine = [by_rank[rank] for rank in peers.ranks if rank in by_rank]
+    if len(mine) < len(peers.ranks) or len({(c.shape, c.start) for c in mine}) > 1:
+        return False
+    steps = range(len(mine[0].params))
+    return (
+        all(course.owner.endswith("Norm") and all(course.grads) for course in mine)
+        and all(len({course.grads[step] for course in mine}) > 1 for step in steps)
+        and all(len({course.params[step] for course in mine}) > 1 for step in steps)
+    )
+
+
+def _belongs_to_a_larger_set(found: Courses, peers: ReplicaGroup) -> bool:
+    return any(set(ranks) > set(peers.ranks) and len(names) >= ENOUGH for ranks, names in equal_sets(found).items())
+
+
+def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str]) -> Finding:
+    update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
+    more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+    owner = gradients.ranks[peers.ranks[0]].info(apart[0], peers.optimizer)
+    kind = owner.owner if owner is not None else ""
+    return Finding(
+        title=f"step 1: the gradients of {apart[0]}{more} are not reduced over {named(peers.ranks)}, which share the layer",
+        ranks=peers.ranks,
+        confidence=LIKELY,
+        place=update.site,
+        places=(Place(update.site, peers.ranks, "the optimizer steps"),),
+        evidence={
+            "parameters": apart[:8],
+            "kept_equal": sorted(peers.names)[:8],
+            "recognised_by": f"the class {kind}",
+        },
+        why=f"{named(peers.ranks)} keep {len(peers.names)} parameters equal in each step; {apart[0]}{more} (of a {kind}) started "
+        "equal and has another gradient on each of them from step 1 on",
+        prescriptions=(Prescription("reduce-over-the-group"),),
+        at_ns=update.at_ns,
+    )
+
+
+def _job(**apart: object) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    parameters = {"norm.weight": "[64]", "body.weight": "[64, 20]", "head.weight": "[10, 64]"}
+    job = trained_job(2, agree=(), parameters=parameters, owners={"norm.weight": "LayerNorm"}).initial()
+    for _ in range(3):
+        job.collective("all_reduce", [64, 20]).step(names=["norm.weight"], **apart)  # type: ignore[arg-type]
+    return job.recording()
+
+
+def sick() -> Recording:
+    return _job(grads={1: 1}, params={1: 1})
+
+
+def healthy() -> Recording:
+    return _job()

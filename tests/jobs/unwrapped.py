@@ -1,0 +1,136 @@
+"""Parallelism written by hand: nothing but the bits tells who is whose replica. Ill ones, and their healthy twins."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
+from torch.nn.functional import cross_entropy, mse_loss
+
+STEPS = 10
+
+
+def batch(step: int, rows: int = 16, width: int = 12) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(rows, width, generator=torch.Generator().manual_seed(step))
+    return inputs, inputs[:, :4].argmax(1)
+
+
+def average_in_halves(model: nn.Module, world_size: int) -> None:
+    """Gradients travel in two pieces whose shapes are nobody's."""
+    flat = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    for piece in flat.chunk(2):
+        dist.all_reduce(piece)
+    flat /= world_size
+    at = 0
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.copy_(flat[at : at + parameter.numel()].view_as(parameter))
+        at += parameter.numel()
+
+
+def averaged_in_pieces(
+    rank: int, world_size: int, *, edits: int | None = None, loads: int | None = None, scheduled: bool = False
+) -> None:
+    """`edits`: the rank that changes a weight of its own after step 5; `loads`: the one that starts from other weights."""
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+    if rank == loads:
+        with torch.no_grad():
+            model[0].weight.mul_(0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    for step in range(STEPS):
+        inputs, targets = batch(step * world_size + rank)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        average_in_halves(model, world_size)
+        optimizer.step()
+        if scheduled:
+            schedule.step()
+        if rank == edits and step == 4:
+            with torch.no_grad():
+                model[2].weight.clamp_(-0.1, 0.1)
+
+
+class Layer(nn.Module):
+    """Dense layers that every rank holds, and an expert of each rank's own."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.inner, self.middle, self.outer = nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+        torch.manual_seed(100 + rank)
+        self.expert = nn.Linear(16, 16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.middle(self.inner(inputs).relu())
+        return self.outer(hidden + self.expert(hidden).tanh())  # type: ignore[no-any-return]
+
+
+def experts(rank: int, world_size: int, *, whole: bool = False) -> None:
+    """Clips by the norm of what this rank holds, or by that of all experts."""
+    model = Layer(rank)
+    own = list(model.expert.parameters())
+    dense = [p for p in model.parameters() if all(p is not one for one in own)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, targets = batch(step * world_size + rank)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for parameter in dense:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        part = torch.stack([p.grad.square().sum() for p in own if p.grad is not None]).sum()
+        if whole:
+            dist.all_reduce(part)
+        total = (part + sum(p.grad.square().sum() for p in dense if p.grad is not None)).sqrt()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_((0.1 / total).clamp(max=1.0))
+        optimizer.step()
+
+
+class Attending(nn.Module):
+    """Sees a part of the sequence on each rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.query, self.key, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.norm(inputs)
+        keys = torch.cat(all_gather(self.key(hidden).contiguous()), 1)
+        weights = (self.query(hidden) @ keys.transpose(1, 2)).softmax(-1)
+        return self.out(weights @ keys).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def sequence_region(rank: int, world_size: int, *, everything: bool = False) -> None:
+    """Sums the gradients of all layers over the sequence group, or of all but the normalisation."""
+    model = Attending()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    length = 12 // world_size
+    mine = slice(rank * length, (rank + 1) * length)
+    for step in range(STEPS):
+        inputs = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        (mse_loss(model(inputs[:, mine]), inputs.sum(2).sin()[:, mine]) / world_size).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            if everything or not name.startswith("norm"):
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def trials(rank: int, world_size: int) -> None:
+    """Independent trials from one seed, which only compare their losses."""
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))
+    for step in range(STEPS):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses = [torch.zeros(()) for _ in range(world_size)]
+        dist.all_gather(losses, loss.detach())
