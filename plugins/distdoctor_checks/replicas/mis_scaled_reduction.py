@@ -6,7 +6,8 @@ What it means    The gradient that the optimizer uses is the mean of all ranks' 
 Why it hurts     The effective learning rate depends on the number of ranks: what was tuned on one machine diverges, or crawls, on
                  eight.
 How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps;
-                 their ratio is the same everywhere, and is the number of ranks or its inverse.
+                 their ratio is the same everywhere, and is the number of ranks or its inverse. Or the graph shows that each
+                 rank divides its loss by a number that only all ranks together can know, and the wrapper averages again.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; none after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script has divided by the number of ranks itself: then a sum is right, and
@@ -21,14 +22,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
 
 TOLERANCE = 0.01  # reductions in 16 bits lose that much
+SEEN = 2  # different counts; a constant may be anything
 VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
 
 
@@ -38,17 +40,30 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
         if peers.by == OBSERVED:
             continue
         by_step = list(_factors(gradients, peers))
+        divisors = _common_divisors(gradients, peers) if peers.by == WRAPPER else {}
+        summed = any(_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
+        if len(set(divisors.values())) >= SEEN and not summed:
+            yield _divided_by_all(gradients, peers, divisors)
+            continue
         if not by_step:
             continue
         step, factor = by_step[0]
         wrong = next((known for known in (len(peers.ranks), 1 / len(peers.ranks)) if _close(factor, known)), None)
         if wrong is None or not all(_close(other, wrong) for _, other in by_step):
             continue
+        if not _is_known_where_from(gradients, peers):
+            continue
         scale = _loss_scale(gradients, peers)
         if scale is None and factor > 1:
             continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
         if scale is None or not _close(factor * scale, 1.0):
             yield _finding(gradients, peers, step, factor, len(by_step))
+
+
+def _is_known_where_from(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether losses were seen that backward starts from: schedules of a pipeline scale gradients themselves after it."""
+    roots = [u.roots for updates in gradients.updates(peers).values() for u in updates if u.step]
+    return bool(roots) and all(one and one != "pipeline" for one in roots)
 
 
 def _loss_scale(gradients: Gradients, peers: ReplicaGroup) -> float | None:
@@ -63,6 +78,70 @@ def _loss_scale(gradients: Gradients, peers: ReplicaGroup) -> float | None:
     if factor is None or not reads_as_mean(updates[0].roots):
         return None
     return factor * max(1, updates[0].number("backwards"))
+
+
+def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, float]:
+    """step -> the whole number by which every rank divides its summed loss, where it is the same on all and no rank multiplies
+    by the number of ranks. {} where that is not so in every step."""
+    by_step: dict[int, set[float | None]] = defaultdict(set)
+    ranks_of_step: dict[int, set[int]] = defaultdict(set)
+    for rank, updates in gradients.updates(peers).items():
+        for update in updates:
+            if update.step and update.digested:
+                by_step[update.step].add(_divisor(update.roots, len(peers.ranks)))
+                ranks_of_step[update.step].add(rank)
+    common = {step: next(iter(found)) for step, found in by_step.items() if len(found) == 1}
+    whole = all(ranks == set(peers.ranks) for ranks in ranks_of_step.values())
+    if not whole or len(common) < len(by_step) or None in common.values():
+        return {}
+    return {step: value for step, value in common.items() if value is not None}
+
+
+def _divisor(roots: str, ranks: int) -> float | None:
+    """`div 137;NllLoss sum` is 137; None where the loss is a mean or is scaled otherwise, or the divisor is not whole."""
+    operations = [operation.partition(" ") for operation in roots.split(";")[:-1]]
+    if reads_as_mean(roots) or [word for word, _, _ in operations] != ["div"]:
+        return None
+    try:
+        value = float(operations[0][2])
+    except ValueError:
+        return None
+    return value if value == int(value) and value > ranks else None
+
+
+def _divided_by_all(gradients: Gradients, peers: ReplicaGroup, divisors: dict[int, float]) -> Finding:
+    step = min(divisors)
+    update = next(u for updates in gradients.updates(peers, step).values() for u in updates)
+    ranks = len(peers.ranks)
+    line = update.loss_site or update.site
+    shown = ", ".join(f"{value:g} in step {number}" for number, value in sorted(divisors.items())[:3])
+    return Finding(
+        title=f"gradients are {ranks} times too small: the loss is divided by a count over all ranks, then averaged",
+        ranks=peers.ranks,
+        place=line,
+        places=(
+            Place(line, peers.ranks, "backward of the loss"),
+            Place(update.site, peers.ranks, "the optimizer steps"),
+        ),
+        evidence={
+            "step": step,
+            "divisors": dict(sorted(divisors.items())[:8]),
+            "ranks": ranks,
+            "replicas_by": peers.by,
+        },
+        why=f"every rank divides its summed loss by the same number, another one in each step ({shown}): a count over all ranks. "
+        f"{peers.by} divides by {ranks} once more",
+        prescriptions=(
+            Prescription(
+                "divide-by-ranks-once",
+                change=f"loss = loss * {ranks}  # before backward",
+                effect=f"gradients change by the factor {ranks}",
+            ),
+        ),
+        confidence=LIKELY,
+        severity=WARNING,
+        at_ns=update.at_ns,
+    )
 
 
 def _close(value: float, known: float) -> bool:
