@@ -6,7 +6,7 @@ What it means    A communication hook, reduce_dtype or a cast by hand sends grad
 Why it hurts     It halves the traffic and rounds every gradient to three or four digits (bfloat16: two or three). Mostly that
                  is meant and harmless; with many ranks, small gradients or a long accumulation it is not.
 How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps:
-                 what it finds fits into 16 bits, every time, and what the ranks computed does not.
+                 what it finds is their mean, and fits into 16 bits every time; what the ranks computed does not.
 What to do       Keep it where the measured error is far below the noise of the batch; else reduce in 32 bits.
 When it is fine  Nearly always, which is why it is a note: it says by how much gradients are off.
 Source           torch.distributed.algorithms.ddp_comm_hooks.default_hooks; MixedPrecisionPolicy(reduce_dtype=...).
@@ -30,6 +30,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import SPOTS
 
+ROUNDING = 0.02  # relative: of 16 bits it is less; what is further from the mean has been made in another way
 ENOUGH = 8  # elements that fit; by chance one in 65,536 does
 SMALLEST = 1e-30  # what is nearer to zero fits into anything, or into nothing
 
@@ -55,7 +56,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             continue
         elements = list(_elements(gradients, peers))
         for dtype, fits in (("bfloat16", _fits_bfloat16), ("float16", _fits_float16)):
-            rounded = len(elements) >= ENOUGH and all(fits(one.used) for one in elements)
+            rounded = len(elements) >= ENOUGH and all(fits(one.used) and one.error < ROUNDING for one in elements)
             computed = [value for one in elements for value in one.own]
             if rounded and sum(map(fits, computed)) * 2 < len(computed):
                 yield _finding(gradients, peers, elements, dtype, recording)
