@@ -42,6 +42,7 @@ from distdoctor.diagnosis.hang.program import (
 from distdoctor.diagnosis.hang.silence import IdleTime, judge, silence
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
+from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
@@ -198,6 +199,8 @@ class _Judge:
             parted = self._where_lines_part(parted)
         usual, odd = parted.variants[0], parted.variants[1]
         suspect = self._suspect(parted) if parted.is_tie else 1
+        choice, by_choice = self._chosen(parted) if suspect is None else (None, None)
+        suspect = by_choice if suspect is None else suspect
         if suspect == 0:
             usual, odd = odd, usual
         is_tie = suspect is None
@@ -212,6 +215,8 @@ class _Judge:
             group=parted.group,
             waiting=self._waiting_in(parted.group),
             is_tie=is_tie,
+            guard=choice,
+            confidence=LIKELY if choice is not None else CERTAIN,
         )
         event = replace(event, departure=self._departure(event))
         return self._classified(event, several=len(parted.variants) > 2)
@@ -248,6 +253,16 @@ class _Judge:
             if len(suspects) == 1:
                 return suspects[0]
         return None
+
+    def _chosen(self, parted: CallDivergence) -> tuple[Guard | None, int | None]:
+        """The expression in the source that gives one of two equal sides another value, and which side: that is no proof."""
+        for number in (0, 1):
+            mine, other = parted.variants[number], parted.variants[1 - number]
+            source = self.sources.get(mine.call.site.path, "") if mine.call.site == other.call.site else ""
+            choice = singled_out(source, mine.call.site.line, mine.ranks, other.ranks) if source else None
+            if choice is not None:
+                return choice, number
+        return None, None
 
     def _strays(self, mine: Variant, other: Variant) -> bool:
         expected = Program.of(self.known.timeline(mine.call.rank), mine.call.seq).expected()
@@ -303,7 +318,7 @@ class _Judge:
         same_place = same_line or branch is not None or how == REPLACED
         same_place = same_place or (self._as_ever(odd) and self._as_ever(usual))
         if how != SKIPPED and differs != alignment.OPERATION and same_place:
-            return replace(event, code=BY_WHAT_DIFFERS[differs], guard=branch)
+            return replace(event, code=BY_WHAT_DIFFERS[differs], guard=branch or event.guard)
         if how != SKIPPED and (same_place or several):
             return replace(event, code="DD102", guard=branch)
         meant = self._meant_for_a_subgroup(event)
