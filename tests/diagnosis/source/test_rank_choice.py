@@ -60,4 +60,4 @@ def test_a_tie_of_two_ranks_is_likely_the_one_that_the_source_names() -> None:
     (finding,) = examine(recording, CHECKS).findings
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD103", (1,), LIKELY)
-    assert "`rank == 1` (line 2)" in finding.why
+    assert "`if rank == 1:` (line 2)" in finding.why
