@@ -24,14 +24,15 @@ def read_bytes(path: Path, most_bytes: int, *, from_end: bool = False) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as trouble:
         raise _refused(path, f"cannot be read: {getattr(trouble, 'strerror', None) or trouble}") from trouble
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _refused(path, "is no regular file")
     with os.fdopen(fd, "rb") as file:
         return _content(path, file, most_bytes, from_end)
 
 
 def _content(path: Path, file: Any, most_bytes: int, from_end: bool) -> bytes:
     about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode):
-        raise _refused(path, "is no regular file")
     if about.st_size > most_bytes:
         if not from_end:
             raise _refused(path, f"has {about.st_size} bytes, more than the {most_bytes} that distdoctor writes there")

@@ -5,6 +5,8 @@ What a dump lacks stays unknown: roots, reduce operations, monitored_barrier, an
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import io
 import json
@@ -13,6 +15,8 @@ import multiprocessing
 import os
 import pickle  # read by an Unpickler that refuses every class
 import re
+import resource
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +32,9 @@ from distdoctor.recording.flight.rows import DumpPart, recording_of_parts
 from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
+MOST_BYTES = 400 << 20  # of memory, for a process that reads dumps
+LEAST_SECONDS, SECONDS_PER_DUMP = 4, 0.1  # of a processor: ten times what a dump of 2,000 entries with stacks takes
+_PR_SET_PDEATHSIG = 1
 DUMPS_PER_PROCESS = 32  # a dump takes 10 ms, a process 50 ms to start
 MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
 _NUMBER = re.compile(r"\d{1,9}")
@@ -194,26 +201,51 @@ def read_dumps(paths: Iterable[Path]) -> Recording:
 
 def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[DumpPart]:
     """What the files hold, read by as many processes as there are CPUs where that is worth it."""
-    workers = min(len(os.sched_getaffinity(0)), len(paths) // DUMPS_PER_PROCESS)
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(paths) // DUMPS_PER_PROCESS))
     # A fork carries other threads' locks along; a daemonic process may have no children.
     alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    if workers < 2 or not alone:
+    if not alone or not paths:
         part, found = _part(paths)
         troubles += found
         yield part
         return
-    size = math.ceil(len(paths) / (4 * workers))
+    size = math.ceil(len(paths) / (4 * workers)) if workers > 1 else len(paths)
     pieces = [paths[at : at + size] for at in range(0, len(paths), size)]
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+    seconds = LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(paths))
+    processes = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(
+        workers, mp_context=processes, initializer=_bounded, initargs=(os.getpid(), seconds)
+    ) as pool:
         try:
             for part, found in pool.map(_part, pieces):
                 troubles += found
                 yield part
-        except BrokenProcessPool as broken:
+        except (BrokenProcessPool, MemoryError) as broken:
             raise UnreadableRecording(
-                "a process that read the dumps was killed, probably for want of memory",
-                way_out="Free memory, or examine the dumps of fewer ranks at a time.",
+                f"a process that read {len(paths)} dumps was killed, or took more than {MOST_BYTES >> 20} MiB or {seconds} s: no "
+                "recorder writes that",
+                way_out="Examine them one by one, and leave out the one that cannot be read.",
             ) from broken
+
+
+def _bounded(parent: int, seconds: int) -> None:
+    """A process that reads what somebody sent us: a few bytes can ask for any amount of memory or time, and they get none of
+    ours. It ends with whoever started it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = in_use + MOST_BYTES
+    resource.setrlimit(
+        resource.RLIMIT_AS, (wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest), hardest)
+    )
+    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(
+        resource.RLIMIT_CPU,
+        (seconds if hardest == resource.RLIM_INFINITY else min(seconds, hardest), hardest),
+    )
 
 
 def _part(paths: Sequence[Path]) -> tuple[DumpPart, list[Trouble]]:

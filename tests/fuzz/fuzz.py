@@ -1,0 +1,109 @@
+"""Fuzz `examine` with damaged recordings: `python tests/fuzz/fuzz.py RUN_FOLDER --inputs 100000 --seed 1`.
+
+Each input is a copy of a real run folder with one to three mutations, read and rendered in this process under a limit of memory
+and time. What must not happen is printed with the seed that brings it back: a crash, a hang, memory, health out of damage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mutate import MUTATIONS
+
+from distdoctor import plugins
+from distdoctor.errors import DoctorError
+from distdoctor.launch.post_mortem import diagnose, read_at
+from distdoctor.report import json_report, text
+
+MOST_SECONDS = 5
+MOST_BYTES = 512 << 20
+PLUGINS = plugins.load()
+
+
+class TooLong(BaseException):
+    """An input took longer than it may."""
+
+
+def wrong(seed: Path, number: int, work: Path) -> str:
+    """What went wrong with one input, "" when nothing did."""
+    chance = random.Random(number)
+    folder = work / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(seed, folder, ignore=shutil.ignore_patterns("*.sock"))
+    names, damaged = [], False
+    for mutation in chance.choices(MUTATIONS, k=chance.choice((1, 1, 2, 3))):
+        try:
+            damaged |= mutation(chance, folder)
+        except (OSError, ValueError, IndexError):
+            continue  # an earlier mutation has taken the file away
+        names.append(mutation.__name__)
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    try:
+        recording = read_at(folder)
+        diagnosis = diagnose(recording, PLUGINS.checks, PLUGINS.remedies)
+        said = text.render(diagnosis)
+        json_report.render(diagnosis)
+        healthy = diagnosis.healthy or said.startswith("healthy")
+        crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
+        trouble = "healthy" if healthy and damaged else f"checks failed: {crashed}" if crashed else ""
+    except DoctorError:
+        trouble = ""
+    except TooLong:
+        trouble = f"more than {MOST_SECONDS} s"
+    except Exception as error:
+        trouble = f"{type(error).__name__}: {error}"[:200]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return f"{'+'.join(names)}: {trouble}" if trouble else ""
+
+
+def fuzz(seed: Path, numbers: range) -> Iterator[tuple[int, str]]:
+    """(number, what went wrong) of each input with which something did."""
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    try:
+        with tempfile.TemporaryDirectory(prefix="distdoctor-fuzz-") as work:
+            for number in numbers:
+                trouble = wrong(seed, number, Path(work))
+                if trouble:
+                    yield number, trouble
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    since, kinds = time.monotonic(), Counter[str]()
+    for number, trouble in fuzz(options.folder, range(options.seed, options.seed + options.inputs)):
+        kinds[trouble.rpartition(": ")[2][:60]] += 1
+        print(f"{number}: {trouble}", flush=True)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(
+        f"{options.inputs} inputs, {sum(kinds.values())} wrong, {memory} MiB, {time.monotonic() - since:.0f} s",
+        dict(kinds),
+    )
+    return int(bool(kinds) or memory > MOST_BYTES >> 20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

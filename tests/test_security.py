@@ -1,0 +1,46 @@
+"""What SECURITY.md promises about our own source: nothing that somebody sends us is ever run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted([*(ROOT / "distdoctor").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")])
+# Where such a call is, and why it cannot be given somebody else's bytes.
+ALLOWED = {
+    ("distdoctor/launch/fork_server.py", "pickle.loads"): "from our own child, over a pipe that it alone holds",
+    ("distdoctor/workloads/baseline.py", "torch.load"): "weights_only, of a file that this run wrote",
+    ("distdoctor/workloads/checkpoint.py", "torch.load"): "weights_only, of the reference training's own checkpoint",
+    ("distdoctor/probe/writer.py", "exec"): "source made of our own layout's field names",
+}
+RUNS_CODE = {
+    "eval", "exec", "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load", "marshal.load", "marshal.loads",
+    "shelve.open", "yaml.load", "os.system", "os.popen", "subprocess.getoutput", "numpy.load", "np.load", "joblib.load",
+}  # fmt: skip
+
+
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_of_ours_runs_what_it_reads(path: Path) -> None:
+    where = str(path.relative_to(ROOT))
+
+    for name, call in calls(path):
+        if name in RUNS_CODE and (where, name) not in ALLOWED:
+            safe = name in ("np.load", "numpy.load") and not any(k.arg == "allow_pickle" for k in call.keywords)
+            assert safe, f"{where}:{call.lineno} calls {name}"
+        if name == "torch.load":
+            assert any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in call.keywords)
+        shell = [k for k in call.keywords if k.arg == "shell" and ast.unparse(k.value) != "False"]
+        assert not shell, f"{where}:{call.lineno} starts a shell"
+
+
+@pytest.mark.parametrize(("where", "name"), ALLOWED)
+def test_no_exception_outlives_its_reason(where: str, name: str) -> None:
+    assert name in [found for found, _ in calls(ROOT / where)]
