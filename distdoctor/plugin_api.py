@@ -21,6 +21,7 @@ from distdoctor.diagnosis.finding import (
     Place,
     Prescription,
     Severity,
+    Stalls,
 )
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.hooks import Found, found_in
@@ -55,6 +56,7 @@ __all__ = [
     "Remedy",
     "Severity",
     "SourceLine",
+    "Stalls",
     "Strategy",
     "check",
     "found_in",

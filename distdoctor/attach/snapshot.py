@@ -138,6 +138,8 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         frozen=last.frozen,
         worker=_worker(found.threads),
         held_gil=len(readable) > 1 and all(_main_holds_gil(dump, pid) for dump in readable),
+        gil_thread=_gil_thread(readable, pid),
+        same_function=len(readable) > 1 and len({_function(dump, pid) for dump in readable} - {None}) == 1,
     )
 
 
@@ -161,6 +163,20 @@ def _shape(dump: PySpyDump, pid: int) -> tuple[tuple[str, str, int], ...]:
 def _main_holds_gil(dump: PySpyDump, pid: int) -> bool:
     main = _main(dump.threads, pid)
     return main is not None and main.holds_gil
+
+
+def _gil_thread(dumps: Sequence[PySpyDump], pid: int) -> ThreadStack | None:
+    """The other thread that held the GIL at the same line in every sample: one call that never lets it go."""
+    holders = [next((one for one in dump.threads if one.holds_gil and one.os_id != pid), None) for dump in dumps]
+    places = {(one.os_id, one.frames[0].site) if one is not None and one.frames else None for one in holders}
+    return holders[-1] if len(holders) > 1 and len(places) == 1 and None not in places else None
+
+
+def _function(dump: PySpyDump, pid: int) -> tuple[str, str] | None:
+    """(path, function) of the innermost frame of the user's in the main thread."""
+    main = _main(dump.threads, pid)
+    frame = main.user_frame if main is not None else None
+    return (frame.path, frame.function) if frame is not None else None
 
 
 def _worker(threads: Iterable[ThreadStack]) -> int:

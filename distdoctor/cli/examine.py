@@ -24,9 +24,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.attempts import story
-    from distdoctor.diagnosis.finding import ERROR
     from distdoctor.launch.post_mortem import diagnose, read_all
-    from distdoctor.launch.watch import hang_codes
     from distdoctor.report.root_cause import failed
 
     output = values.pop("output")
@@ -41,6 +39,5 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     deliver.troubles(recording)
     deliver.not_examined(diagnosis)
     job_failed = failed(recording.job)
-    errors = {finding.code for finding in diagnosis.at_least(ERROR)}
-    hung = not job_failed and bool(errors & hang_codes(plugins.checks.values()))
+    hung = not job_failed and bool(diagnosis.stalled)
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))

@@ -121,12 +121,10 @@ def _examined(
 def _exit_code(diagnosis: Diagnosis, settings: Settings, plugins: Plugins) -> int:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.finding import ERROR
-    from distdoctor.launch.watch import hang_codes
 
-    errors = {finding.code for finding in diagnosis.at_least(ERROR)}
-    if errors & hang_codes(plugins.checks.values()):
+    if diagnosis.stalled:
         return 3
-    if "DD608" in errors:
+    if "DD608" in {finding.code for finding in diagnosis.at_least(ERROR)}:
         return 5
     return deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
 

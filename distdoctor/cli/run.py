@@ -117,7 +117,15 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     "--on-hang",
     type=click.Choice(ON_HANG),
     help="When the job hangs: report it and leave it alone, abort it (exit code 3), or wait in silence.  "
+    "Only a standstill that is proven is ended; anything else is reported and left alone.  "
     "[default: report on a terminal, abort under CI or without a terminal]",
+)
+@click.option(
+    "--hang-after",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Take ranks that have waited for so long for a hang, though nothing proves it.  "
+    "[default: never; the timeout of the process group decides]",
 )
 @click.option(
     "--stop-on",

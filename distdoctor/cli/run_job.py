@@ -39,7 +39,9 @@ def execute(
     afterwards: Callable[[Path], None] = lambda folder: None,
 ) -> int:
     """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended."""
-    settings = load({name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang")})
+    settings = load(
+        {name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after")}
+    )
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
     stop_on = _stop_on(values["stop_on"], plugins)
@@ -53,6 +55,7 @@ def execute(
     orders = RunOptions(
         folder,
         on_hang=settings.on_hang or _usual_on_hang(),
+        hang_after=settings.hang_after,
         streams=_streams(values["streams"]),
         ignored=frozenset(settings.ignore),
         tell=_tell,
@@ -290,7 +293,7 @@ def _stdout_for_the_report(settings: Settings, output: Path | None) -> Iterator[
         os.close(kept)
 
 
-def _with_stacks(folder: Path, samples: int = 2) -> Recording | None:
+def _with_stacks(folder: Path, samples: int = 3) -> Recording | None:
     """What the processes of this job do at this moment; None when they cannot be read (`distdoctor hang-dump` says why)."""
     from distdoctor.attach.attached import recordings_of
     from distdoctor.attach.jobs import job_of_run
@@ -368,6 +371,8 @@ def _report(
     _earlier_attempts(outcome.recording)
     if outcome.trouble:
         notice(f"torch's launcher ended: {outcome.trouble}")
+    for finding, seconds in outcome.withdrawn[:5]:
+        notice(f"withdrawn: {finding.code} {finding.ranks_named}: it waited, and went on after {seconds:.0f} s")
     if outcome.interrupted:
         notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
     elif diagnosis.healthy and not job_failed:

@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, froze
     output_format: str = "text"
     on_hang: Literal["report", "abort", "wait"] | None = None
     """None: report on a terminal, abort elsewhere."""
+    hang_after: float | None = None
+    """Seconds; None: the timeout of the process group decides."""
 
 
 LARGEST_BYTES = 4 << 20  # of a pyproject.toml

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Protocol, Self
 
-from distdoctor.diagnosis.finding import Finding, Severity
+from distdoctor.diagnosis.finding import CERTAIN, Finding, Severity, Stalls
 from distdoctor.errors import PluginTrouble
 from distdoctor.recording.recording import Job, Recording
 
@@ -52,6 +52,9 @@ class Check:
     stands_alone: bool = False  # proven by the ranks that a finding names: what others did cannot overturn it
     formerly: tuple[str, ...] = ()  # codes and slugs that are retired, of which this check tells a part now
     symptom: bool = False  # what it finds may follow from any other finding on the same rank, and is then told under it
+    stalls: Stalls = (
+        Stalls.NO
+    )  # whether ranks wait because of what it finds; where a finding does not say, if it is certain
 
     @property
     def handbook(self) -> str:
@@ -69,6 +72,12 @@ class Check:
         needed = [fact for fact in self.facts if not isinstance(fact, UnionType)]
         return frozenset().union(*(fact.streams for fact in needed)) if needed else frozenset()
 
+    def _stalls(self, finding: Finding) -> Stalls:
+        """Never more than its check declares. A finding that does not say is taken at its word only where it is certain."""
+        if finding.stalls is not None:
+            return min(self.stalls, finding.stalls)
+        return self.stalls if finding.confidence is CERTAIN else min(self.stalls, Stalls.MAYBE)
+
     def look(self, recording: Recording, known: dict[type[Any], Any] | None = None) -> list[Finding]:
         """The findings in this recording. `known` carries facts from check to check so that each is derived once.
 
@@ -82,6 +91,7 @@ class Check:
                 code=finding.code or self.code,
                 slug=finding.slug or self.slug,
                 severity=finding.severity or self.severity,
+                stalls=self._stalls(finding),
             )
             for finding in self.examine(*arguments)
         ]
@@ -114,6 +124,7 @@ def check(
     stands_alone: bool = False,
     formerly: tuple[str, ...] = (),
     symptom: bool = False,
+    stalls: Stalls = Stalls.NO,
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
 
@@ -131,6 +142,8 @@ def check(
             )
         needs = tuple(hints[name] for name in names)
         module = examine.__module__
-        return Check(code, slug, severity, examine, needs, module, live, family, stands_alone, formerly, symptom)
+        return Check(
+            code, slug, severity, examine, needs, module, live, family, stands_alone, formerly, symptom, stalls
+        )
 
     return make

@@ -47,6 +47,11 @@ class Diagnosis:
         return self.coverage is None or self.coverage.complete
 
     @property
+    def stalled(self) -> tuple[Finding, ...]:
+        """The errors because of which ranks wait."""
+        return tuple(finding for finding in self.at_least(Severity.ERROR) if finding.stalls)
+
+    @property
     def healthy(self) -> bool:
         """Checks were made, on all of the job, none of them found anything, and nothing is left open."""
         return not self.findings and bool(self.examined) and self.is_whole and not self.left_open

@@ -29,6 +29,14 @@ class Confidence(StrEnum):
     POSSIBLE = "possible"
 
 
+class Stalls(IntEnum):
+    """Whether ranks wait because of it. MAYBE: for long, and they may go on by themselves; FOREVER: for what cannot come."""
+
+    NO = 0
+    MAYBE = 1
+    FOREVER = 2
+
+
 NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
 CERTAIN, LIKELY, POSSIBLE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE
 
@@ -62,7 +70,7 @@ class Finding:
     `ranks` are the odd ones out, most suspect first. `place` is the line to change or to look at first; `places` is every line
     that matters, as the rows of the explanation. `evidence` holds the numbers by name. `at_ns` is when it happened on the
     wall clock (0: unknown), to put the cause before its consequences. `code`, `slug` and `severity` are filled in from the
-    check when left out.
+    check when left out. `stalls`: whether ranks wait because of it; None: as its check says.
     """
 
     title: str
@@ -77,6 +85,7 @@ class Finding:
     severity: Severity | None = None
     code: str = ""
     slug: str = ""
+    stalls: Stalls | None = None
 
     @property
     def ranks_named(self) -> str:

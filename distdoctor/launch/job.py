@@ -60,6 +60,7 @@ class RunOptions:
 
     folder: Path
     on_hang: str = "report"
+    hang_after: float | None = None  # seconds after which a standstill is a hang though nothing proves it; None: never
     streams: frozenset[str] | None = None
     ignored: frozenset[str] = frozenset()
     tell: Callable[[Finding, Diagnosis], None] = lambda finding, diagnosis: None
@@ -85,6 +86,7 @@ class Outcome:
     hung: bool
     interrupted: int
     trouble: str = ""
+    withdrawn: tuple[tuple[Finding, float], ...] = ()  # said and taken back, with the seconds that it had stood
 
 
 @dataclass
@@ -132,6 +134,9 @@ class RunningJob:
             plugins.remedies,
             tell=self._tell,
             hung=self._hung,
+            still=self._still,
+            withdrawn=self._withdrawn,
+            hang_after=orders.hang_after,
             new_trace=self._new_trace if launch.command else None,
             closer=orders.closer,
             ignored=orders.ignored,
@@ -177,7 +182,7 @@ class RunningJob:
     def _over(self, end: AgentEnd) -> Job:
         """Nobody of ours runs any more, and how each rank ended is written down."""
         self._end_leftovers()
-        self.watcher.stop()
+        self.watcher.stop(succeeded=end.exit_code == 0)
         self.state.over = True
         self.state.signal = 0 if self.state.aborting else end.signal or self.state.signal
         self._keep_start(self._ends_for_good(end))
@@ -250,9 +255,18 @@ class RunningJob:
             self.orders.notice(f"{finding.code} is certain: ending the ranks (--stop-on)")
             self._start_abort()
 
-    def _hung(self, diagnosis: Diagnosis) -> None:
+    def _still(self, finding: Finding, seconds: float) -> None:
+        if self.orders.on_hang != "wait" and not self.state.aborting:
+            self.orders.notice(f"{_named(finding)}: still so after {seconds:.0f} s; {finding.title}")
+
+    def _withdrawn(self, finding: Finding, seconds: float) -> None:
+        if self.orders.on_hang != "wait" and not self.state.aborting:
+            self.orders.notice(f"{_named(finding)}: withdrawn, the job went on after {seconds:.0f} s")
+
+    def _hung(self, diagnosis: Diagnosis, proven: bool) -> None:
         if self.orders.on_hang == "abort":
-            self.orders.notice("the job hangs: ending its ranks (--on-hang abort)")
+            why = "--on-hang abort" if proven else f"--hang-after {self.orders.hang_after:g}"
+            self.orders.notice(f"the job hangs: ending its ranks ({why})")
             self._start_abort()
         elif self.orders.on_hang == "report":
             self.orders.notice("the job hangs; it is left alone (--on-hang report), Ctrl-C ends it and examines it")
@@ -385,9 +399,13 @@ class RunningJob:
         recording = self._with_last_words(replace(recording, job=whole))
         diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.orders.ignored)
         diagnosis = with_what_was_told(diagnosis, self.watcher.told_for_good(), self.plugins.checks)
-        if self.watcher.is_hung or not diagnosis.at_least(ERROR):
-            diagnosis = with_what_was_seen_live(diagnosis, self.watcher.hang or self.watcher.last)
-        return Outcome(recording, diagnosis, self.watcher.is_hung, self.state.signal, end.trouble)
+        succeeded = end.exit_code == 0
+        stood = bool(self.watcher.standing.open()) and not succeeded
+        if self.watcher.is_hung or stood or not diagnosis.at_least(ERROR):
+            diagnosis = with_what_was_seen_live(diagnosis, self.watcher.unfinished(succeeded=succeeded))
+        hung = self.watcher.is_hung or (stood and bool(self.state.signal) and bool(diagnosis.stalled))
+        withdrawn = tuple(self.watcher.standing.withdrawn)
+        return Outcome(recording, diagnosis, hung, self.state.signal, end.trouble, withdrawn)
 
     def _with_other_hosts(self, recording: Recording) -> Recording:
         """The recording with what the other hosts saw, where no folder is shared: asked when this host's ranks do not move."""
@@ -428,6 +446,12 @@ class RunningJob:
             if not any(host.still_runs for host in others):
                 return
             time.sleep(0.1)
+
+
+def _named(finding: Finding) -> str:
+    """`DD116 rank 1 train.py:57`, in one line of progress."""
+    place = f"{finding.place.path.rpartition('/')[2]}:{finding.place.line}" if finding.place else ""
+    return " ".join(filter(None, (finding.code, finding.ranks_named if finding.ranks else "", place)))
 
 
 def _with_line(end: RankEnd, seen: tuple[SourceLine, int] | None) -> RankEnd:

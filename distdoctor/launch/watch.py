@@ -12,12 +12,13 @@ from pathlib import Path
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
+from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
 from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
 from distdoctor.launch.sources import with_sources
+from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.events import Exiting, UncaughtException
@@ -32,14 +33,13 @@ LAUNCHERS_PATIENCE_SECONDS = 35.0
 CLOSER_AFTER_SECONDS = 10.0
 CLOSER_AGAIN_SECONDS = 5.0
 CLOSER_AT_LEAST_EVERY_SECONDS = 60.0
-# Wrong numbers or slowness: the ranks go on.
-GOES_ON = frozenset({"DD105", "DD120", "DD123"})
 _LAST = (UncaughtException, Exiting)
 
 
 class Watcher:
-    """A thread that looks at a run folder. `tell(finding)` is called once for each finding; `hung(diagnosis)` once, when an
-    error of the family "hang" stands, no rank has moved between two looks, and somebody is still there to wait."""
+    """A thread that looks at a run folder. `tell(finding)` is called once for each finding. `still(finding, seconds)`: it
+    has held ranks up for so long; `withdrawn(finding, seconds)`: its ranks went on after so long. `hung(diagnosis, proven)` is
+    called once: a standstill is proven and somebody is there to wait, or one has lasted for `hang_after` seconds."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class Watcher:
         remedies: Mapping[str, Remedy],
         *,
         tell: Callable[[Finding, Diagnosis], None],
-        hung: Callable[[Diagnosis], None],
+        hung: Callable[[Diagnosis, bool], None],
+        still: Callable[[Finding, float], None] = lambda finding, seconds: None,
+        withdrawn: Callable[[Finding, float], None] = lambda finding, seconds: None,
+        hang_after: float | None = None,
         new_trace: Callable[[int, Path], None] | None = None,
         closer: Callable[[], Recording | None] | None = None,
         ignored: Iterable[str] = (),
@@ -63,19 +66,21 @@ class Watcher:
         self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
         self._with_others = with_others  # what other hosts saw, asked while nobody moves here
         self._say_moving = moving  # what they were told of us is out of date
+        self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
+        self._waits = frozenset(check.code for check in self._checks if check.stalls is Stalls.MAYBE)
+        self.standing = StandingFindings(self._waits)
+        self._all_remedies: dict[str, Remedy] = {}
+        self._proven_since = math.inf
         self._pulses: dict[Path, Heartbeat] = {}
         self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
-        self._hangs = hang_codes(self._checks)
-        # What stood at the last look from the traces, and at the last one with stacks; since when.
-        self._standing: dict[bool, frozenset[_Key]] = {}
-        self._stands_since: dict[bool, float] = {}
         self._at_rest_since = math.inf
         self._pause_before_closer = CLOSER_AGAIN_SECONDS
         self._closer_not_before = 0.0
         self._sources: Mapping[str, str] = {}
         self._recorded: set[int] = set()
         self._leaving: set[int] = set()  # their interpreters go down, their processes may still be there
+        self._failing = False  # a rank has raised: what moves now is on its way out
         self._looks_at_rest = 0
         self._not_before = 0.0
         self._lock = threading.RLock()
@@ -88,11 +93,13 @@ class Watcher:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the watch; the last look stays in `last`."""
+    def stop(self, *, succeeded: bool = False) -> None:
+        """End the watch; the last look stays in `last`. `succeeded`: every rank has ended well, so none had been stuck."""
         self._over.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=30)
+        if succeeded:
+            self._took_back({rank for finding in self.standing.open() for rank in finding.ranks})
         for pulse in self._pulses.values():
             pulse.close()
 
@@ -101,14 +108,16 @@ class Watcher:
         with self._lock:
             self._told.clear()
             self._heard.clear()
-            self._standing.clear()
+            self.standing = StandingFindings(self._waits)
             self._recorded, self._leaving = set(), set()
             self.hang = self.last = None
 
     def told_for_good(self) -> tuple[Finding, ...]:
         """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile."""
         with self._lock:
-            return tuple(finding for finding in self._told.values() if finding.confidence == CERTAIN)
+            over = {(finding.code, finding.ranks) for finding, _ in self.standing.withdrawn}
+            told = (finding for finding in self._told.values() if finding.confidence == CERTAIN)
+            return tuple(finding for finding in told if (finding.code, finding.ranks) not in over)
 
     @property
     def is_hung(self) -> bool:
@@ -127,6 +136,7 @@ class Watcher:
             recording = with_sources(replace(recording, job=job, sources=self._sources))
             self._sources, self._recorded = recording.sources, set(recording.ranks)
             self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
+            self._failing = any(log.has_noted(UncaughtException) for log in recording.ranks.values())
             streams = recorded_streams(self._folder, recording)
             recording = replace(recording, streams=streams)
             if self._looks_at_rest:
@@ -135,6 +145,7 @@ class Watcher:
             if seen is None and self._closer is not None and not self.is_hung and _is_in_backend(diagnosis):
                 diagnosis = self._examined(recording, self._closer())
             self.last = diagnosis
+            self._all_remedies.update(diagnosis.remedies)
             if tell:
                 self._tell_news(diagnosis)
             return diagnosis
@@ -157,16 +168,19 @@ class Watcher:
 
     def _run(self) -> None:
         while not self._over.wait(self._interval):
-            if self._any_rank_moved():
+            moved = self._ranks_that_moved()
+            self._took_back(moved)
+            if moved:
                 self._moving()
             else:
                 self._resting()
+            for finding, seconds in self.standing.updates():
+                self._still(finding, seconds)
 
     def _moving(self) -> None:
         """The job moves: look as often as a share of a core allows."""
         if self._looks_at_rest:
             self._say_moving()
-        self._standing.clear()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
         self._pause_before_closer = CLOSER_AGAIN_SECONDS
         if time.monotonic() >= self._not_before:
@@ -181,7 +195,8 @@ class Watcher:
             return
         diagnosis = self._timed_look(seen)
         if diagnosis is not None:
-            self._judge_rest(diagnosis, with_stacks=seen is not None)
+            self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
+            self._judge(diagnosis)
 
     def _timed_look(self, seen: Recording | None = None) -> Diagnosis | None:
         before = time.thread_time()
@@ -200,8 +215,15 @@ class Watcher:
         self._pause_before_closer = min(2 * self._pause_before_closer, CLOSER_AT_LEAST_EVERY_SECONDS)
         return seen
 
-    def _any_rank_moved(self) -> bool:
-        moved = False
+    def _took_back(self, moved: Iterable[int]) -> None:
+        """Ranks gave a sign of life: what was said about their standing still is over, unless they are being ended."""
+        if self.closing or self._failing:
+            return
+        for finding, seconds in self.standing.moved(moved):
+            self._withdrawn(finding, seconds)
+
+    def _ranks_that_moved(self) -> set[int]:
+        moved = set()
         for rank, path in trace_paths(self._folder).items():
             if path not in self._pulses:
                 try:
@@ -210,24 +232,41 @@ class Watcher:
                     continue
                 if self._new_trace is not None:
                     self._new_trace(rank, path)
-            moved |= self._pulses[path].beats()
+            if self._pulses[path].beats():
+                moved.add(rank)
         return moved
 
-    def _judge_rest(self, diagnosis: Diagnosis, *, with_stacks: bool) -> None:
-        """An error that stood at the look before and stands now, while no rank moved, will not go away by itself."""
-        standing = frozenset(_key(f) for f in diagnosis.findings if f.severity == ERROR and f.code in self._hangs)
-        still = standing & self._standing.get(with_stacks, frozenset())
-        if not still:
-            self._stands_since[with_stacks] = time.monotonic()
-        self._standing[with_stacks] = standing
+    def _judge(self, diagnosis: Diagnosis) -> None:
+        """Whether the job hangs: a standstill is proven, or one has lasted for as long as the user allows."""
+        if self.closing or self.hang is not None:
+            return
         ends = diagnosis.job.ends
         waiting = self._recorded - self._leaving - ends.keys()
         failed = bool(self._leaving - ends.keys()) or any(end.exit_code or end.signal for end in ends.values())
+        proven = self.standing.proven()
+        self._proven_since = min(self._proven_since, time.monotonic()) if proven else math.inf
         patience = LAUNCHERS_PATIENCE_SECONDS if failed else 0.0
-        stands = bool(still) and time.monotonic() - self._stands_since[with_stacks] >= patience
-        if stands and waiting and not self.closing and self.hang is None:
-            self.hang = diagnosis
-            self._hung(diagnosis)
+        if waiting and proven and time.monotonic() - self._proven_since >= patience:
+            self._found_hung(diagnosis, proven)
+        elif waiting and self._hang_after is not None:
+            lasting = self.standing.standing_for(self._hang_after)
+            if lasting:
+                self._found_hung(diagnosis, lasting)
+
+    def _found_hung(self, diagnosis: Diagnosis, because: list[Finding]) -> None:
+        known = {_key(finding) for finding in diagnosis.findings}
+        held = tuple(finding for finding in because if _key(finding) not in known)
+        self.hang = replace(diagnosis, findings=(*held, *diagnosis.findings))
+        self._hung(self.hang, all(finding.stalls is Stalls.FOREVER for finding in because))
+
+    def unfinished(self, *, succeeded: bool) -> Diagnosis | None:
+        """What was known when the job ended: the hang, or the last poll and what still stood, without what was refuted."""
+        if self.hang is not None or self.last is None:
+            return self.hang
+        stood = () if succeeded else self.standing.open()
+        kept = {(finding.code, finding.ranks) for finding in stood}
+        others = tuple(f for f in self.last.findings if not f.stalls and (f.code, f.ranks) not in kept)
+        return replace(self.last, findings=(*stood, *others), remedies={**self._all_remedies, **self.last.remedies})
 
 
 _Key = tuple[object, ...]
@@ -235,11 +274,6 @@ _Key = tuple[object, ...]
 
 def _is_in_backend(diagnosis: Diagnosis) -> bool:
     return any(finding.code == IN_BACKEND for finding in diagnosis.findings)
-
-
-def hang_codes(checks: Iterable[Check]) -> frozenset[str]:
-    """The codes that say that ranks wait for what will never come."""
-    return frozenset(check.code for check in checks if check.family == "hang")
 
 
 def _key(finding: Finding) -> _Key:

@@ -43,6 +43,10 @@ class Rank:
         self.native_ns = 0  # when C++ issued its last call, monotonic
         self.waited_ns = 0  # in `wait` of handles so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
+        self.phase_begins: Callable[[str], None] = lambda name: (
+            None
+        )  # see `progress.phases`; for streams that see one begin
+        self.phase_ends: Callable[[str], None] = lambda name: None
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded

@@ -15,7 +15,7 @@ from distdoctor.probe.collectives import stream as collectives
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import stream as gradients
 from distdoctor.probe.memory import stream as memory
-from distdoctor.probe.progress import data_parallel, deprecated, environment, unused_search
+from distdoctor.probe.progress import data_parallel, deprecated, environment, phases, unused_search
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.writer import file_stem
@@ -84,6 +84,7 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
     times = None
     if "progress" in rank.streams:
         times = rank.guarded(progress.install)(rank)
+        rank.guarded(phases.install)(rank)
         rank.guarded(progress.watch_groups)(rank)
     if "samples" in rank.streams:
         rank.guarded(samples.install)(rank)
@@ -119,7 +120,8 @@ def _await_group(rank: Rank) -> None:
                 _open(rank, number, size)
             if rank.trace is not None:
                 backend = kwargs.get("backend", args[0] if args else None)
-                rank.trace.note(InitBegun(str(backend or "")), site=_site(rank))
+                asked, size, place = _asked_for(args, kwargs)
+                rank.trace.note(InitBegun(str(backend or ""), place, size, asked), site=_site(rank))
         except Exception as error:
             rank.trouble("init_process_group", error)
 
@@ -146,6 +148,27 @@ def _await_group(rank: Rank) -> None:
         return init_process_group
 
     wrappers.lay_everywhere((c10d, dist), "init_process_group", make)
+
+
+def _asked_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, str]:
+    """(rank, world size, where to meet) that a call of init_process_group asks for; -1, 0 and "" where that is not known."""
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    method, store = given.get("init_method"), given.get("store")
+    address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    if store is not None:
+        place = f"{getattr(store, 'host', '')}:{getattr(store, 'port', '')}" if hasattr(store, "port") else ""
+    else:
+        place = address if method in (None, "env://") else str(method)
+    return _number(given.get("rank"), "RANK", -1), _number(given.get("world_size"), "WORLD_SIZE", 0), place
+
+
+def _number(given: Any, variable: str, unknown: int) -> int:
+    """What was given, else what the environment says."""
+    if isinstance(given, int) and given >= 0:
+        return given
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else unknown
 
 
 def _site(rank: Rank) -> int:

@@ -106,6 +106,8 @@ class ProcessStacks:
     worker: int = -1
     is_python: bool = True
     held_gil: bool = False  # the main thread held the GIL in every sample
+    gil_thread: ThreadStack | None = None  # another thread that held the GIL in every sample, at one and the same line
+    same_function: bool = False  # the innermost function of the user's was the same in every sample
     trouble: str = ""
     way_in: str = ""
     links: tuple[Link, ...] = ()

@@ -216,6 +216,25 @@ REMEDIES = (
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     ),
     Remedy(
+        slug="leave-in-order",
+        what="Let the wrapped model, its optimizer and all handles go before the process group is destroyed.",
+        how=(
+            "def main():\n    dist.init_process_group()\n    train()  # the model is local there\n"
+            "    dist.destroy_process_group()"
+        ),
+        effect="the threads of the group end while the interpreter still runs",
+        safety="changes no result",
+        source="https://github.com/pytorch/pytorch/pull/179291",
+    ),
+    Remedy(
+        slug="raise-the-timeout",
+        what="Give the group a timeout that is longer than what one rank does alone, or do that before the group is made.",
+        how="dist.init_process_group(timeout=timedelta(minutes=30))",
+        effect="the job waits instead of failing",
+        safety="changes no result; a real hang is noticed later",
+        source="torch.distributed.init_process_group(timeout=...): 30 min with gloo, 10 min with NCCL",
+    ),
+    Remedy(
         slug="use-the-subgroup",
         what="Pass the group that was meant to the collective.",
         how="dist.all_reduce(x, group=tp_group)",

@@ -71,9 +71,10 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
     (info / "entry_points.txt").write_text("[distdoctor]\ntoy = toydoctor\n")
     (site / "toydoctor.py").write_text(
         '"""DD199 toy-hang: a rank has entered fewer collectives than the others, and one of those is stuck."""\n'
-        "from distdoctor.plugin_api import ERROR, WARNING, Finding, Prescription, Recording, Remedy, check\n"
+        "from distdoctor.plugin_api import ERROR, LIKELY, WARNING, Finding, Prescription\n"
+        "from distdoctor.plugin_api import Recording, Remedy, Stalls, check\n"
         "\n"
-        "@check('DD199', 'toy-hang', severity=ERROR, family='hang')\n"
+        "@check('DD199', 'toy-hang', severity=ERROR, family='hang', stalls=Stalls.FOREVER)\n"
         "def behind(recording: Recording):\n"
         "    counts = {rank: len(log.calls) for rank, log in recording.ranks.items()}\n"
         "    stuck = [r for r, log in recording.ranks.items() if len(log.calls) and not log.calls['returned_ns'][-1]]\n"
@@ -81,7 +82,8 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "    if late and stuck:\n"
         "        site = recording.ranks[late[0]].call(recording.ranks[late[0]].calls[-1]).site\n"
         "        what = (Prescription('toy-cure'),)\n"
-        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, prescriptions=what)\n"
+        "        sure = {'confidence': LIKELY, 'stalls': Stalls.FOREVER}\n"
+        "        yield Finding(f'rank {late[0]} is behind', ranks=tuple(late), place=site, prescriptions=what, **sure)\n"
         "\n"
         "@check('DD198', 'toy-line', severity=WARNING)\n"
         "def line(recording: Recording):\n"

@@ -117,12 +117,65 @@ def test_a_finding_below_the_bar_exits_with_0(distdoctor: Run, script: Script, t
 
 
 def test_a_rank_that_sleeps_is_named_with_its_line(distdoctor: Run, script: Script) -> None:
-    """Nothing on the traces proves that a sleeping rank never comes: its stack does."""
+    """Nothing proves that a sleeping rank never comes; who does not want to wait says for how long."""
     script(HANG)
 
-    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
+    done = distdoctor("run", "--nproc", 2, "--hang-after", 20, "--output-format", "json", "train.py")
 
     assert done.code == 3, done.err
     first = done.document["findings"][0]
     assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [1], 7)
     assert done.document["job"]["root_cause"]["rank"] == 1
+
+
+def test_a_thread_that_keeps_the_gil_is_named_with_its_line(distdoctor: Run, script: Script) -> None:
+    """A pattern that backtracks without end, in a thread of rank 1: no other thread of that rank runs any more."""
+    script(
+        "import re, threading\n"
+        "def match(): re.match(r'(a+)+$', 'a' * 64 + 'b')\n"
+        "if rank == 1:\n"
+        "    threading.Thread(target=match, name='cleaner', daemon=True).start()\n"
+        "    time.sleep(1)\n"
+        "dist.all_reduce(t)"
+    )
+
+    done = distdoctor("run", "--nproc", 2, "--hang-after", 25, "--output-format", "json", "train.py")
+
+    assert done.code == 3, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [1], 8)
+    assert "its thread cleaner holds the GIL all the time, in match at train.py:8" in first["title"]
+
+
+def test_a_rank_that_dies_while_its_interpreter_goes_down_has_complete_results(distdoctor: Run, script: Script) -> None:
+    script(
+        "class Late:\n"
+        "    def __del__(self, abort=os.abort): abort()  # when the module is torn down\n"
+        "late = Late() if rank == 1 else None\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()"
+    )
+
+    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
+
+    assert done.code == 1, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["confidence"]) == ("DD130", [1], "certain")
+    assert "its results are complete" in first["title"]
+
+
+def test_a_timeout_that_ends_a_rank_at_work_is_told_as_too_short(distdoctor: Run, script: Script) -> None:
+    path = script("if rank == 1:\n    file = open('x.pt', 'wb')\n    torch.save(t, Slow(file))\ndist.barrier()")
+    slow = "class Slow:\n    def __init__(self, file): self.file = file\n    def flush(self): pass\n"
+    slow += "    def write(self, data): time.sleep(12); return self.file.write(data)\n"
+    text = path.read_text().replace(
+        "dist.init_process_group('gloo')", slow + "dist.init_process_group('gloo', timeout=LIMIT)"
+    )
+    path.write_text("from datetime import timedelta\nLIMIT = timedelta(seconds=6)\n" + text)
+
+    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
+
+    assert done.code == 1, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["confidence"]) == ("DD129", [1], "likely")
+    assert "was in a checkpoint when rank 0 gave up waiting for it" in first["title"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
+from distdoctor.diagnosis.facts.timeline import UNBLOCKING
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import EQUAL_SIZES, ROOTED, CallFlag, Op, ReduceOp
 
@@ -113,6 +114,22 @@ def divergences(group: GroupCalls, *, live: bool = False) -> Iterable[CallDiverg
             parted = _parted(group, number, alone, live)
             if parted is not None:
                 yield parted
+
+
+def went_past(parted: CallDivergence) -> bool:
+    """Whether every member has gone on since: the transport let the disagreement through, and it holds nobody any more."""
+    return all(_passed(track, parted.number) for track in parted.group.tracks.values())
+
+
+def _passed(track: Track, number: int) -> bool:
+    """Whether a rank came back from a blocking call of that number or a later one, or has stepped since it issued it."""
+    call = track.call(number)
+    if call is None:
+        return False
+    rows = track.rows[track.rows["number"] >= number]
+    came_back = (rows["returned_ns"] > 0) & (rows["flags"] & (UNBLOCKING | int(CallFlag.FAILED)) == 0)
+    steps = track.timeline.log.steps
+    return bool(came_back.any()) or (len(steps) > 0 and int(steps[-1]["at_ns"]) > call.entered_ns)
 
 
 def _disagrees(track: Track, ahead: Track) -> bool:

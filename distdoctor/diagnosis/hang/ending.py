@@ -27,6 +27,7 @@ _TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass mon
 _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
 SIGABRT, SIGKILL = 6, 9
+CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
 
@@ -34,7 +35,7 @@ RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left"
 @dataclass(frozen=True)
 class Ending:
     """How a rank ended. `how`: it RAISED, was SIGNALLED, LEFT in order (0), EXITED with another code, WAS ENDED by the launcher,
-    or VANISHED: nobody saw its end, its log stops, and others lost it.
+    or VANISHED: nobody saw its end, its log stops, and others lost it. A rank that LEFT with a `signal` crashed after that.
 
     `words` are the exception's; `victim`: it failed because of another rank, as far as its own words go. `at_ns` is wall time.
     """
@@ -119,9 +120,11 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
         and not exiting.after_exception
         and _left_at(timeline, exiting.at_ns) < trouble_ns
     ):
-        code = end.exit_code if end is not None and not end.ended_by_launcher else None
+        mine = end if end is not None and not end.ended_by_launcher else None
+        code = mine.exit_code if mine is not None else None
         if not code:
-            return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code)
+            died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
+            return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
     if end is not None:
         if end.ended_by_launcher:
             return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)

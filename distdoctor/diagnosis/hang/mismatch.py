@@ -26,6 +26,7 @@ def mismatch(
         title=f"{op} #{event.divergence.number}{group_words(event)} with {against}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=event.odd.site,
         places=of_variants(verdict, event),
         evidence={

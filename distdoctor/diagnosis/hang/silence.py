@@ -11,8 +11,9 @@ from distdoctor.diagnosis.facts.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.rendezvous import misfit
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.recording.trace.events import InitBegun, InitDone, PhaseChange
+from distdoctor.recording.trace.events import InitBegun, InitDone, LongPhase
 from distdoctor.recording.trace.layout import Op
 
 SECOND = 1_000_000_000
@@ -21,9 +22,12 @@ STEPS_OF_PATIENCE = 5
 # Before a job has a rhythm (first step, compilation, warm caches) it gets a minute; so it does in a phase known to be long.
 WITHOUT_RHYTHM_NS = 60 * SECOND
 AT_START_NS = 30 * SECOND
+MEETING_NS = 8 * SECOND  # for ranks that cannot meet with what they asked for, or that make a group without the others
 # What other hosts write into a shared folder is seen late: Linux writes dirty pages of a mapped file back after 30 s
 # (vm.dirty_expire_centisecs), and an NFS client keeps attributes for up to 60 s (acregmax).
 LATE_NS = 90 * SECOND
+# torch's own are 10 min (NCCL) and 30 min (gloo); who gave a group less than this did not think of saving or tokenising.
+SHORT_TIMEOUT_SECONDS = 120.0
 FEWEST_STEPS, FEWEST_CALLS = 3, 16  # that make a rhythm
 
 Judgement = tuple[str, tuple[int, ...], Confidence]
@@ -59,7 +63,9 @@ def silence(facts: Collectives, ended: dict[int, Ending]) -> IdleTime | None:
     phase = next((name for timeline in facts.timelines.values() if (name := open_phase(timeline))), "")
     patience = WITHOUT_RHYTHM_NS if not usual or phase else max(SHORTEST_NS, STEPS_OF_PATIENCE * usual)
     if _is_starting(facts):
-        patience = AT_START_NS
+        patience = MEETING_NS if misfit(facts) is not None else AT_START_NS
+    elif stalled(facts, _living(facts, ended)) is not None:
+        patience = min(patience, MEETING_NS)
     if job.running and not facts.one_host:
         patience += LATE_NS
     gave_up = not job.running and any(ending.timed_out for ending in ended.values())
@@ -97,21 +103,14 @@ def rhythm_ns(facts: Collectives) -> int:
 
 def open_phase(timeline: Timeline) -> str:
     """The phase that a rank is in, when it is one that may take long."""
-    open_phases: list[str] = []
-    for change in timeline.log.noted(PhaseChange):
-        if change.begins:
-            open_phases.append(change.phase)
-        elif change.phase in open_phases:
-            open_phases.remove(change.phase)
-    return next((name for name in reversed(open_phases) if name != "training"), "")
+    under_way = [one for one in timeline.log.noted(LongPhase) if not one.ended_ns]
+    return max(under_way, key=lambda one: one.at_ns).phase if under_way else ""
 
 
 def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[int, Ending]) -> Judgement | None:
     """What the silence is about: (code, ranks, confidence)."""
-    living = {
-        r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not facts.recording.job.running
-    }
-    starting = _at_start(facts, living) or _in_new_group(facts, living)
+    living = _living(facts, ended)
+    starting = _at_start(facts, living) or _in_new_group(facts, living, quiet)
     if starting is not None or not found:
         return starting
     inside = tuple(sorted({rank for wait in found for rank in wait.ranks}))
@@ -127,7 +126,17 @@ def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[in
     ):
         return None  # nor whom those wait for that hold a handle
     idle = tuple(sorted({rank for wait in found for rank in wait.on if rank not in inside and rank in living}))
-    return ("DD123", idle, LIKELY if quiet.timed_out else POSSIBLE) if idle else None
+    if not idle:
+        return None
+    if quiet.timed_out and (quiet.phase or quiet.seconds < SHORT_TIMEOUT_SECONDS):
+        return "DD129", idle, LIKELY if quiet.phase else POSSIBLE
+    return "DD123", idle, LIKELY if quiet.timed_out else POSSIBLE
+
+
+def _living(facts: Collectives, ended: dict[int, Ending]) -> dict[int, Timeline]:
+    """The ranks that were there to the end."""
+    running = facts.recording.job.running
+    return {r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not running}
 
 
 def _may_wait(timeline: Timeline) -> bool:
@@ -148,6 +157,9 @@ def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | No
     inside = {rank for rank, t in living.items() if t.log.has_noted(InitBegun) and not t.log.has_noted(InitDone)}
     if not inside:
         return None
+    apart = misfit(facts)
+    if apart is not None:
+        return "DD118", apart.ranks, LIKELY
     absent = tuple(
         rank
         for rank in range(facts.recording.world_size)
@@ -156,7 +168,8 @@ def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | No
     return ("DD118", absent, LIKELY) if absent else None
 
 
-def _in_new_group(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
+def _in_new_group(facts: Collectives, living: dict[int, Timeline], quiet: IdleTime) -> Judgement | None:
     """Ranks inside new_group, and others that have called it less often, or for other ranks."""
     found = stalled(facts, living)
-    return ("DD119", found.odd, LIKELY) if found else None
+    long = quiet.timed_out or quiet.seconds * SECOND >= AT_START_NS  # else they may only be late
+    return ("DD119", found.odd, LIKELY if long else POSSIBLE) if found else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
@@ -40,6 +40,7 @@ from distdoctor.diagnosis.hang.program import (
     symbol,
 )
 from distdoctor.diagnosis.hang.silence import IdleTime, judge, silence
+from distdoctor.diagnosis.hang.standstill import stalls
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
 from distdoctor.diagnosis.source.rank_choice import singled_out
@@ -93,6 +94,8 @@ class Event:
     pair: tuple[Call, Call] | None = None
     unpaired: tuple[Call, ...] = ()
     is_tie: bool = False
+    is_closed: bool = False  # ranks wait for each other in calls that are no collectives
+    stalls: Stalls = Stalls.NO
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ class Verdict:
         dead = deadlock(facts, found, gone_for_good(ended))
         progress = DeviceProgress.in_dumps(recording)
         known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
-        return replace(known, events=tuple(_Judge(known).events()))
+        events = (replace(event, stalls=stalls(known, event)) for event in _Judge(known).events())
+        return replace(known, events=tuple(events))
 
     def told(self, code: str) -> Iterator[Event]:
         """The events that go by this code."""
@@ -163,6 +167,7 @@ class _Judge:
         for pair in self.known.pairs.misfits():
             yield self._misfit(pair)
             return
+        yield from self._crashed_on_the_way_out()
         unnoticed = list(self._swapped_unnoticed())
         quiet = [] if silent or unnoticed else list(self._by_silence())
         yield from unnoticed or quiet
@@ -491,6 +496,13 @@ class _Judge:
             else:
                 yield event
 
+    def _crashed_on_the_way_out(self) -> Iterator[Event]:
+        """Ranks whose script had ended, and whose process died of itself after that."""
+        crashed = [one for one in self.known.endings.values() if one.how == LEFT and one.signal]
+        for number in sorted({one.signal for one in crashed}):
+            alike = [one for one in crashed if one.signal == number]
+            yield Event("DD130", tuple(one.rank for one in alike), min(one.at_ns for one in alike), ending=alike[0])
+
     def _surplus(self, left: Event) -> Event | None:
         """The event seen the other way: few ranks issued a call that is no part of their routine, and most never did."""
         call, group = left.usual, left.group
@@ -615,7 +627,9 @@ class _Judge:
         if found is not None and found.is_proven:
             begun = [self.known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
             waits = [self.known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
-            yield Event("DD119", found.odd, max(min(begun), min(waits)), waiting=self._held_by(set(found.odd)))
+            yield Event(
+                "DD119", found.odd, max(min(begun), min(waits)), waiting=self._held_by(set(found.odd)), is_closed=True
+            )
 
     # --- nobody hangs, or nothing is proven --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import networkx as nx
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
-from distdoctor.diagnosis.hang.alignment import CallDivergence
+from distdoctor.diagnosis.hang.alignment import REDUCTION, CallDivergence, difference, went_past
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.recording.recording import Call
@@ -88,12 +88,20 @@ def waits(
         group = groups[key]
         on = tuple(rank for rank, track in group.tracks.items() if track.count < number)
         parting = broken.get(key)
-        if parting is not None and parting.number > number:
+        if parting is not None and (
+            parting.number > number or (facts.recording.job.running and _is_over(parting, calls))
+        ):
             parting = None
         found.append(
             Wait(tuple(sorted(calls, key=lambda c: c.rank)), tuple(sorted(on)), group, False, group.unseen, parting)
         )
     return sorted(found, key=lambda wait: wait.ranks)
+
+
+def _is_over(parting: CallDivergence, calls: list[Call]) -> bool:
+    """Whether the members went on after they had parted, and those who are inside now agree."""
+    differ = (difference(call, calls[0], parting.group.backend) for call in calls)
+    return went_past(parting) and not any(found not in ("", REDUCTION) for found in differ)
 
 
 def _sat_in(timeline: Timeline, ending: Ending | None) -> tuple[Call, ...]:

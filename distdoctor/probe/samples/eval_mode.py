@@ -12,6 +12,8 @@ from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 
+EVALUATION = "evaluation"
+
 
 class Modes:
     """The module that was told `train()` last, by the user and not by a module around it. It is not kept alive."""
@@ -33,17 +35,23 @@ class Modes:
         def watching(original: Any) -> Any:
             def train(module: nn.Module, mode: bool = True) -> Any:
                 if not mode or getattr(inside, "at_work", False):
+                    if not mode and self._is_trained(module):
+                        rank.phase_begins(EVALUATION)
                     return original(module, mode)
                 inside.at_work = True
                 try:
                     return original(module, mode)
                 finally:
                     inside.at_work = False
+                    rank.phase_ends(EVALUATION)
                     trained(module)
 
             return skipped(train)
 
         wrappers.lay(nn.Module, "train", watching)
+
+    def _is_trained(self, module: nn.Module) -> bool:
+        return self._trained is not None and self._trained() is module
 
     def _note(self, module: nn.Module) -> None:
         self._trained = weakref.ref(module)

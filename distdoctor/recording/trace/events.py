@@ -137,9 +137,12 @@ def decode(cls: type[Kind], row: Any, texts: Sequence[str]) -> Kind:
 
 @kind(1)
 class InitBegun(TraceEvent):
-    """init_process_group was entered."""
+    """init_process_group was entered, and what it was asked for."""
 
     backend: str = ""
+    address: str = ""  # where the ranks are to meet, "" where that is not known
+    world_size: int = 0  # 0: not known
+    rank: int = -1  # -1: not known
 
 
 @kind(2)
@@ -193,11 +196,11 @@ class ProbeTrouble(TraceEvent):
 
 
 @kind(10)
-class PhaseChange(TraceEvent):
-    """A phase in which no progress is expected begins or ends: a checkpoint, an evaluation, a compilation."""
+class LongPhase(TraceEvent):
+    """A phase in which no progress is expected. One record for all of its kind: rewritten when it begins again."""
 
-    phase: str = ""
-    begins: bool = True
+    phase: str = ""  # checkpoint, evaluation, compile
+    ended_ns: int = 0  # 0: not yet
 
 
 # -- replicas ----------------------------------------------------------------------------------------------------------------

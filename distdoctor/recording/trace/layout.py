@@ -23,7 +23,7 @@ STREAMS = frozenset(
     {"collectives", "progress", "samples", "environment", "gradients", "memory", "checkpoints"}
 )  # what a probe can record
 MAGIC = b"DDOCTOR\x00"
-VERSION = 2  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)
+VERSION = 3  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)
 HEADER_BYTES = 4096
 
 # struct codes are little-endian and unpadded; fields are ordered so that the natural alignment holds anyway.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, short
@@ -26,7 +26,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD108", "cross-group-deadlock", severity=ERROR, family="hang")
+@check("DD108", "cross-group-deadlock", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD108"):
         yield _finding(verdict, event)
@@ -43,6 +43,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         else "wait for each other in a ring",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=event.cycle[0].call.site,
         places=tuple(place for wait in event.cycle for place in by_site(verdict, wait.calls)),
         evidence={"groups": groups, "cycle": edges},

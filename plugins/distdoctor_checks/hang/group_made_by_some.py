@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.group_making import Making
 from distdoctor.diagnosis.hang.live.apart import GROUP, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -28,7 +28,9 @@ from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
 from distdoctor.testing import recording
 
 
-@check("DD119", "group-made-by-some", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD119", "group-made-by-some", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(GROUP)
@@ -59,6 +61,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"did not make the group of ranks {members or 'all ranks'}, for which {wait(inside)}{since}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=site,
         places=(
             *(

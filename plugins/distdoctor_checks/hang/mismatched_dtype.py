@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -22,7 +22,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD104", "mismatched-dtype", severity=ERROR, family="hang")
+@check("DD104", "mismatched-dtype", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD104"):
         yield _finding(verdict, event)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import OPERATION, LogVerdict
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, full, group_words, of_variants, table, test_of
@@ -27,7 +27,14 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD102", "mismatched-operation", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+@check(
+    "DD102",
+    "mismatched-operation",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD127 told-by-the-log",),
+    stalls=Stalls.FOREVER,
+)
 def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
         yield from log.told(OPERATION)
@@ -52,6 +59,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"{words} meet at number {event.divergence.number}{group_words(event)}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=event.odd.site,
         places=of_variants(verdict, event),
         evidence={

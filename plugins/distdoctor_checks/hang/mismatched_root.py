@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import ROOT, RanksApart
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -24,7 +24,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD106", "mismatched-root", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD106", "mismatched-root", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(ROOT)

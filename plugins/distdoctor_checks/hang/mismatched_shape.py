@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import SIZE, LogVerdict
 from distdoctor.diagnosis.hang.mismatch import mismatch
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -29,7 +29,14 @@ from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 
-@check("DD103", "mismatched-shape", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+@check(
+    "DD103",
+    "mismatched-shape",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD127 told-by-the-log",),
+    stalls=Stalls.FOREVER,
+)
 def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
         yield from log.told(SIZE)

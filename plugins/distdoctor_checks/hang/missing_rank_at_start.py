@@ -5,7 +5,8 @@ What it means    Some ranks are inside init_process_group, and others have not r
                  still busy before it, or have ended.
 Why it hurts     The rendezvous waits for WORLD_SIZE ranks, up to its timeout (30 min with gloo, 10 min with NCCL).
 How we know      The recordings show who has entered init_process_group and who has not, and nothing has moved for half
-                 a minute.
+                 a minute. Told after eight seconds where the ranks cannot meet: they ask for different world sizes, for one
+                 rank twice, for more ranks than the launcher has started, or look for each other at different addresses.
 What to do       Start all ranks; check WORLD_SIZE, the node count and what runs before init_process_group.
 When it is fine  Ranks that import or load for less than half a minute longer than the others.
 Source           torch.distributed.init_process_group.
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import NEVER_CAME, LogVerdict
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import seconds, wait
 from distdoctor.recording.rank_set import named
@@ -29,11 +31,18 @@ from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
 
-@check("DD118", "missing-rank-at-start", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+@check(
+    "DD118",
+    "missing-rank-at-start",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD127 told-by-the-log",),
+    stalls=Stalls.MAYBE,
+)
 def examine(verdict: Verdict | None, standstill: Stall | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
         yield from log.told(NEVER_CAME)
-    elif standstill is not None:
+    elif standstill is not None and (verdict is None or misfit(verdict.facts) is None):
         yield from seen_at_start(standstill)
     elif verdict is not None:
         yield from (_finding(verdict, event) for event in verdict.told("DD118"))
@@ -42,6 +51,9 @@ def examine(verdict: Verdict | None, standstill: Stall | None, log: LogVerdict |
 
 
 def _finding(verdict: Verdict, event: Event) -> Finding:
+    apart = misfit(verdict.facts)
+    if apart is not None:
+        return _cannot_meet(verdict, event, apart)
     inside = sorted(verdict.facts.timelines.keys() - set(event.ranks))
     begun = {rank: entered.site for rank in inside for entered in verdict.timeline(rank).log.noted(InitBegun)}
     place = begun[min(begun)] if begun else SourceLine()
@@ -67,6 +79,30 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 change=f"start {named(event.ranks)}, or launch with as many ranks as there are: {len(inside)}",
             ),
         ),
+        at_ns=event.at_ns,
+    )
+
+
+def _cannot_meet(verdict: Verdict, event: Event, apart: Misfit) -> Finding:
+    calls = waiting_inside(list(verdict.facts.timelines.values()))
+    silent = event.silence.seconds if event.silence else 0.0
+    return Finding(
+        title=apart.text,
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=apart.site,
+        places=tuple(
+            Place(call.site, (call.process,), f"asked for rank {call.rank} of {call.size} at {call.address}")
+            for call in calls
+        ),
+        evidence={
+            "asked": {
+                call.process: {"rank": call.rank, "world_size": call.size, "address": call.address} for call in calls
+            },
+            "world_size": verdict.recording.world_size,
+        },
+        why=f"{wait([call.process for call in calls])} inside it for {seconds(silent)}",
+        prescriptions=(Prescription("start-every-rank", change=apart.change),),
         at_ns=event.at_ns,
     )
 

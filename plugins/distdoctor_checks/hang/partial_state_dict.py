@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import SAVE, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short, test_of
@@ -26,7 +26,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD125", "partial-state-dict", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD125", "partial-state-dict", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(SAVE)
@@ -50,6 +52,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         f"{short(event.odd)} meets {short(event.usual)}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=call.site,
         places=of_variants(verdict, event),
         evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line},

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, full, group_words, of_variants, short, test_of
@@ -28,7 +28,14 @@ from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
 
-@check("DD112", "rank-conditional-collective", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD112",
+    "rank-conditional-collective",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart",),
+    stalls=Stalls.FOREVER,
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(CONDITION)
@@ -53,6 +60,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"{short(guarded)}{group_words(event, guarded)} stands under `{test_of(event.guard)}`{others}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=event.guard_at,
         places=_places(verdict, event),
         evidence={

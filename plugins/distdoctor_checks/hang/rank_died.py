@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
 from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
 from distdoctor.diagnosis.hang.live.apart import DIED as DIED_BY_STACKS
@@ -45,6 +45,7 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
     family="hang",
     stands_alone=True,
     formerly=("DD126 ranks-apart", "DD127 told-by-the-log"),
+    stalls=Stalls.FOREVER,
 )
 def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -77,6 +78,7 @@ def _unknown(event: Event) -> Finding:
     return Finding(
         title="a rank was lost, and which one is not on record",
         confidence=event.confidence,
+        stalls=event.stalls,
         place=first.site,
         places=(Place(first.site, tuple(victims), "failed for lack of a peer"),),
         evidence={"exception": first.words, "failed_after_it": victims, "traceback": first.traceback},
@@ -102,6 +104,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=_title(verdict, ending, len(event.ranks)),
         ranks=event.ranks,
         confidence=LIKELY if guessed else CERTAIN,
+        stalls=event.stalls,
         place=place,
         places=(*([Place(place, event.ranks, _role(ending))] if place else []), *by_site(verdict, stuck)),
         evidence={

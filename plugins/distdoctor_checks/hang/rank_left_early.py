@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import LEFT as LEFT_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -29,7 +29,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD109", "rank-left-early", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD109", "rank-left-early", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(LEFT_BY_STACKS)
@@ -62,6 +64,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=timeline.last_site,
         places=(
             *by_site(verdict, stuck),

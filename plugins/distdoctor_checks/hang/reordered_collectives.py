@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, condition, full, group_words, of_variants, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
 
-@check("DD107", "reordered-collectives", severity=ERROR, family="hang")
+@check("DD107", "reordered-collectives", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD107"):
         yield _finding(verdict, event)
@@ -44,6 +44,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"two collectives in the other order: {short(odd)}{group_words(event)} is {mine} here, {theirs} elsewhere",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=odd.site,
         places=tuple(by_site(verdict, [usual, odd])) if unnoticed else of_variants(verdict, event),
         evidence={

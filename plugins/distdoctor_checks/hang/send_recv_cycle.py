@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import CYCLE, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
@@ -24,7 +24,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD114", "send-recv-cycle", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD114", "send-recv-cycle", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(CYCLE)
@@ -47,6 +49,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"everybody {first} first: a ring of {len(calls)} {calls[0].op.word}s",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=calls[0].site,
         places=tuple(by_site(verdict, calls)),
         evidence={"cycle": edges},

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
@@ -56,6 +56,7 @@ from distdoctor.testing import recording
     severity=ERROR,
     family="hang",
     formerly=("DD126 ranks-apart", "DD127 told-by-the-log"),
+    stalls=Stalls.FOREVER,
 )
 def examine(
     verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None, apart: RanksApart | None
@@ -81,6 +82,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=_title(event, odd),
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=odd.site,
         places=of_variants(verdict, event) if event.divergence else _of_ring(verdict, event, odd),
         evidence={

@@ -8,7 +8,8 @@ How we know      Once for long: nobody has moved for five times the job's 99th p
                  and the group counts say who is missing. Whether it is stuck or slow is not in a recording:
                  `distdoctor hang-dump` looks at its stack. In every step: wall times say nothing, because all_reduce
                  has made them equal; who enters the collectives last says all. Here one rank is last in four steps
-                 of five, by 10 % of a step or more, by a median that is three deviations above zero.
+                 of five, by 10 % of a step or more, by a median that is three deviations above zero; in a short run
+                 two steps are enough, where the others wait more than a second and more than half of each.
 What to do       Move what only this rank does off the path of the others.
 When it is fine  A checkpoint of rank 0 once in a while: this is a note, never an error, while the job runs. Ranks of
                  several hosts have several clocks: their arrivals are not compared. Where another finding names the same
@@ -21,24 +22,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
+from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True)
+@check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True, stalls=Stalls.MAYBE)
 def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
     for event in verdict.told("DD123"):
         yield _finding(verdict, event)
-    if timing is None or verdict.events:
+    if verdict.events:
+        return
+    if timing is None:
+        few = straggler(verdict.facts)
+        if few is not None:
+            yield _in_few_steps(few)
         return
     for late in timing.late[:1]:
         if timing.is_late(late) and not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late)
+
+
+def _in_few_steps(late: Straggler) -> Finding:
+    waits = "waits" if len(late.others) == 1 else "wait"
+    return Finding(
+        title=f"{named(late.others)} {waits} {late.wait_seconds:.1f} of {late.step_seconds:.1f} s for it in each step",
+        ranks=(late.rank,),
+        confidence=LIKELY if late.on_cpu else POSSIBLE,
+        severity=WARNING,
+        stalls=Stalls.NO,
+        place=late.site,
+        places=(Place(late.site, (late.rank,), "comes here last"),),
+        evidence={
+            "lost_seconds_per_step": round(late.wait_seconds, 3),
+            "share_of_step": round(late.wait_seconds / late.step_seconds, 3),
+            "steps": late.steps,
+        },
+        why=f"in each of {late.steps} steps it enters the collectives last, {late.wait_seconds:.1f} s after the others",
+        prescriptions=(Prescription("balance-ranks", effect=f"up to {late.wait_seconds:.1f} s a step"),),
+    )
 
 
 def _in_every_step(timing: Timing, late: Late) -> Finding:
@@ -55,6 +82,7 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
         ranks=(late.rank,),
         confidence=LIKELY if times.on_cpu else POSSIBLE,
         severity=WARNING,
+        stalls=Stalls.NO,
         place=site or timing.step_site(late.rank),
         places=(Place(late.site, (late.rank,), "comes here last"),),
         evidence={

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import STOPPED as STOPPED_IN_LOG
 from distdoctor.diagnosis.hang.in_logs import LogVerdict
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_held_by_kernel
@@ -25,7 +25,7 @@ from distdoctor.recording.stacks import STOPPED, TRACED, ProcessStacks
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 
-@check("DD117", "stopped-process", severity=ERROR, family="hang", stands_alone=True)
+@check("DD117", "stopped-process", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.MAYBE)
 def examine(standstill: Stall | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
         yield from log.told(STOPPED_IN_LOG)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.in_logs import DEVICE, LogVerdict
@@ -33,7 +33,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD122", "stuck-in-backend", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+@check(
+    "DD122", "stuck-in-backend", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",), stalls=Stalls.MAYBE
+)
 def examine(
     verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogVerdict | None
 ) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -25,7 +25,7 @@ from distdoctor.recording.stacks import ProcessStacks
 from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 
-@check("DD115", "stuck-in-data", severity=ERROR, family="hang")
+@check("DD115", "stuck-in-data", severity=ERROR, family="hang", stalls=Stalls.MAYBE)
 def examine(standstill: Stall) -> Iterator[Finding]:
     for standing in standstill.of_kind(Activity.DATA):
         worker = _stuck_worker(standing, standstill)

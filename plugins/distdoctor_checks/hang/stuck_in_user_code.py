@@ -5,7 +5,8 @@ What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a cal
                  collective that its peers are in.
 Why it hurts     Every other rank waits until its timeout: 30 minutes with gloo, 10 with NCCL.
 How we know      Two samples of its stack are the same, the kernel has not let it run in between (or it has held the GIL in
-                 both), it is in none of torch's communicating functions, and somebody has stood still for ten seconds. From
+                 both), it is in none of torch's communicating functions, and somebody has stood still for ten seconds. A
+                 thread other than the main one that holds the GIL at one line in all samples is named with that line. From
                  recordings alone: its peers wait in a call that it has not issued, and it issued nothing else; from dumps,
                  that its device has completed all that it was given as well.
 What to do       Look at the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
@@ -19,11 +20,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import (
+    ERROR,
+    LIKELY,
+    POSSIBLE,
+    WARNING,
+    Confidence,
+    Finding,
+    Place,
+    Prescription,
+    Stalls,
+)
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import HOST, LogVerdict
-from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
@@ -35,7 +46,14 @@ from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 
 
-@check("DD116", "stuck-in-user-code", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",))
+@check(
+    "DD116",
+    "stuck-in-user-code",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD127 told-by-the-log",),
+    stalls=Stalls.MAYBE,
+)
 def examine(
     standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None
 ) -> Iterator[Finding]:
@@ -55,10 +73,18 @@ def examine(
 
 def _seen(standstill: Stall) -> Iterator[Finding]:
     """By stacks."""
+    starved = [s for s in standstill.standings.values() if s.process is not None and s.process.gil_thread is not None]
+    if starved and standstill.exceeds_patience(standstill.waited_seconds):
+        yield from (_starved(standing, standstill) for standing in starved)
+        return
     for standing in standstill.of_kind(*OWN_CODE):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
         at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
-        if standing.rank in standstill.explained or alone or at_start or not standstill.is_stuck(standing):
+        if standing.rank in standstill.explained or alone or at_start:
+            continue
+        if not standstill.is_stuck(standing):
+            if standstill.is_alone_at_work(standing):
+                yield _at_work(standing, standstill)
             continue
         yield Finding(
             title=f"{standing.words}{standstill.how_long(standing)}",
@@ -70,6 +96,57 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             why=_why(standing, standstill),
             prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
         )
+
+
+def _starved(standing: RankActivity, standstill: Stall) -> Finding:
+    """Another thread never lets the GIL go: the main one waits for it, whatever else it seems to wait for."""
+    process = standing.process
+    assert process is not None
+    assert process.gil_thread is not None
+    thread = process.gil_thread
+    frame = thread.user_frame or thread.frames[0]
+    name = f"its thread {thread.name}" if thread.name else f"its thread {thread.os_id}"
+    where = f"{frame.path.rpartition('/')[2]}:{frame.line}"
+    code = line_of(standstill.recording.sources, frame.site).strip()
+    return Finding(
+        title=f"{name} holds the GIL all the time, in {frame.function} at {where}"
+        + (f": `{code[:60]}`" if code else ""),
+        ranks=(standing.rank,),
+        confidence=LIKELY,
+        place=frame.site,
+        places=(Place(frame.site, (standing.rank,), f"{name} keeps the GIL here"), *standstill.places(standing)),
+        evidence=evidence_of(process) | {"thread": thread.name, "function": frame.function},
+        why="; ".join(
+            [
+                *([standstill.who_waits] if standstill.who_waits else []),
+                f"rank {standing.rank} cannot run any other Python code: that thread was at the same line in every sample over "
+                f"{standstill.stacks.observed_seconds:.1f} s",
+            ]
+        ),
+        prescriptions=(
+            Prescription(
+                "bound-the-wait",
+                change=f"bound the work of the call at {where} (smaller input, a simpler pattern), or do it in another process",
+            ),
+        ),
+    )
+
+
+def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
+    """It computes, in one function, while the others wait: a loop without end looks like this, and slow work as well."""
+    function = standing.site.function or "its own code"
+    return Finding(
+        title=f"has been at work in {function} while the others wait{standstill.how_long(standing)}",
+        ranks=(standing.rank,),
+        confidence=POSSIBLE,
+        severity=WARNING,
+        place=standing.site,
+        places=standstill.places(standing),
+        evidence=evidence_of(standing.process),
+        why=f"{standstill.who_waits}; rank {standing.rank} was in {function} in every sample over "
+        f"{standstill.stacks.observed_seconds:.1f} s and computes: a loop without end, or work that takes long",
+        prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
+    )
 
 
 def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...], confidence: Confidence) -> Finding:

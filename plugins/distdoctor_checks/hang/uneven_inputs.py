@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, of_variants, short
 from distdoctor.recording.rank_set import named
@@ -26,7 +26,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD111", "uneven-inputs", severity=ERROR, family="hang")
+@check("DD111", "uneven-inputs", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD111"):
         yield _finding(verdict, event)
@@ -44,6 +44,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"ran out of batches after {least}, others drew {most}" + (f": {_then(event)}" if _then(event) else ""),
         ranks=uneven.short,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=uneven.site,
         places=(*_places(verdict, event), Place(uneven.site, uneven.short, f"the loader ended after {least} batches")),
         evidence={

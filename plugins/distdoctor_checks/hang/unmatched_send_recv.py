@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.live.apart import PAIR, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
@@ -29,7 +29,14 @@ from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 
-@check("DD113", "unmatched-send-recv", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",))
+@check(
+    "DD113",
+    "unmatched-send-recv",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart",),
+    stalls=Stalls.FOREVER,
+)
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
         yield from apart.told(PAIR)
@@ -72,6 +79,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title=f"{short(receive)} waits for a send that never comes",
         ranks=event.ranks,
         confidence=event.confidence,
+        stalls=event.stalls,
         place=receive.site,
         places=tuple(places),
         evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in event.unpaired]},

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
@@ -35,7 +35,7 @@ MESSAGE = (
 )
 
 
-@check("DD121", "unused-parameters", severity=ERROR, family="hang")
+@check("DD121", "unused-parameters", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[Finding]:
     told = list(verdict.told("DD121"))
     for event in told:
@@ -50,6 +50,7 @@ def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple
     return Finding(
         title=f"{parting.when}: {_several(names)} took no part in the loss, so DDP left {which(parting)} unaveraged",
         ranks=parting.peers.ranks,
+        stalls=Stalls.NO,
         place=line or parting.site,
         places=(*((Place(line, parting.peers.ranks, "the branch"),) if line else ()), *places(parting)),
         evidence=evidence(parting, parameters=list(names[:16])),
@@ -76,6 +77,7 @@ def _finding(verdict: Verdict, event: Event, known: tuple[str, ...]) -> Finding:
     return Finding(
         title=f"DDP missed gradients of parameters {words}" if words else "DDP missed gradients of some parameters",
         ranks=event.ranks,
+        stalls=event.stalls,
         place=ending.site,
         places=(
             *((Place(line, event.ranks, "the branch"),) if line else ()),

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import GroupCalls
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.rank_activity import line_of
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short
@@ -31,7 +31,7 @@ from distdoctor.testing import recording
 _GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+(?:\[\w+\])?)")
 
 
-@check("DD124", "wrong-group", severity=ERROR, family="hang")
+@check("DD124", "wrong-group", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for event in verdict.told("DD124"):
         yield _finding(verdict, event)
@@ -51,6 +51,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         f"{event.group.words}",
         ranks=event.ranks,
         confidence=LIKELY,
+        stalls=event.stalls,
         place=odd.site,
         places=of_variants(verdict, event),
         evidence={"group_used": larger.name, "group_meant": event.group.name, "members": list(event.group.members)},

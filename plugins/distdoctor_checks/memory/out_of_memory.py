@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wording import by_site
@@ -37,7 +37,7 @@ FRAGMENTED = 0.25  # of what the allocator has reserved
 MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed
 
 
-@check("DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True)
+@check("DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.FOREVER)
 def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
     for event in verdict.told("DD110"):
         end = verdict.recording.job.ends.get(event.ranks[0]) if event.ranks else None
@@ -65,6 +65,7 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
         title=f"ran out of {request.of}{when}: asked{asked} in vain" + (f", {phase}" if phase else ""),
         ranks=event.ranks,
         confidence=CERTAIN,
+        stalls=event.stalls,
         place=place,
         places=(
             *([Place(place, event.ranks, f"asked{asked}" + (f": `{line[:80]}`" if line else ""))] if place else []),
@@ -121,6 +122,7 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
         title=f"was killed by the kernel for lack of memory{when}: {limit}",
         ranks=event.ranks,
         confidence=LIKELY if of_host else CERTAIN,
+        stalls=event.stalls,
         place=kept.site if kept else place,
         places=(
             *([kept] if kept else []),

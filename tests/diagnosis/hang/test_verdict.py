@@ -12,7 +12,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording
-from distdoctor.recording.trace.events import Exiting, NewGroupBegun, PhaseChange
+from distdoctor.recording.trace.events import Exiting, LongPhase, NewGroupBegun
 from distdoctor.recording.trace.layout import ranks_of
 from distdoctor.testing import Script, TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
@@ -401,7 +401,7 @@ def test_two_seconds_are_enough_for_what_can_be_proven() -> None:
 
 
 def test_a_slow_rank_is_a_note_and_a_long_phase_is_given_its_time() -> None:
-    script = loop(3).note(PhaseChange("checkpoint"), 0).stays(0).collective("barrier", site="train.py:60 save")
+    script = loop(3).note(LongPhase("checkpoint"), 0).stays(0).collective("barrier", site="train.py:60 save")
 
     assert codes(script.live(silent_for=30)) == []
     (finding,) = findings(script.live(silent_for=70))

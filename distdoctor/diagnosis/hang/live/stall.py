@@ -14,6 +14,9 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity,
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
 
+LONG_SECONDS = (
+    25.0  # of waiting for a rank that computes; a slow evaluation or save is over by then more often than not
+)
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
 QUIET_BYTES = 64 * 1024
 FIRST_FREE_PORT = 1024  # gloo and NCCL take ports that the kernel gives out; those below belong to services (RFC 6335)
@@ -73,8 +76,16 @@ class Stall:
         process = standing.process
         if process is None or process.is_stopped:
             return False
+        if process.gil_thread is not None:
+            return False
         computes = standing.is_busy and not process.held_gil
         return process.moved or computes or process.bytes_moved > QUIET_BYTES
+
+    def is_alone_at_work(self, standing: RankActivity) -> bool:
+        """Whether a rank computes in one function while the others have long been waiting: stuck or slow, nobody sees which."""
+        process = standing.process
+        waited = self.waited_seconds or 0.0
+        return process is not None and process.same_function and standing.is_busy and waited >= LONG_SECONDS
 
     def is_stuck(self, standing: RankActivity) -> bool:
         """Whether a rank that waits for nobody has stood still for longer than patience allows."""

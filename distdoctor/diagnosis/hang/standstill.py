@@ -1,0 +1,38 @@
+"""Whether ranks wait for ever because of an event: proven by what they have entered and not left, or only by long silence.
+
+Nothing else may end a job. A rank that is merely late (a checkpoint, a download, a slow loader, a stopped process) always may
+come, so what is told about it never counts as proof; nor does a disagreement that the transport let through, after which every
+member went on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distdoctor.diagnosis.finding import CERTAIN, Stalls
+from distdoctor.diagnosis.hang.alignment import REDUCTION, went_past
+from distdoctor.diagnosis.hang.silence import silence
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.hang.verdict import Event, Verdict
+
+
+def stalls(known: Verdict, event: Event) -> Stalls:
+    """What the event means for the ranks that live: they go on, they may go on, or they cannot."""
+    if _is_silent(event):
+        return Stalls.NO
+    if event.confidence is not CERTAIN or event.silence is not None:
+        return Stalls.MAYBE
+    if event.is_closed or any(wait.is_certain for wait in known.deadlock.dead):
+        return Stalls.FOREVER
+    if event.divergence is not None and went_past(event.divergence):
+        return Stalls.NO
+    # Who waits for a handle, or inside backward, leaves no open call: there the job's own rhythm has to agree.
+    return Stalls.FOREVER if silence(known.facts, known.endings) is not None else Stalls.MAYBE
+
+
+def _is_silent(event: Event) -> bool:
+    """Whether nobody waits because of it: other numbers come out, and that is all."""
+    if event.divergence is not None:
+        return event.divergence.differs == REDUCTION
+    return event.code == "DD107"

@@ -1,0 +1,82 @@
+"""
+DD130 died-on-the-way-out: a rank died after its work was done: the interpreter was going down.
+
+What it means    The script of this rank had ended without an error, or it had left its process groups, and then the process died
+                 of a signal: a C++ thread or an object that outlived the interpreter.
+Why it hurts     The launcher calls the job failed, restarts it, or throws its results away, although they are complete.
+How we know      The interpreter had begun its shutdown after the end of the script and without an exception, no group had a
+                 call under way, and only then the process ended by a signal.
+What to do       Let models, optimizers and handles go before destroy_process_group: train inside a function, so that nothing
+                 of it is global. A wrapped model keeps its process group, and the threads of the group with it.
+When it is fine  Never, but what the job wrote before is complete.
+Source           gloo's threads drop tensors that Python owns; taking the GIL while the interpreter goes down ends their thread in
+                 a destructor: `terminate called without an active exception` (pytorch/pytorch pull request 179291, not merged).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.ending import SIGABRT, Ending
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import Exiting, GroupDestroyed
+from distdoctor.testing import recording
+
+NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+
+
+@check("DD130", "died-on-the-way-out", severity=WARNING, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD130"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    ending = event.ending
+    assert ending is not None
+    word = NAMES.get(ending.signal, f"signal {ending.signal}")
+    timeline = verdict.timeline(ending.rank)
+    last = timeline.last_site
+    return Finding(
+        title=f"died of {word} while its interpreter went down; the script had ended, and its results are complete",
+        ranks=event.ranks,
+        confidence=CERTAIN,
+        place=last,
+        places=(Place(last, event.ranks, "the last line on record that communicates"),) if last else (),
+        evidence={"signal": ending.signal, "steps": timeline.steps},
+        why=_why(event, ending),
+        prescriptions=(Prescription("leave-in-order", change=_CHANGE),),
+        at_ns=event.at_ns,
+    )
+
+
+def _why(event: Event, ending: Ending) -> str:
+    words = f"{named(event.ranks)} had come to the end of the script without an error before the signal"
+    if ending.signal == SIGABRT:
+        words += "; a thread of the backend that outlives the interpreter ends so (`terminate called without an active"
+        words += " exception`)"
+    return words
+
+
+_CHANGE = "train inside a function, and call dist.destroy_process_group() when the wrapped model is gone (`del model` before it)"
+
+
+def _ended(signal: int) -> Recording:
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    script.note(GroupDestroyed(""), 1).note(Exiting(), 1)
+    return script.killed(1, signal).finished() if signal else script.exits(1).finished()
+
+
+def sick() -> Recording:
+    return _ended(6)
+
+
+def healthy() -> Recording:
+    """The same end, without a signal."""
+    return _ended(0)

@@ -1,0 +1,81 @@
+"""
+DD129 timeout-too-short: the job was ended by the timeout of a group, while one rank was busy with something of its own.
+
+What it means    Ranks gave up waiting for a rank that was in no communication: it tokenised, saved, evaluated or compiled.
+                 Nothing says that it would not have come.
+Why it hurts     Hours of work end with an error about communication, and nothing is wrong with the communication.
+How we know      The waiting ranks raised a timeout; the calls of all ranks agree; the late one was in a checkpoint, an evaluation
+                 or a compilation (likely), or the timeout was below two minutes (possible), where torch's own are 10 to 30.
+What to do       Give the group a longer timeout, or do the work before the group is made.
+When it is fine  Never: a rank that is really stuck needs no short timeout to be found.
+Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.wording import at, by_site, seconds
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import LongPhase
+from distdoctor.testing import recording
+
+
+@check("DD129", "timeout-too-short", severity=ERROR, family="hang")
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for event in verdict.told("DD129"):
+        yield _finding(verdict, event)
+
+
+def _finding(verdict: Verdict, event: Event) -> Finding:
+    silence = event.silence
+    assert silence is not None
+    waiting = sorted({call.rank for wait in event.waiting for call in wait.calls if call.rank not in event.ranks})
+    calls = [call for wait in event.waiting for call in wait.calls if call.rank in waiting]
+    place = next((verdict.timeline(rank).last_site for rank in event.ranks), calls[0].site)
+    doing = f"in {_WORDS.get(silence.phase, silence.phase)}" if silence.phase else "busy with something of its own"
+    limit = seconds(silence.seconds)
+    return Finding(
+        title=f"was {doing} when {named(waiting)} gave up waiting for it after {limit}: the timeout ended the job",
+        ranks=event.ranks,
+        confidence=event.confidence,
+        place=place,
+        places=(*by_site(verdict, calls), Place(place, event.ranks, "last seen here")),
+        evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
+        why=f"{named(event.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group that "
+        f"waits for {limit} only takes every longer pause for a hang",
+        prescriptions=(
+            Prescription(
+                "raise-the-timeout",
+                change=f"timeout=timedelta(minutes=30) where {limit} are set now, or do the work of {named(event.ranks)} before "
+                "init_process_group",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
+
+
+_WORDS = {"checkpoint": "a checkpoint", "evaluation": "an evaluation", "compile": "a compilation"}
+
+
+def _saving(survivors_wait: bool) -> Recording:
+    script = recording(ranks=2)
+    for _ in range(4):
+        script.collective("all_reduce", [8], site="train.py:41 train").step()
+    script.note(LongPhase("checkpoint"), 0, site="train.py:55 save")
+    if not survivors_wait:
+        return script.collective("barrier", site="train.py:57 save").finished()
+    return script.stays(0).collective("barrier", site="train.py:57 save").finished(survivors="time out")
+
+
+def sick() -> Recording:
+    return _saving(survivors_wait=True)
+
+
+def healthy() -> Recording:
+    """The checkpoint is done before anybody gives up."""
+    return _saving(survivors_wait=False)

@@ -1,0 +1,92 @@
+"""What ends a job is proof that ranks wait for ever; what only may be a hang is followed, and taken back when they move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.check import Check
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
+from distdoctor.launch.standing import StandingFindings
+from distdoctor.recording.recording import Recording
+from distdoctor_checks.hang import (
+    cross_group_deadlock,
+    mismatched_reduce_op,
+    missing_rank_at_start,
+    rank_left_early,
+    skipped_collective,
+    slow_rank,
+    stopped_process,
+    stuck_in_data,
+    stuck_in_user_code,
+)
+
+PLUGINS = plugins.load()
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
+
+
+def found(recording: Recording) -> list[Finding]:
+    return list(examine(recording, HANGS, live=True).findings)
+
+
+@pytest.mark.parametrize("illness", [skipped_collective, cross_group_deadlock, rank_left_early])
+def test_ranks_that_wait_for_what_cannot_come_are_a_proven_standstill(illness: object) -> None:
+    assert found(illness.sick())[0].stalls is Stalls.FOREVER  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "illness", [stuck_in_user_code, stuck_in_data, stopped_process, slow_rank, missing_rank_at_start]
+)
+def test_a_rank_that_may_only_be_late_is_no_proof(illness: object) -> None:
+    assert {finding.stalls for finding in found(illness.sick())} == {Stalls.MAYBE}  # type: ignore[attr-defined]
+
+
+def test_another_reduction_holds_nobody() -> None:
+    assert found(mismatched_reduce_op.sick())[0].stalls is Stalls.NO
+
+
+def test_no_check_can_claim_more_than_it_declares() -> None:
+    slow = PLUGINS.checks["DD123"]
+    bold = Check(**{name: getattr(slow, name) for name in slow.__dataclass_fields__})
+    bold = replace(bold, examine=lambda *facts: [Finding("stuck", stalls=Stalls.FOREVER)], facts=())
+
+    assert bold.look(slow_rank.sick())[0].stalls is Stalls.MAYBE
+
+
+def finding(stalls: Stalls, *ranks: int) -> Finding:
+    confidence = CERTAIN if stalls is Stalls.FOREVER else LIKELY
+    return Finding(
+        "waits",
+        ranks=ranks,
+        code="DD199",
+        confidence=confidence,
+        severity=PLUGINS.checks["DD116"].severity,
+        stalls=stalls,
+    )
+
+
+def test_what_stands_is_withdrawn_when_its_own_ranks_move_and_not_when_others_do() -> None:
+    standing = StandingFindings()
+    standing.polled([finding(Stalls.MAYBE, 1)], with_stacks=True)
+
+    assert standing.moved([0]) == []
+    ((withdrawn, _),) = standing.moved([1])
+
+    assert withdrawn.ranks == (1,)
+    assert standing.open() == ()
+
+
+def test_a_standstill_is_proven_by_two_polls_between_which_nobody_moves() -> None:
+    standing = StandingFindings()
+    standing.polled([finding(Stalls.FOREVER, 1)], with_stacks=False)
+    assert standing.proven() == []
+    standing.moved([0])
+    standing.polled([finding(Stalls.FOREVER, 1)], with_stacks=False)
+    assert standing.proven() == []
+    standing.polled([finding(Stalls.FOREVER, 1)], with_stacks=False)
+
+    assert len(standing.proven()) == 1
+    assert standing.moved([1]) == []  # what is proven is never taken back
