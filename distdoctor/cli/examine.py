@@ -20,6 +20,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     Several PATHs are the parts of one job on many hosts, of any kind and mixed: run folders, host bundles (`distdoctor bundle`),
     documents of `hang-dump --json`. Parts that belong to different jobs are refused.
     PATH `-` reads a job log from standard input.
+    Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it says what is in it, without running any of it.
     """
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
@@ -29,6 +30,8 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
 
     output = values.pop("output")
     settings = load(values)
+    if len(paths) == 1 and _is_checkpoint(paths[0]):
+        ctx.exit(_show_contents(paths[0], settings.output_format, output))
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
     recording = read_all(paths)
@@ -41,3 +44,23 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     job_failed = failed(recording.job)
     hung = not job_failed and bool(diagnosis.stalled)
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    from distdoctor.recording.checkpoint.contents import is_checkpoint
+
+    return str(path) != "-" and is_checkpoint(path)
+
+
+def _show_contents(path: Path, output_format: str, output: Path | None) -> int:
+    """0, or 1 when something that it names is missing."""
+    import json
+
+    from distdoctor.cli import deliver
+    from distdoctor.recording.checkpoint.contents import read_contents
+    from distdoctor.report.checkpoint import as_text, as_values
+
+    contents = read_contents(path)
+    words = json.dumps(as_values(contents), indent=1) + "\n" if output_format == "json" else as_text(contents)
+    deliver.write(words, output_format, output)
+    return 1 if contents.missing else 0

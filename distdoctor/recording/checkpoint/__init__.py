@@ -1,0 +1,1 @@
+"""What lies in a checkpoint, read without running anything of it and without torch."""

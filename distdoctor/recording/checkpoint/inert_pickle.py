@@ -1,0 +1,95 @@
+"""A pickle read as what it says, with nothing of it run: every class and function becomes an inert value with its name.
+
+A crafted pickle may ask for memory instead of code, so the opcodes are counted and their numbers looked at before they are read.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle  # read by an Unpickler that resolves no name
+import pickletools
+from typing import Any, ClassVar
+
+LARGEST = 64 << 20  # bytes; the names and shapes of a million tensors are less
+MOST_OPCODES = 20_000_000
+
+
+class Inert:
+    """What a pickle calls `module.name(*args)`, with the state that it gives to it. It does nothing."""
+
+    def __init__(self, name: str, args: tuple[Any, ...] = ()) -> None:
+        self.name, self.args = name, args
+        self.state: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        if self.name in ("collections.OrderedDict", "builtins.dict") and not args:
+            return {}
+        return Inert(self.name, args)
+
+    def __setstate__(self, state: Any) -> None:
+        """A dictionary, of a class with slots (None, dictionary); what else there is counts as arguments."""
+        if isinstance(state, tuple) and len(state) == 2 and state[0] is None:
+            state = state[1]
+        if isinstance(state, dict):
+            self.state = state
+        elif isinstance(state, tuple):
+            self.args = state
+
+    def append(self, value: Any) -> None:
+        """Items of a subclass of list."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Items of a subclass of dict."""
+
+
+_InPython: Any = pickle._Unpickler  # its opcodes for objects can be replaced
+
+
+class _Reader(_InPython):  # type: ignore[misc]
+    def find_class(self, module: str, name: str) -> Any:
+        return Inert(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        return Inert("storage", pid if isinstance(pid, tuple) else (pid,))
+
+    def load_newobj(self) -> None:
+        args, made = self.stack.pop(), self.stack.pop()
+        self.stack.append(made(*args) if isinstance(made, Inert) else Inert("unknown"))
+
+    def load_newobj_ex(self) -> None:
+        self.stack.pop()
+        self.load_newobj()
+
+    def load_build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
+        if isinstance(made, Inert):
+            made.__setstate__(state)
+
+    def load_reduce(self) -> None:
+        args, made = self.stack.pop(), self.stack.pop()
+        self.stack.append(made(*args) if isinstance(made, Inert) and isinstance(args, tuple) else Inert("unknown"))
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **_InPython.dispatch,
+        pickle.NEWOBJ[0]: load_newobj,
+        pickle.NEWOBJ_EX[0]: load_newobj_ex,
+        pickle.BUILD[0]: load_build,
+        pickle.REDUCE[0]: load_reduce,
+    }
+
+
+def read_inert(data: bytes) -> Any:
+    """What the pickle holds. ValueError: it is none, torn, or larger than any checkpoint's."""
+    if len(data) > LARGEST:
+        raise ValueError(f"its pickle has {len(data):,} bytes")
+    try:
+        for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
+            if number > MOST_OPCODES:
+                raise ValueError(f"its pickle has more than {MOST_OPCODES:,} opcodes")
+            if opcode.name in ("INST", "OBJ", "EXT1", "EXT2", "EXT4", "LONG4"):
+                raise ValueError(f"its pickle uses {opcode.name}, which torch never writes")
+            if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(value, int) and value > len(data):
+                raise ValueError("its pickle numbers more values than it has bytes")
+        return _Reader(io.BytesIO(data)).load()
+    except Exception as trouble:  # a torn or crafted one fails in any of the ways that bytes can be wrong
+        raise ValueError(f"its pickle is torn or crafted ({type(trouble).__name__}: {trouble})") from None
