@@ -85,7 +85,7 @@ PER_DEVICE = 4
 @no_plugin
 @click.pass_context
 def advise(ctx: click.Context, /, **values: Any) -> None:
-    """Which way of training fits my machine, what does each remedy save, and how large may the batch be?
+    """Predict which strategy fits a machine, what each remedy saves, and how large the batch may be.
 
     Nothing is trained: the model is gone through without data, once per way, whatever its size. The plans that fit come first,
     cheapest first, with their memory by category, what a device sends per step and the largest batch. --try REMEDY trains the

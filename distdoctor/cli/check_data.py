@@ -61,15 +61,19 @@ class CheckDataCommand(RunCommand):
             help="With --resume and --strategy: end it there.  [default: 2/3]",
         ),
         click.Option(
-            ["--stop-args"], metavar="ARGS", help="With --resume: what makes your script save a checkpoint and end."
+            ["--stop-args"],
+            metavar="ARGS",
+            help="With --resume: arguments that make your script save a checkpoint and exit.",
         ),
         click.Option(
             ["--kill-at"],
             type=click.IntRange(1),
             metavar="STEP",
-            help="With --resume, instead of --stop-args: kill your script's ranks after so many optimizer steps.",
+            help="With --resume, instead of --stop-args: kill your script's ranks after this many optimizer steps.",
         ),
-        click.Option(["--resume-args"], metavar="ARGS", help="With --resume: what makes your script go on from it."),
+        click.Option(
+            ["--resume-args"], metavar="ARGS", help="With --resume: arguments that make your script resume from it."
+        ),
         *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
     ],
     panels=run.panels,

@@ -47,7 +47,7 @@ def _missing_defaults(args: list[str]) -> list[str]:
     params=[
         *(parameter for parameter in run.params if not isinstance(parameter, click.Argument)),
         click.Option(
-            ["--every"], type=click.IntRange(1), default=1, show_default=True, help="Look at one step in so many."
+            ["--every"], type=click.IntRange(1), default=1, show_default=True, help="Sample one step in this many."
         ),
         click.Option(
             ["--against"],

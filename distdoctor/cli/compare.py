@@ -42,7 +42,7 @@ MEASURING = "distdoctor.workloads.measuring:plant"  # by name: that module impor
 @no_plugin
 @click.pass_context
 def compare(ctx: click.Context, /, strategies: str, nproc: int, **values: Any) -> None:
-    """Which way of training is the fastest here, and is it the same training?
+    """Compare strategies on this machine: which is the fastest, and do they train the same model?
 
     Trains the reference workload (or your --model and --data) with each strategy, one after the other, with the same global batch
     and the same seed, and puts side by side what was measured: samples per second, step time, peak memory and its balance, bytes

@@ -16,7 +16,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  (what DataLoader workers and nccl shar
 @click.command()
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def env(output_format: str) -> None:
-    """Print versions, devices, backends and what the machine gives its ranks. Imports torch."""
+    """Print versions, devices, backends and the limits of this machine. Imports torch."""
     facts = _facts()
     if output_format == "json":
         click.echo(json.dumps(facts, indent=2))

@@ -31,16 +31,18 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="The job that records into this run folder.",
 )
-@click.option("--samples", type=click.IntRange(1, 100), default=2, show_default=True, help="How often to look.")
 @click.option(
-    "--interval", type=click.FloatRange(0.0), default=0.5, show_default=True, help="Seconds between two looks."
+    "--samples", type=click.IntRange(1, 100), default=2, show_default=True, help="How many stack snapshots to take."
+)
+@click.option(
+    "--interval", type=click.FloatRange(0.0), default=0.5, show_default=True, help="Seconds between two snapshots."
 )
 @click.option(
     "--patience",
     type=click.FloatRange(0.0),
     default=10.0,
     show_default=True,
-    help="Seconds for which a rank must have stood still to be called stuck.",
+    help="Seconds without progress after which a rank is called stuck.",
 )
 @click.option(
     "--native",
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 @reporting
 @click.pass_context
 def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values: Any) -> None:
-    """Say why a running job stands still: which rank, in which line, and what it does there.
+    """Say why a running job hangs: which rank is stuck, on which line, and doing what.
 
     Without arguments every distributed job of this host is looked at: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
     with their DataLoader workers. Nothing is stopped, paused or changed. Exit codes: 0 nothing stuck, 3 a hang was diagnosed,

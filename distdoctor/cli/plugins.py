@@ -12,7 +12,7 @@ from distdoctor.cli.options import no_plugin
 @click.command()
 @no_plugin
 def plugins(no_plugin: tuple[str, ...]) -> None:
-    """List the plugins with their distributions, what they offer, and what keeps any of them out."""
+    """List the plugins with their distributions, what they offer, and why any of them failed to load."""
     from distdoctor import plugins
     from distdoctor.cli.settings import load
 

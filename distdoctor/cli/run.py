@@ -104,7 +104,9 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
         "token_normalize_func": lambda name: name.replace("_", "-"),  # options only differ in that
     },
 )
-@click.option("--strategy", metavar="NAME", help="Train the reference workload this way (`distdoctor strategies`).")
+@click.option(
+    "--strategy", metavar="NAME", help="Train the reference workload by this strategy (`distdoctor strategies`)."
+)
 @click.option("--backend", metavar="NAME", help="gloo (CPU), nccl (GPU) or mpi, for --strategy.  [default: by device]")
 @click.option(
     "--fire-drill",
@@ -139,12 +141,12 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
 @click.option(
     "--streams", metavar="A,B", help="Record only these streams: collectives, progress, samples, environment, ..."
 )
-@click.option("--off", is_flag=True, help="No distdoctor: the plain launcher (as DISTDOCTOR=0).")
+@click.option("--off", is_flag=True, help="Run the plain launcher, without distdoctor (like DISTDOCTOR=0).")
 @reporting
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
 @click.pass_context
 def run(ctx: click.Context, /, **values: Any) -> None:
-    """Launch a job under the probe, watch it, and tell what is wrong with it.
+    """Launch a job under the probe, watch it, and diagnose what goes wrong.
 
     A script or module (`distdoctor run --nproc 4 train.py --lr 0.1`) is started as torchrun would, with torchrun's options; the
     script stays as it is. A reference training (`--strategy ddp`) answers: is it my code or my machine? Any other launcher goes

@@ -33,7 +33,7 @@ SHORT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class RealSteps:
-    """What the ranks wrote, by rank; `short` when memory was asked for in vain."""
+    """What the ranks wrote, by rank; `short` when an allocation failed."""
 
     by_rank: dict[int, dict[str, Any]]
     short: bool = False

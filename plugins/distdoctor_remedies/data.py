@@ -7,7 +7,8 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="distributed-sampler",
-        what="Give the loader a DistributedSampler instead of shuffle=True, and call its set_epoch in every epoch.",
+        what="Pass DistributedSampler(dataset) to the DataLoader instead of shuffle=True, and call "
+        "sampler.set_epoch(epoch) every epoch.",
         how="""sampler = DistributedSampler(dataset)  # shuffles; shuffle=False for evaluation
 loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 for epoch in range(epochs):
@@ -18,7 +19,8 @@ for epoch in range(epochs):
     ),
     Remedy(
         slug="even-shards",
-        what="Let DistributedSampler divide the data, drop the surplus of the larger shards, or wrap the loop in join.",
+        what="Split the data with DistributedSampler, drop the surplus of the larger shards, or wrap the "
+        "loop in `with model.join():`.",
         how="with model.join():\n    for batch in loader:\n        ...",
         effect="All ranks make the same number of steps, or those that are done stand in for the missing ones.",
         safety="join divides by the ranks that are left in the last steps; dropping leaves some samples out of an epoch",
@@ -26,7 +28,8 @@ for epoch in range(epochs):
     ),
     Remedy(
         slug="leave-padding-out",
-        what="Leave the samples with which the sampler fills up the last round out of the metric, or evaluate on uneven shares.",
+        what="Drop the samples that DistributedSampler adds to fill the last round before the metric is "
+        "computed (accelerate: gather_for_metrics).",
         how="""real = len(range(rank, len(dataset), world_size))  # this rank's samples without the padding
 outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
         effect="Each sample counts once.",
@@ -34,7 +37,8 @@ outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
     ),
     Remedy(
         slug="restore-the-position",
-        what="Save the epoch and the steps done in it; on resume tell the sampler the epoch and leave out what was drawn.",
+        what="Save the epoch and the steps done in it; on resume call sampler.set_epoch(epoch) and skip the "
+        "samples already drawn, or use StatefulDataLoader.",
         how="""checkpoint = {"model": ..., "epoch": epoch, "steps_done": step_in_epoch}
 # resumed: the same order, from where it had stopped; the skipped samples are not read
 sampler.set_epoch(epoch)
@@ -46,7 +50,8 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
     ),
     Remedy(
         slug="same-seed-and-epoch",
-        what="Give the samplers of all ranks the same seed, epoch, length and shuffle, and each its own rank.",
+        what="Pass the same seed, epoch, length and shuffle to DistributedSampler on every rank, and to each "
+        "its own rank.",
         how="sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, seed=0)  # seed: equal on all ranks",
         effect="The shares of an epoch are disjoint and cover the data set.",
         safety="changes the order of the samples, and with it the losses",
@@ -54,7 +59,8 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
     ),
     Remedy(
         slug="same-split-everywhere",
-        what="Split with a generator that is seeded alike on all ranks, and sort what comes from the file system.",
+        what="Split with random_split and a generator that has the same seed on all ranks, and sort file "
+        "lists from os.listdir or glob.",
         how="train, test = random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
         effect="No rank trains on what another evaluates; the score is that of unseen samples.",
         safety="changes which samples are trained on; scores before and after do not compare",
@@ -62,7 +68,8 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
     ),
     Remedy(
         slug="sampler-of-this-world",
-        what="Leave num_replicas and rank out, or pass the world size and global rank of the ranks that average their gradients.",
+        what="Omit num_replicas and rank in DistributedSampler, or pass the size and rank of the group that "
+        "averages gradients.",
         how="""sampler = DistributedSampler(dataset)
 # beside tensor parallel: DistributedSampler(dataset, num_replicas=dp_mesh.size(), rank=dp_mesh.get_local_rank())""",
         effect="Every share is drawn by exactly one rank.",
@@ -71,7 +78,7 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
     ),
     Remedy(
         slug="seed-workers",
-        what="Seed what the samples draw from by the seed that torch gives each worker, other in each worker and epoch.",
+        what="Seed random, numpy and the data set's generators from torch.initial_seed() in a worker_init_fn.",
         how="""def seed_worker(worker: int) -> None:
     seed = torch.initial_seed() % 2**32        # base_seed + worker, other in each epoch
     random.seed(seed)
@@ -95,7 +102,7 @@ loader = DataLoader(dataset, ..., worker_init_fn=seed_worker)""",
     ),
     Remedy(
         slug="shard-the-stream",
-        what="Let each worker of each rank take its own part of the stream.",
+        what="Give each worker of each rank its own part of the stream, by rank and get_worker_info().",
         how="""def __iter__(self):
     info = get_worker_info()
     workers, worker = (info.num_workers, info.id) if info else (1, 0)
@@ -107,7 +114,7 @@ loader = DataLoader(dataset, ..., worker_init_fn=seed_worker)""",
     ),
     Remedy(
         slug="shuffle-in-the-sampler",
-        what="Let the sampler shuffle, tell it the epoch, and give the loader no shuffle of its own.",
+        what="Use DistributedSampler(shuffle=True) with set_epoch(epoch), and drop shuffle= from the DataLoader.",
         how="""sampler = DistributedSampler(dataset, shuffle=True)
 loader = DataLoader(dataset, batch_size=32, sampler=sampler)   # no shuffle= beside sampler=
 for epoch in range(epochs):

@@ -252,7 +252,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="watch-from-the-start",
-        what="Run the job again under `distdoctor run`, which compares the ranks while it runs and ends it where they part.",
+        what="Run the job again under `distdoctor run`, which compares the ranks while it runs and ends it "
+        "where they part.",
         how="distdoctor run --stop-on DD105 --stop-on DD107 --nproc 8 train.py",
         effect="the call, the ranks and the line are told within seconds of the divergence",
         safety="changes no result",

@@ -7,7 +7,8 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="average-before-unscale",
-        what="Average the gradients over all ranks first, then let GradScaler unscale them and look for overflows.",
+        what="Average the gradients over all ranks before scaler.unscale_(optimizer), so that every rank "
+        "sees the same overflows.",
         how="""scaler.scale(loss).backward()      # DistributedDataParallel averages here
 # by hand: all_reduce every gradient now
 scaler.unscale_(optimizer)
@@ -19,7 +20,8 @@ scaler.update()""",
     ),
     Remedy(
         slug="find-the-first-nan",
-        what="Look at that rank's batch of that step, then at the named layer; `distdoctor check-grads` names the layer.",
+        what="Inspect that rank's batch of that step, then the named layer (torch.autograd.detect_anomaly); "
+        "`distdoctor check-grads` names the layer.",
         how="""distdoctor check-grads --nproc 2 train.py
 # then, for the one operation in that layer:
 with torch.autograd.detect_anomaly():
@@ -40,7 +42,7 @@ MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)   #
     ),
     Remedy(
         slug="unscale-first",
-        what="Call scaler.unscale_(optimizer) before clipping.",
+        what="Call scaler.unscale_(optimizer) before clip_grad_norm_.",
         how="""scaler.scale(loss).backward()
 scaler.unscale_(optimizer)
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -52,7 +54,7 @@ scaler.update()""",
     ),
     Remedy(
         slug="use-the-successor",
-        what="Use the successor that torch names.",
+        what="Use the successor that torch names (torch.amp.GradScaler, torchrun, fully_shard, ...).",
         how="""torch.amp.GradScaler("cuda")            # was torch.cuda.amp.GradScaler()
 torch.amp.autocast("cuda")              # was torch.cuda.amp.autocast()
 torchrun --nproc-per-node 8 train.py    # was python -m torch.distributed.launch

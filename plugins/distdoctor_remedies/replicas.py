@@ -7,7 +7,8 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="align-no-sync",
-        what="Let the same condition decide on synchronising and on stepping, with forward and backward in one context.",
+        what="Let the same condition decide on synchronising and on stepping, with forward and backward in "
+        "one context.",
         how="""is_last = (i + 1) % accumulate == 0
 with nullcontext() if is_last else model.no_sync():
     loss = criterion(model(inputs), targets) / accumulate
@@ -21,7 +22,8 @@ if is_last:
     ),
     Remedy(
         slug="all-reduce-gradients",
-        what="Average every gradient over the replicas before the step, and change gradients afterwards on all ranks alike.",
+        what="Average every gradient over the replicas before the step, and change gradients afterwards on "
+        "all ranks alike.",
         how="""model = DistributedDataParallel(model)     # averages while backward computes
 # or, by hand, every parameter on every rank:
 for parameter in model.parameters():
@@ -35,7 +37,8 @@ optimizer.step()""",
     ),
     Remedy(
         slug="broadcast-buffers",
-        what="Let the wrapper broadcast buffers (its default), convert to SyncBatchNorm, or broadcast them before evaluating.",
+        what="Let the wrapper broadcast buffers (its default), convert to SyncBatchNorm, or broadcast them "
+        "before evaluating.",
         how="""model = nn.SyncBatchNorm.convert_sync_batchnorm(model)   # statistics of the whole batch, GPU only
 model = DistributedDataParallel(model)                   # broadcasts rank 0's buffers before each forward
 # or, before evaluation and checkpoints:
@@ -71,7 +74,8 @@ class Net(nn.Module):
     ),
     Remedy(
         slug="change-every-replica",
-        what="Do on every rank what changes weights between steps (reload, clamp, EMA, re-initialise), or broadcast afterwards.",
+        what="Do on every rank what changes weights between steps (reload, clamp, EMA, re-initialise), or "
+        "broadcast afterwards.",
         how="""with torch.no_grad():
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor, src=0)""",
@@ -154,7 +158,8 @@ everybody = torch.cat(gathered)""",
     ),
     Remedy(
         slug="normalise-the-whole-batch",
-        what="Nothing is broken: use SyncBatchNorm (or GroupNorm, LayerNorm) where the strategy has to equal one process.",
+        what="Nothing is broken: use SyncBatchNorm (or GroupNorm, LayerNorm) where the strategy has to equal "
+        "one process.",
         how="""model = nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping; on GPUs
 model = DistributedDataParallel(model, device_ids=[local_rank])""",
         effect="Mean and variance are those of the whole batch on every number of ranks, and the gradients with them.",

@@ -7,14 +7,14 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="drop-barriers",
-        what="Take the barrier out of the step.",
+        what="Remove the dist.barrier() call from the step.",
         effect="the time in the barrier once everybody is there; a rank that is late once can catch up",
         safety="keep barriers that guard what collectives do not see: files, folders, processes outside",
         source="torch.distributed.barrier",
     ),
     Remedy(
         slug="fill-the-pipeline",
-        what="Cut batches into more micro-batches, and the model into even stages.",
+        what="Raise n_microbatches, and split the model into stages that compute equally long.",
         how="""schedule = Schedule1F1B(stage, n_microbatches=4 * stages, loss_fn=loss_fn)
 # uneven: move layers from the stage that computes longest to its neighbours""",
         effect="the bubble is (p - 1) / (m + p - 1) of a step: p stages, m micro-batches",
@@ -23,7 +23,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="hide-communication",
-        what="Send less for what is computed, or send it earlier.",
+        what="Send fewer bytes (bf16_compress_hook, no_sync, a larger batch), or send earlier (a smaller "
+        "bucket_cap_mb).",
         how="""from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the bytes
 # or: a larger batch; accumulation under no_sync(); bucket_cap_mb=5 where one bucket holds everything""",
@@ -33,7 +34,7 @@ model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the byt
     ),
     Remedy(
         slug="load-ahead",
-        what="Let worker processes make the batches before they are asked for.",
+        what="Raise num_workers and prefetch_factor of the DataLoader, so that batches are ready in time.",
         how="DataLoader(dataset, ..., num_workers=4, persistent_workers=True, prefetch_factor=4, pin_memory=True)",
         effect="at most the time that the finding names, once workers make batches faster than the model takes them",
         safety="randomness inside the data set then comes from the workers' seeds; workers take memory and cores",
@@ -41,7 +42,7 @@ model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the byt
     ),
     Remedy(
         slug="mixed-precision",
-        what="Compute forward and loss under autocast in 16 bits.",
+        what="Run forward and loss under torch.autocast in bfloat16 or float16.",
         how="""with torch.autocast("cuda", torch.bfloat16):
     loss = criterion(model(inputs), targets)""",
         effect="What matrix products keep for backward halves; parameters and optimizer state stay in fp32.",
@@ -50,7 +51,7 @@ model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the byt
     ),
     Remedy(
         slug="nccl-for-devices",
-        what="Let NCCL carry what lies on CUDA devices.",
+        what="Initialise the process group with the nccl backend for CUDA tensors (init_process_group).",
         how='dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", local_rank))',
         effect="no copy to the host and back; the device link instead of a socket",
         safety="one rank per device: NCCL refuses two",
@@ -58,7 +59,8 @@ model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the byt
     ),
     Remedy(
         slug="no-sync",
-        what="Average gradients once per optimizer step, in the last micro-step.",
+        what="Wrap all but the last micro-step in model.no_sync(), so that gradients are averaged once per "
+        "optimizer step.",
         how="""is_last = (i + 1) % accumulate == 0
 with nullcontext() if is_last else model.no_sync():
     loss = criterion(model(inputs), targets) / accumulate
@@ -72,7 +74,7 @@ if is_last:
     ),
     Remedy(
         slug="one-process-per-device",
-        what="Give every device a process of its own.",
+        what="Replace nn.DataParallel by DistributedDataParallel with one process per device (torchrun).",
         how="""dist.init_process_group("nccl")
 torch.cuda.set_device(local_rank)
 model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
@@ -83,7 +85,7 @@ model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
     ),
     Remedy(
         slug="read-now-and-then",
-        what="Read numbers from the device once in many steps.",
+        what="Call .item(), .cpu() or print only every N steps, and accumulate on the device in between.",
         how="""total += loss.detach()  # stays on the device
 if step % 100 == 0:
     print(total.item() / 100)
@@ -94,7 +96,7 @@ if step % 100 == 0:
     ),
     Remedy(
         slug="reduce-at-once",
-        what="Reduce one flat tensor instead of many small ones.",
+        what="Flatten the tensors (parameters_to_vector) and all_reduce them in one call.",
         how="""flat = torch.nn.utils.parameters_to_vector([p.grad for p in parameters])
 dist.all_reduce(flat)
 torch.nn.utils.vector_to_parameters(flat / world_size, [p.grad for p in parameters])""",
@@ -104,7 +106,7 @@ torch.nn.utils.vector_to_parameters(flat / world_size, [p.grad for p in paramete
     ),
     Remedy(
         slug="stop-searching",
-        what="Leave find_unused_parameters out.",
+        what="Drop find_unused_parameters=True from DistributedDataParallel.",
         how="model = DistributedDataParallel(model)",
         effect="saves the walk over the graph after each forward, whose time the finding names, and one small collective",
         safety="DDP raises in the next forward if a step does leave a parameter out; it does not train wrongly",

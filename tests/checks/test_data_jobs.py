@@ -275,4 +275,4 @@ def test_on_a_mesh_data_are_divided_among_replicas_and_equal_within_each() -> No
 def test_a_small_test_set_on_every_rank_is_a_note() -> None:
     finding = only(jobs.watched(jobs.tested_everywhere)[0])
     assert (finding.code, finding.severity, finding.ranks) == ("DD304", NOTE, (0, 1))
-    assert finding.title == "ranks 0-1 each evaluate on the whole data set of 12 samples"
+    assert finding.title == "ranks 0-1 each evaluate the whole data set of 12 samples"

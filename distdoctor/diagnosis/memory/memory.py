@@ -134,7 +134,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Memory was asked for in vain. Bytes; `limit` 0: not known."""
+    """An allocation failed. Bytes; `limit` 0: not known."""
 
     phase: str
     rss: int
@@ -230,7 +230,7 @@ class RankMemory:
 
     @property
     def shortage(self) -> Shortage | None:
-        """What was noted when memory was asked for in vain."""
+        """What was noted when an allocation failed."""
         for one in self.log.noted(OutOfMemory):
             at_ns = one.at_ns + self.log.monotonic_to_wall_ns
             return Shortage(one.phase, one.resident, one.allocated, one.limit, at_ns)

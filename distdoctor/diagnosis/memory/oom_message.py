@@ -1,4 +1,4 @@
-"""What an exception says about memory that was asked for in vain: how much, of what, and how much there was.
+"""What an exception says about an allocation that failed: how much, of what, and how much there was.
 
 Words of torch 2.11-2.15 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp), numpy and Python.
 """
@@ -26,7 +26,7 @@ _SHARED = re.compile(
 
 
 def shared_memory_in(words: str) -> str:
-    """The line of the exception that says that shared memory was asked for in vain; "" when none does."""
+    """The line of the exception that says that shared memory could not be allocated; "" when none does."""
     return next((line.strip() for line in reversed(words.splitlines()) if _SHARED.search(line)), "")
 
 

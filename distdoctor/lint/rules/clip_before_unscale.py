@@ -5,7 +5,7 @@ What it means    GradScaler multiplies the loss, hence the gradients, by up to 6
                  itself after unscaling.
 Why it hurts     The steps become tiny and change with the scale; training crawls and nothing fails.
 How we know      clip_grad_norm_ stands between scaler.scale(loss).backward() and scaler.step() without scaler.unscale_().
-What to do       Call scaler.unscale_(optimizer) before clipping.
+What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_.
 When it is fine  The scaler is known to be disabled.
 Source           PyTorch AMP examples: gradient clipping.
 """

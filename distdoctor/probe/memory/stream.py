@@ -268,7 +268,7 @@ class MemoryStream(ProbeStream):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> None:
-        """The uncaught exception that ends this rank: when memory was asked for in vain, note in which phase."""
+        """The uncaught exception that ends this rank: when an allocation failed, note in which phase."""
         words = f"{type(error).__name__}: {error}"
         if not is_out_of_memory(words):
             return
@@ -280,7 +280,7 @@ class MemoryStream(ProbeStream):
 
 
 def is_out_of_memory(words: str) -> bool:
-    """Whether an exception says that memory was asked for in vain (torch 2.11-2.15, numpy 2, Python 3.11-3.14)."""
+    """Whether an exception says that an allocation failed (torch 2.11-2.15, numpy 2, Python 3.11-3.14)."""
     return (
         words.startswith(("MemoryError", "OutOfMemoryError", "_ArrayMemoryError"))
         or "CUDA out of memory" in words

@@ -42,7 +42,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
     whom, what = ("the data", "batches") if repeated.iterable else ("the sampler", "draws")
     return Finding(
         confidence=LIKELY if repeated.iterable else CERTAIN,
-        title=f"{named(repeated.ranks)} told {whom} epoch {later.epoch_told} again and again ({told}): "
+        title=f"{named(repeated.ranks)} passed {whom} the same epoch every time ({told}): "
         f"epoch {repeated.epoch} has the order of epoch {repeated.epoch - 1}",
         ranks=repeated.ranks,
         place=later.set_epoch_line,

@@ -104,13 +104,13 @@ def _change(recording: Recording, same: SameData) -> str:
 def _evaluation(same: SameData) -> Finding:
     one, ranks = same.passes.one, same.passes.ranks
     return Finding(
-        title=f"{named(ranks)} each evaluate on the whole data set of {one.length:,} samples",
+        title=f"{named(ranks)} each evaluate the whole data set of {one.length:,} samples",
         severity=NOTE,
         ranks=ranks,
         confidence=CERTAIN if same.seen else LIKELY,
         place=one.made_line or one.loop_line,
         evidence={"dataset": one.data.name, "samples": one.length, "sampler": one.sampler},
-        why=f"right, but {len(ranks)} times the work; fine for a small set",
+        why=f"the result is right, at {len(ranks)} times the work; fine for a small data set",
         prescriptions=(
             Prescription("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),
         ),

@@ -1,5 +1,5 @@
 """
-DD301 missing-set-epoch: the same order every epoch, because nobody told the sampler which epoch it is.
+DD301 missing-set-epoch: set_epoch is never called, so every epoch repeats the order of the first.
 
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
 Why it hurts     The model sees one fixed order; validation looks fine, generalisation quietly suffers.

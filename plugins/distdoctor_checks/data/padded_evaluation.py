@@ -1,5 +1,5 @@
 """
-DD309 padded-evaluation: an evaluation counts samples twice, because the sampler fills up the last round.
+DD309 padded-evaluation: an evaluation counts some samples twice, because the sampler pads the last round.
 
 What it means    DistributedSampler (drop_last=False) gives every rank equally many samples; where the data set does not divide,
                  the first ones of the order are drawn again.
@@ -70,12 +70,12 @@ def _filled_up(together: Together) -> dict[int, int]:
 def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
     one, count = together.one, sum(padded.values())
     return Finding(
-        title=f"{count:,} of {drawn:,} evaluated samples are padding, drawn a second time on {named(padded)}",
+        title=f"{count:,} of {drawn:,} evaluated samples are padding: the sampler drew them a second time on {named(padded)}",
         ranks=tuple(padded),
         confidence=LIKELY,
         place=one.made_line or one.loop_line,
         evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},
-        why=f"{one.length:,} samples do not divide by {one.num_replicas}; a metric over all {drawn:,} draws can be off by up to "
+        why=f"{one.length:,} samples do not divide by {one.num_replicas}; a metric over all {drawn:,} draws may be off by up to "
         f"{count / drawn:.1%}",
         prescriptions=(
             Prescription("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),

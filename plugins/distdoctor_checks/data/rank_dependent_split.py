@@ -1,5 +1,5 @@
 """
-DD313 rank-dependent-split: each rank split the data set in its own way, so one trains on what another tests with.
+DD313 rank-dependent-split: each rank splits the data set differently, so one trains on the test samples of another.
 
 What it means    The split into training and validation part was drawn on each rank with another seed or order. Each rank's own
                  two parts are disjoint, but those of different ranks are not.

@@ -31,7 +31,7 @@ def examine(recording: Recording) -> Iterator[Finding]:
     if found is None:
         raise NotApplicable("no resumption was compared (`distdoctor check-data --resume` does)")
     if found.trouble:
-        raise NotSeen(f"the resumption was not compared: {found.trouble}")
+        raise NotSeen(f"resuming was not compared: {found.trouble}")
     if not found.healthy:
         yield _finding(found)
 
@@ -41,7 +41,7 @@ def _finding(found: Resumption) -> Finding:
     numbers = [
         f"{about}{n:,} samples {verb}" for n, verb in ((found.repeated, "repeat"), (found.lost, "are lost")) if n
     ]
-    what = " and ".join(numbers) or f"the order of epoch 0 comes again in epoch {found.epoch}"
+    what = " and ".join(numbers) or f"the order of epoch 0 repeats in epoch {found.epoch}"
     site = SourceLine(found.path, found.line, found.function)
     return Finding(
         title=f"resumed after step {found.step}, {what}: it {found.order}",

@@ -112,12 +112,12 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -
     numbers = [worker.number for worker in workers]
     what = {
         "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",
-        "epochs": f"the workers of {named(ranks)} draw in each epoch the augmentation of the epoch before",
+        "epochs": f"the workers of {named(ranks)} repeat the augmentation of the previous epoch",
         "ranks": f"{named(ranks)} draw the same augmentation",
     }[alike]
     severity = NOTE if alike == "ranks" else WARNING
     return Finding(
-        title=f"{what}: {_words(source)} begins in the same state",
+        title=f"{what}: {_words(source)} starts from the same RNG state",
         ranks=ranks,
         severity=severity,
         confidence=CERTAIN,
@@ -127,7 +127,7 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -
             Place(one.loop_line, ranks, "iterates it to train"),
         ),
         evidence={"generator": source, "workers": numbers, "epoch": one.number - 1, "dataset": one.data.name},
-        why=f"its state before the first batch is equal, and reading {one.data.name} draws from it",
+        why=f"the state before the first batch is equal, and reading {one.data.name} draws from it",
         prescriptions=(Prescription("seed-by-rank" if alike == "ranks" else "seed-workers"),),
         at_ns=one.started_ns,
     )

@@ -1,12 +1,12 @@
 """
-DD312 sampler-and-shuffle: a loader is given both a sampler and shuffle=True, or the training data are read in order.
+DD312 sampler-and-shuffle: a loader is given both a sampler and shuffle=True, or training reads the data set in order.
 
 What it means    DataLoader(sampler=..., shuffle=True) contradicts itself: torch refuses it, and the job ends. And a training
                  loader that reads the same order in every epoch, from the first sample to the last, shuffles nothing.
 Why it hurts     Where the data are sorted, by class or by time, each batch holds one kind, and the model forgets the others.
 How we know      The first: torch's own error. The second: torch's SequentialSampler, or a DistributedSampler with shuffle=False,
                  in two training epochs, over the same indices in rising order. When the evaluation loader shuffles instead,
-                 the two were probably swapped: that is a warning, else it is a note.
+                 the two loaders were probably swapped: that is a warning, else it is a note.
 What to do       shuffle=True belongs into the sampler: DistributedSampler(dataset, shuffle=True) and a loader without shuffle.
 When it is fine  Time series and language models are often read in order on purpose, as is data shuffled on disk: a note.
 Source           torch.utils.data.DataLoader.__init__ (torch 2.15): "sampler option is mutually exclusive with shuffle".
@@ -59,7 +59,7 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
             place=site,
             places=(Place(site, tuple(ranks), "makes the loader"),),
             evidence={"error": REFUSED},
-            why="a sampler is the order of the samples; torch refuses to be told the order twice",
+            why="the sampler decides the order; DataLoader raises an error when shuffle=True asks for another one",
             prescriptions=(Prescription("shuffle-in-the-sampler", change=_without_shuffle(site, line)),),
             at_ns=at_ns,
         )
@@ -98,9 +98,11 @@ def _reads_in_order(one: LoaderPass) -> bool:
 
 def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
     one, ranks = epochs[0].one, epochs[0].ranks
-    shuffled = f", while the evaluation shuffles ({swapped[0]}): the two were probably swapped" if swapped else ""
+    shuffled = (
+        f", while the evaluation shuffles ({swapped[0]}): the two loaders were probably swapped" if swapped else ""
+    )
     return Finding(
-        title=f"the training data are read in order, from the first sample to the last, in {len(epochs)} epochs{shuffled}",
+        title=f"training reads the data set in order, from the first sample to the last, in {len(epochs)} epochs{shuffled}",
         ranks=ranks,
         severity=WARNING if swapped else NOTE,
         confidence=LIKELY if swapped else POSSIBLE,
@@ -114,7 +116,7 @@ def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
             "epochs": len(epochs),
             "first_indices": [int(index) for index in one.first[:5]],
         },
-        why=f"{one.sampler_name} does not shuffle; right for data that are shuffled already or must keep their order",
+        why=f"{one.sampler_name} does not shuffle; that is right for data that are already shuffled or must keep their order",
         prescriptions=(Prescription("shuffle-in-the-sampler", effect="every epoch has an order of its own"),),
         at_ns=one.started_ns,
     )

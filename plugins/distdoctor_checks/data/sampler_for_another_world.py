@@ -1,5 +1,5 @@
 """
-DD311 sampler-for-another-world: the sampler divides the data for other ranks than those that train.
+DD311 sampler-for-another-world: the sampler's num_replicas and rank do not match the ranks that train together.
 
 What it means    num_replicas or rank of the sampler are not those of the job: shares that no rank draws, or one share drawn by
                  two ranks. Typical: rank=local_rank on several nodes, or num_replicas left from another launch.
@@ -49,12 +49,10 @@ def _what_is_wrong(together: Together, known: ReplicaSet) -> str:
     (count,) = shares
     doubled = [share for share, times in Counter(one.sampler_rank for one in passes).items() if times > 1]
     if doubled:
-        return (
-            f"share{'s' if len(doubled) > 1 else ''} {compress(doubled)} of {count} is drawn by more than one of them"
-        )
+        return f"share{'s' if len(doubled) > 1 else ''} {compress(doubled)} of {count} is drawn by more than one rank"
     if count > len(passes):
         left = set(range(count)) - {one.sampler_rank for one in passes}
-        return f"of {count} shares, {compress(left)} are drawn by nobody"
+        return f"of {count} shares, {compress(left)} are drawn by no rank"
     return ""
 
 

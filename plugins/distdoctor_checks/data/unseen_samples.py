@@ -1,5 +1,5 @@
 """
-DD310 unseen-samples: a part of the data set is never drawn, in no epoch and on no rank.
+DD310 unseen-samples: part of the data set is never drawn, in any epoch, on any rank.
 
 What it means    The shares of the ranks leave a hole: an off-by-one in a hand-written sampler, a stride of the wrong world, a
                  length that was rounded down.
@@ -82,7 +82,7 @@ def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
     one, ranks = epochs[0].one, epochs[0].ranks
     count, about = hole.count, "about " if hole.keep_one_in > 1 else ""
     return Finding(
-        title=f"{about}{count:,} of {one.length:,} samples are never drawn, in none of {len(epochs)} epochs: {hole.words}",
+        title=f"{about}{count:,} of {one.length:,} samples are never drawn in {len(epochs)} epochs: {hole.words}",
         ranks=ranks,
         confidence=LIKELY,
         place=one.made_line or one.loop_line,
@@ -98,8 +98,8 @@ def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
             "drawn": {rank: p.drawn for rank, p in list(epochs[0].passes.items())[:8]},
             "sampler": one.sampler,
         },
-        why=f"{named(ranks)} came to the end of every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
-        f"together; {one.sampler_name} leaves the same ones out each time",
+        why=f"{named(ranks)} finished every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
+        f"together; {one.sampler_name} leaves out the same samples each time",
         prescriptions=(Prescription("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
         at_ns=one.started_ns,
     )

@@ -177,7 +177,7 @@ def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
         words.append(f"{named(stuck)} wait{'s' if len(stuck) == 1 else ''} for it in vain")
     echoes = _echoes(verdict, event)
     if echoes:
-        words.append(f"{named(echoes)} failed after it, for lack of a peer")
+        words.append(f"{named(echoes)} failed afterwards because a peer was gone")
     if ending.traceback:
         words.append(f"its traceback is in {ending.traceback}")
     return "; ".join(words)

@@ -1,5 +1,5 @@
 """
-DD412 bucket-copy: DistributedDataParallel keeps a second copy of all gradients, in its buckets.
+DD412 bucket-copy: DistributedDataParallel keeps a second copy of all gradients in its buckets.
 
 What it means    Gradients are copied into buckets, reduced there and copied back. The buckets live as long as the wrapper, also
                  during the forward, when activations need the room.
@@ -45,7 +45,8 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
     one = max(found.values(), key=RankMemory.buckets)
     size = one.buckets()
     return Finding(
-        title=f"DistributedDataParallel keeps {mib(size)} of buckets besides {mib(one.most('gradients'))} of gradients",
+        title=f"DistributedDataParallel keeps {mib(size)} of gradient buckets on top of "
+        f"{mib(one.most('gradients'))} of gradients",
         ranks=ranks,
         place=_wrapped_at(one) or one.site,
         evidence={"bucket_bytes": size, "gradient_bytes": one.most("gradients")},

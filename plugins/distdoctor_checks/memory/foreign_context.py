@@ -50,7 +50,7 @@ def _finding(owner: int, by_rank: dict[int, tuple[int, SourceLine]]) -> Finding:
     site = by_rank[ranks[0]][1]
     several = len(ranks) > 1
     return Finding(
-        title=f"{'have contexts' if several else 'has a context'} on the device of rank {owner}",
+        title=f"{named(ranks)} {'have CUDA contexts' if several else 'has a CUDA context'} on the device of rank {owner}",
         ranks=ranks,
         confidence=CERTAIN,
         place=site,

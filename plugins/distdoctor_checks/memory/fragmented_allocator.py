@@ -1,12 +1,12 @@
 """
-DD406 fragmented-allocator: the device's allocator has reserved far more than was ever in use at once.
+DD406 fragmented-allocator: the CUDA allocator has reserved far more memory than was ever in use at once.
 
 What it means    Free blocks lie between used ones and are too small for what is asked for next, so the allocator asks the device
                  for more. Sizes that change from step to step (sequence lengths, evaluation batches) do that.
 Why it hurts     The job runs out of memory although enough is free; before that, every retry gives the whole cache back and
                  waits for the device.
 How we know      The allocator's own counters: reserved bytes are a quarter and a GiB above the highest allocated ones, and most
-                 of the device is taken, or requests had to be retried.
+                 of the device is taken, or allocations had to be retried.
 What to do       PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad to a few sizes.
 When it is fine  A cache that fills up to the peak and is used again, and anything while the device has plenty left.
 Source           torch.cuda.memory_stats; PyTorch's notes on CUDA memory management.
@@ -51,7 +51,7 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
     worst = max(found.values(), key=_unused)
     unused, retries = _unused(worst), worst.last("retries")
     return Finding(
-        title=f"{mib(unused)} of {mib(worst.last('reserved'))} on the device are reserved and were never in use",
+        title=f"{mib(unused)} of {mib(worst.last('reserved'))} on the device are reserved but were never used",
         ranks=ranks,
         place=worst.site,
         evidence={
@@ -61,7 +61,7 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
             "retries": retries,
         },
         why=f"at most {mib(worst.most('peak'))} were allocated at once; {mib(worst.last('inactive'))} lie in split blocks"
-        + (f"; {retries} requests had to be retried" if retries else ""),
+        + (f"; {retries} allocations had to be retried" if retries else ""),
         prescriptions=(
             Prescription("expand-segments", effect=f"up to {mib(unused)} less reserved, what was never in use"),
         ),

@@ -1,5 +1,5 @@
 """
-DD411 gradients-during-evaluation: an evaluation builds the graph for a backward pass that nobody asks for.
+DD411 gradients-during-evaluation: an evaluation records an autograd graph that no backward uses.
 
 What it means    model.eval() changes dropout and normalisation; it does not switch gradients off. Without no_grad every forward
                  of the evaluation keeps its activations.
@@ -52,7 +52,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
     pad = " " * 4
     change = f"+with torch.inference_mode():\n{pad}{line}" if line.startswith(("for ", "while ")) else ""
     return Finding(
-        title=f"evaluation builds a graph and nobody asks for gradients{kept}",
+        title=f"evaluation records an autograd graph that no backward uses{kept}",
         ranks=ranks,
         place=one.site,
         places=(Place(one.site, ranks, "evaluates with gradients on"),),
@@ -62,7 +62,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
             "batches": one.batches,
             "variable": one.variable,
         },
-        why=f"{one.nodes} operations were recorded for backward while the model was in eval mode"
+        why=f"{one.nodes} autograd nodes were recorded while the model was in eval mode"
         + (f", over {one.batches} batches" if one.batches else "")
         + ", and neither backward nor autograd.grad was called",
         prescriptions=(

@@ -1,5 +1,5 @@
 """
-DD401 growing-memory: memory grows with every step, because something keeps what each step has made.
+DD401 growing-memory: memory grows every step, because something keeps a reference to each step's tensors.
 
 What it means    A variable holds on to tensors of earlier steps: `total += loss` keeps the graph of every loss, a list keeps
                  every output, a hidden state that is not detached drags its whole past along, a cache has no bound.
@@ -107,16 +107,16 @@ def _finding(growths: Sequence[Growth]) -> Finding:
     size = one.bytes_per_step
     if one.graph:
         kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
-        title = f"`{holder.label}` keeps the graph of every step: {kept} operations more with each"
+        title = f"`{holder.label}` keeps the graph of every step: {kept} more graph nodes every step"
         why = (
-            f"after step {last.step}, {last.old_nodes} operations of earlier looks were behind `{holder.label}`, "
-            f"after step {first.step} it was {first.old_nodes}"
+            f"after step {last.step}, `{holder.label}` led to {last.old_nodes} graph nodes of earlier steps, "
+            f"after step {first.step} to {first.old_nodes}"
         )
     else:
-        title = f"`{holder.label}` keeps {mib(size)} more with every step"
+        title = f"`{holder.label}` keeps {mib(size)} more every step"
         why = (
             f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
-            f"{mib(last.bytes)} after step {last.step}, more at every look; if it has a bound, this run did not reach it"
+            f"{mib(last.bytes)} after step {last.step}, more at every sample; if it has a bound, this run did not reach it"
         )
     return Finding(
         title=title,
@@ -140,8 +140,8 @@ def _finding(growths: Sequence[Growth]) -> Finding:
 
 def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
-    less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} operations"
-    effect = f"{less} less with every step, as measured between looks at `{holder.label}`"
+    less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
+    effect = f"{less} less every step, as measured between samples of `{holder.label}`"
     if not growth.graph:
         return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:
@@ -188,11 +188,11 @@ def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -
     what, rate, grown, steps = max(unseen.values(), key=lambda one: one[1])
     site = memory.ranks[ranks[0]].site
     return Finding(
-        title=f"{what} grows by {mib(rate)} with every step, and no variable that was looked at does",
+        title=f"{what} grows by {mib(rate)} every step, and none of the variables that were examined grows",
         ranks=ranks,
         place=site,
         evidence={"bytes_per_step": round(rate), "grown_bytes": round(grown), "steps": steps},
-        why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; data that is read in once looks the same",
+        why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; reading data in once looks the same",
         prescriptions=(
             Prescription(
                 "bound-what-is-kept", change="run `distdoctor check-memory` with the same arguments for longer"

@@ -1,5 +1,5 @@
 """
-DD413 host-memory: the host's memory, or /dev/shm, is what the job runs out of.
+DD413 host-memory: the job runs out of host memory or /dev/shm.
 
 What it means    Every rank starts DataLoader workers, every worker is a process with its own copy of what Python touches, and
                  their batches lie in /dev/shm until they are taken: ranks x workers x prefetch adds up.
@@ -81,7 +81,7 @@ def _worker(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
             "failed_after_it": echoes,
         },
         why=cause.why
-        + (f"; {named(echoes)} failed after it, for lack of a peer" if echoes else "")
+        + (f"; {named(echoes)} failed afterwards because a peer was gone" if echoes else "")
         + (f"; its traceback is in {ending.traceback}" if ending.traceback else ""),
         severity=ERROR,
         at_ns=event.at_ns,
@@ -90,7 +90,7 @@ def _worker(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
 
 def _no_room(words: str, own: RankMemory | None) -> Finding:
     size, free = (own.last("shm_size"), own.last("shm_free")) if own else (0, 0)
-    seen = f"; /dev/shm has {mib(size)}, {mib(free)} of it were free when it was looked at last" if size else ""
+    seen = f"; /dev/shm has {mib(size)}, {mib(free)} of it free when last checked" if size else ""
     change = "a larger /dev/shm (docker run --shm-size), smaller batches, fewer workers or a smaller prefetch_factor"
     return Finding(
         title="a DataLoader worker found no room in shared memory",
@@ -107,11 +107,11 @@ def _killed(verdict: Verdict, ending: Ending, own: RankMemory | None) -> Finding
         f"its cgroup's limit of {mib(end.memory_limit)} was reached" if end.memory_limit else "the host had none left"
     )
     workers, held = (own.most("workers"), own.most("workers_rss")) if own else (0, 0)
-    seen = f"; its {workers} worker{'s' * (workers > 1)} held {mib(held)} when they were looked at" if held else ""
+    seen = f"; its {workers} worker{'s' * (workers > 1)} held {mib(held)} when last measured" if held else ""
     kills = "1 kill" if end.kernel_kills == 1 else f"{end.kernel_kills} kills"
     change = "fewer workers, a smaller prefetch_factor, no cache in the data set that each worker fills for itself"
     return Finding(
-        title=f"a DataLoader worker was killed by the kernel for lack of memory: {limit}",
+        title=f"a DataLoader worker was killed by the kernel because memory ran out: {limit}",
         evidence={"kernel_kills": end.kernel_kills, "counter": end.kernel_counter, "limit_bytes": end.memory_limit},
         why=f"the worker is gone, and {end.kernel_counter} counts {kills} in those seconds{seen}",
         prescriptions=(Prescription("lower-host-memory", change=change),),
@@ -142,7 +142,7 @@ def _short(host: str, ranks: list[RankMemory]) -> Finding | None:
         why=f"{len(ranks)} ranks hold {mib(own)}" + (f", their {workers} workers {mib(theirs)}" if workers else ""),
         prescriptions=(
             Prescription(
-                "lower-host-memory", effect=f"{mib(theirs / workers)} for each worker less" if workers else ""
+                "lower-host-memory", effect=f"{mib(theirs / workers)} less for each worker removed" if workers else ""
             ),
         ),
         confidence=LIKELY,

@@ -1,11 +1,11 @@
 """
-DD408 out-of-memory: a rank asked for more memory than there was.
+DD408 out-of-memory: a rank could not allocate memory, or the kernel killed it because memory ran out.
 
 What it means    An allocation failed, on the device or in host memory, and the exception ended the rank; or the kernel killed it,
                  because its cgroup's limit was reached or the host had no memory left. The other ranks fail after it, for lack
                  of a peer, and usually louder.
 Why it hurts     The job is over; and which rank, which phase and which line asked for how much is scattered over several logs.
-How we know      The exception itself says that memory was asked for in vain, and how much; phase and line are those of its
+How we know      The exception itself says that an allocation failed, and of how much; phase and line are those of its
                  traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened. Of a
                  rank that died of SIGKILL, the kernel's own count of such kills in its cgroup (memory.events, v1:
                  memory.oom_control) went up as it died; where only the host counts (/proc/vmstat), it is likely. Its line is
@@ -55,20 +55,24 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
     shortage = own.shortage if own is not None else None
     place = ending.site or SourceLine()
     phase = shortage.phase if shortage is not None else ""
-    asked = f" for {mib(request.asked)}" if request.asked else ""
+    amount = f"{mib(request.asked)} of {request.of}" if request.asked else request.of
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     step = own.last("step") + 1 if own is not None and len(own.rows) else 0
     when = f" in step {step}" if step and phase != "setting up" else ""
     stuck = [call for wait in event.waiting for call in wait.calls]
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
     return Finding(
-        title=f"ran out of {request.of}{when}: asked{asked} in vain" + (f", {phase}" if phase else ""),
+        title=f"{named(event.ranks)} could not allocate {amount}{when}" + (f", {phase}" if phase else ""),
         ranks=event.ranks,
         confidence=CERTAIN,
         stalls=event.stalls,
         place=place,
         places=(
-            *([Place(place, event.ranks, f"asked{asked}" + (f": `{line[:80]}`" if line else ""))] if place else []),
+            *(
+                [Place(place, event.ranks, f"could not allocate {amount}" + (f": `{line[:80]}`" if line else ""))]
+                if place
+                else []
+            ),
             *by_site(verdict, stuck),
         ),
         evidence={
@@ -113,13 +117,13 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
         *([f"{mib(growth)} more in each of the last {steps} steps"] if growth else []),
         *([kept.role] if kept else []),
         *(["its model held " + ", ".join(model)] if (model := _model(own)) else []),
-        *([f"{named(echoes)} failed after it, for lack of a peer"] if echoes else []),
+        *([f"{named(echoes)} failed afterwards because a peer was gone"] if echoes else []),
     ]
     limit = (
         f"its cgroup's limit of {mib(end.memory_limit)} was reached" if end.memory_limit else "the host had none left"
     )
     return Finding(
-        title=f"was killed by the kernel for lack of memory{when}: {limit}",
+        title=f"{named(event.ranks)} was killed by the kernel because memory ran out{when}: {limit}",
         ranks=event.ranks,
         confidence=LIKELY if of_host else CERTAIN,
         stalls=event.stalls,
@@ -155,7 +159,7 @@ def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float)
     holder, size = found
     keeping = keeping_line(verdict.recording.sources, holder.site, holder.label)
     site = keeping.site if keeping is not None else holder.site
-    return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more with every step") if site else None
+    return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more every step") if site else None
 
 
 def _last_at(verdict: Verdict, end: RankEnd, doing: PhasePeak | None, place: SourceLine) -> str:
@@ -207,7 +211,7 @@ def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Sho
         limit = f" under a limit of {mib(shortage.limit)} (ulimit -v)" if shortage.limit else ""
         words.append(f"the process had {mib(shortage.rss)} resident{limit}")
     if echoes:
-        words.append(f"{named(echoes)} failed after it, for lack of a peer")
+        words.append(f"{named(echoes)} failed afterwards because a peer was gone")
     if ending.traceback:
         words.append(f"its traceback is in {ending.traceback}")
     return "; ".join(word for word in words if word.strip()) or "the exception says so"

@@ -91,7 +91,8 @@ def _finding(
     if most:
         why += f"; the difference is {', '.join(f'{mib(v)} of {CATEGORIES[n]}' for n, v in more.items() if v >= MIB)}"
     return Finding(
-        title=f"holds {mib(top - usual)} more than the others" + (f", most of it {CATEGORIES[most]}" if most else ""),
+        title=f"{named(heavy)} {'hold' if len(heavy) > 1 else 'holds'} {mib(top - usual)} more than the other ranks"
+        + (f", most of it {CATEGORIES[most]}" if most else ""),
         ranks=heavy,
         place=memory.ranks[heavy[0]].site,
         evidence={"bytes_by_rank": sizes, "more_by_category": more},

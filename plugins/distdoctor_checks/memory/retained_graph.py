@@ -1,5 +1,5 @@
 """
-DD410 retained-graph: a graph outlives its step, and the activations in it with it.
+DD410 retained-graph: an autograd graph outlives its step and keeps its activations alive.
 
 What it means    backward(retain_graph=True), or an output that nobody called backward on, is still in a variable when the next
                  forward begins: the activations of two steps are in memory at once.
@@ -56,12 +56,13 @@ def _finding(memory: Memory, holders: list[Holder]) -> Finding:
     retaining = _retaining_line(memory, one.site)
     place = retaining or one.site
     return Finding(
-        title=f"the graph behind `{one.label}` outlives its step, and keeps {mib(size)}",
+        title=f"`{one.label}` keeps its autograd graph alive after the step, holding {mib(size)}",
         ranks=ranks,
         place=place,
         places=(Place(place, ranks, "keeps the graph" if retaining else f"`{one.label}` is held here"),),
         evidence={"variable": one.label, "saved_bytes": [look.saved for look in one.looks]},
-        why=f"after steps {', '.join(str(look.step) for look in one.looks[-LOOKS:])} it still held what was kept for backward",
+        why=f"after steps {', '.join(str(look.step) for look in one.looks[-LOOKS:])} it still held the "
+        "tensors saved for backward",
         prescriptions=(
             Prescription(
                 "let-the-graph-go",

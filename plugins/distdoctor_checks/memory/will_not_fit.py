@@ -1,5 +1,5 @@
 """
-DD407 will-not-fit: the job needs more memory than the machine that it is meant for will have.
+DD407 will-not-fit: the job needs more memory than the target machine has.
 
 What it means    The highest memory that was measured here is above what `check-memory --budget` says there will be.
 Why it hurts     There it will run out of memory, at the first step that is like the one that was measured.

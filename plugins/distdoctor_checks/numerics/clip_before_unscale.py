@@ -1,11 +1,11 @@
 """
-DD803 clip-before-unscale: gradients are clipped while GradScaler still has them multiplied by its scale.
+DD803 clip-before-unscale: gradients are clipped while they are still multiplied by the GradScaler scale.
 
 What it means    clip_grad_norm_ compares the norm of scaled gradients, thousands of times too large, with a limit that is meant
                  for real ones.
 Why it hurts     Every step is clipped to limit / scale: training becomes very slow, and slower whenever the scale grows.
 How we know      The call is seen between scaler.scale(loss).backward() and the scaler's step, without an unscale_ before it.
-What to do       Call scaler.unscale_(optimizer) before clipping. The step afterwards does not unscale a second time.
+What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_. The step afterwards does not unscale a second time.
 When it is fine  A limit that is multiplied by the scale on purpose: accept it with --ignore DD803.
 Source           PyTorch, Automatic Mixed Precision examples, "Gradient clipping".
 """
@@ -38,7 +38,8 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             place=site,
             places=(Place(site, ranks, "clips scaled gradients"),),
             evidence={"step": rows[0][1], "clips": rows[0][2]},
-            why="scaler.unscale_ was not called between backward and this line, so the limit meets gradients times the scale",
+            why="scaler.unscale_ was not called between backward and this line, so max_norm is "
+            "compared with gradients multiplied by the loss scale",
             prescriptions=(Prescription("unscale-first", change=_change(recording, site)),),
             confidence=CERTAIN,
             at_ns=rows[0][3],

@@ -65,7 +65,7 @@ def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Find
             for rank in list(updates)[:6]
         ),
         evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},
-        why=f"{named(peers.ranks)} should decide together whether a step overflows; here each decided by gradients of its own",
+        why=f"{named(peers.ranks)} should decide together whether a step overflows; here each rank decided by its own gradients",
         prescriptions=(Prescription("average-before-unscale"),),
         at_ns=min(update.at_ns for update in updates.values()),
     )

@@ -1,5 +1,5 @@
 """
-DD801 non-finite-origin: the first NaN or infinity, on which rank, in which step, in which layer, forward or backward.
+DD801 non-finite-origin: the first NaN or infinity: rank, step, layer, forward or backward.
 
 What it means    A loss, an activation or a gradient is no finite number. Averaging carries it to every rank within one step,
                  and the optimizer into every weight.
@@ -46,7 +46,7 @@ def _from_events(seen: list[tuple[int, NonFinite]], gradients: Gradients) -> Fin
     others = tuple(rank for rank in gradients.ranks if rank not in ranks)
     return Finding(
         title=f"step {when[0]}: {_what(loss, layer, gradient)} on {named(ranks)}"
-        + (f", while {named(others)} had finite numbers" if others else ""),
+        + (f", while the values on {named(others)} were finite" if others else ""),
         ranks=ranks,
         place=place,
         places=tuple(Place(one.site, (rank,), f"{one.what}: {one.name}") for rank, one in by_rank[:6]),
@@ -67,7 +67,7 @@ def _from_events(seen: list[tuple[int, NonFinite]], gradients: Gradients) -> Fin
 def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
     if layer is not None:
         came = "came out of" if layer.what == "output" else "was already in the input of"
-        return f"the loss is {loss.name if loss else 'not finite'}: the first such value {came} {layer.name}"
+        return f"the loss is {loss.name if loss else 'not finite'}: the first non-finite value {came} {layer.name}"
     if loss is not None:
         return f"the loss is {loss.name} when backward begins"
     return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, the loss is"

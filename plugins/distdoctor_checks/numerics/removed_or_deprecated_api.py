@@ -1,5 +1,5 @@
 """
-DD804 removed-or-deprecated-api: the job uses what torch has deprecated, or stops at what it has removed.
+DD804 removed-or-deprecated-api: the job uses an API that torch has deprecated or removed.
 
 What it means    torch.cuda.amp, FSDP1, torch.distributed.launch and others have successors; torch.distributed.pipeline.sync is
                  gone already.
@@ -90,7 +90,7 @@ def examine(deprecations: Deprecations) -> Iterator[Finding]:
         successor = SUCCESSORS.get(use.name, "")
         instead = f"; use {successor}" if successor else ""
         yield Finding(
-            title=f"{use.name} is {'gone' if use.removed else 'deprecated'}{instead}",
+            title=f"{use.name} is {'removed' if use.removed else 'deprecated'}{instead}",
             ranks=ranks,
             place=use.site,
             places=(Place(use.site, ranks, f"uses {use.name}"),) if use.site else (),

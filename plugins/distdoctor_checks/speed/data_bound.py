@@ -43,7 +43,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
     site = timing.loop_site(worst.rank)
     queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
     yield Finding(
-        title=f"{share:.0%} of each step is waiting for the next batch: {milliseconds:.1f} of "
+        title=f"{share:.0%} of each step is spent waiting for the next batch: {milliseconds:.1f} of "
         f"{timing.step_ns / MILLISECOND:.1f} ms{waiting}",
         ranks=ranks,
         confidence=POSSIBLE if queued else LIKELY,

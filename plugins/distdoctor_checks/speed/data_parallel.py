@@ -1,5 +1,5 @@
 """
-DD502 data-parallel: nn.DataParallel copies the model to every device in every step, where one process per device would not.
+DD502 data-parallel: nn.DataParallel copies the model to every device in every step; one process per device would not.
 
 What it means    One Python process drives all devices: it scatters the batch, copies all parameters to each device, gathers the
                  outputs on the first one and sums gradients there, in every step.

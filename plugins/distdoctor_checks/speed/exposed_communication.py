@@ -1,5 +1,5 @@
 """
-DD505 exposed-communication: a good part of each step is averaging gradients while nothing is computed.
+DD505 exposed-communication: a good part of each step is gradient communication that no computation hides.
 
 What it means    DistributedDataParallel sends a bucket as soon as its gradients are there, and goes on with backward. What is
                  still on its way when backward has nothing left to compute is exposed: everybody waits for the wire.
@@ -61,8 +61,8 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
     site = arrivals.site(rank, int(native[-1]))
     one = "one bucket holds everything, so nothing can leave before backward is over; " if buckets == 1 else ""
     return Finding(
-        title=f"{least.value / timing.step_ns:.0%} of each step is waiting for gradients on the wire: {milliseconds:.1f} of "
-        f"{timing.step_ns / MILLISECOND:.1f} ms",
+        title=f"{least.value / timing.step_ns:.0%} of each step is spent waiting for gradient communication: "
+        f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms",
         ranks=arrivals.ranks,
         confidence=LIKELY,
         place=site or timing.step_site(rank),

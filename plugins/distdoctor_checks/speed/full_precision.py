@@ -1,5 +1,5 @@
 """
-DD510 full-precision: every matrix product is computed in fp32, on a device that has faster units for 16 bits.
+DD510 full-precision: every matrix product is computed in fp32 on a device with faster 16-bit units.
 
 What it means    Neither autocast nor 16-bit parameters are in use, and the device has tensor cores.
 Why it hurts     Tensor cores do several times as many operations a second in 16 bits, and what they keep for backward halves.
@@ -42,7 +42,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
     seen = found[ranks[0]]
     device, capability, site = seen.device, seen.capability, seen.site
     yield Finding(
-        title=f"every matrix product is computed in fp32, on {device}, which has units for 16 bits",
+        title=f"every matrix product is computed in fp32, on {device}, which has 16-bit matrix units",
         ranks=ranks,
         confidence=POSSIBLE,
         place=site,

@@ -1,5 +1,5 @@
 """
-DD508 many-small-collectives: one line reduces many small tensors one after the other in every step.
+DD508 many-small-collectives: one line all-reduces many small tensors one by one in every step.
 
 What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size.
 Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.

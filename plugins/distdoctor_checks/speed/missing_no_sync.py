@@ -1,5 +1,5 @@
 """
-DD501 missing-no-sync: gradients are accumulated over several micro-steps, and averaged in every one of them.
+DD501 missing-no-sync: gradients are accumulated over several micro-steps and all-reduced in every one of them.
 
 What it means    One optimizer step adds up the gradients of n backward passes, and DistributedDataParallel averages after each of
                  them. Only the last average is needed: the mean of a sum is the sum of the means.
@@ -57,7 +57,7 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> 
     n, site = first.micro_steps, first.update.loss_site
     saved = _seconds(timing, found)
     yield Finding(
-        title=f"each step averages gradients {n} times, and once is enough: {_bytes(first.needless)} of "
+        title=f"each step averages gradients {n} times, where once is enough: {_bytes(first.needless)} of "
         f"{_bytes(first.nbytes)} a step for nothing",
         ranks=tuple(sorted(found)),
         confidence=CERTAIN,
@@ -129,10 +129,10 @@ def _seconds(timing: Timing | None, found: dict[int, Repeated]) -> tuple[float, 
 def _effect(one: Repeated, saved: tuple[float, ...]) -> str:
     words = f"{_bytes(one.needless)} less to send in each step"
     if not saved:
-        return f"{words}; seconds cannot be told from the scatter of the steps"
+        return f"{words}; the time saved is within the scatter of the steps"
     low, high = (value * 1e3 for value in saved)
     band = f"{low:.1f} ms" if high - low < 0.1 else f"{low:.1f}-{high:.1f} ms"
-    return f"{words}, at least {band} (waited after the last bucket of a pass that need not average)"
+    return f"{words}, at least {band} (the wait after the last bucket of passes that need not average)"
 
 
 def _bytes(count: int) -> str:

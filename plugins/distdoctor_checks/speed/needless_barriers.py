@@ -1,5 +1,5 @@
 """
-DD511 needless-barriers: every step calls barrier, and its other collectives keep the ranks together anyway.
+DD511 needless-barriers: every step calls barrier although its other collectives synchronise the ranks anyway.
 
 What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a
                  metric: no rank can be a step ahead of another without the barrier either.
@@ -66,7 +66,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
         return None
     milliseconds = cost.value / MILLISECOND
     return Finding(
-        title=f"{_times(each)} in each step, beside collectives that keep the same ranks together anyway",
+        title=f"{_times(each)} in each step, next to collectives that synchronise the same ranks anyway",
         ranks=arrivals.ranks,
         confidence=LIKELY,
         place=site,
@@ -78,7 +78,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
             "steps": len(hit),
         },
         why=f"in {len(hit)} of {len(steps)} steps; {milliseconds:.2f} ms a step in the barrier once everybody is there, and "
-        f"{waited.value / MILLISECOND:.2f} ms of waiting for the last, which mostly moves to the next collective",
+        f"{waited.value / MILLISECOND:.2f} ms waiting for the last rank, most of which moves to the next collective",
         prescriptions=(Prescription("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
     )
 

@@ -1,5 +1,5 @@
 """
-DD503 needless-find-unused: DistributedDataParallel searches for unused parameters in every step, and there are none.
+DD503 needless-find-unused: find_unused_parameters searches every step and finds none.
 
 What it means    find_unused_parameters=True walks the whole autograd graph after each forward and reduces a map of what was used
                  after each backward. In every step that was looked at, every rank had used every parameter.
@@ -38,7 +38,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
             continue
         looked, walk = min(looked for _, looked, _, _ in seen), max(walk for *_, walk in seen) / 1e6
         yield Finding(
-            title=f"every parameter was used by every rank in all {looked} steps that were looked at: the search finds nothing",
+            title=f"find_unused_parameters found none in {looked} steps: every rank used every parameter",
             ranks=ranks,
             confidence=LIKELY,
             place=site,

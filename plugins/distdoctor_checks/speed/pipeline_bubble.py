@@ -1,5 +1,5 @@
 """
-DD506 pipeline-bubble: the stages of a pipeline wait for each other more than they compute.
+DD506 pipeline-bubble: pipeline stages wait for each other more than they compute.
 
 What it means    A pipeline of p stages idles (p - 1) / (m + p - 1) of the time when a batch flows in m micro-batches: too few of
                  them, and half of the machine waits. And every stage waits for the slowest one: uneven stages idle on top.
@@ -58,7 +58,7 @@ def _too_few(
     then = (p - 1) / (enough + p - 1)
     site = _site(timing.ranks[stages[0]])
     return Finding(
-        title=f"{schedule:.0%} of each step is the pipeline's own bubble: {p} stages, {micro_batches} micro-batches",
+        title=f"{schedule:.0%} of each step is pipeline bubble: {p} stages, {micro_batches} micro-batches",
         ranks=stages,
         confidence=CERTAIN,
         place=site,
@@ -83,8 +83,8 @@ def _uneven(
     most = busy[busiest].value
     even = (most + sum(busy[rank].value for rank in others)) / (1 + len(others))
     return Finding(
-        title=f"its stage computes {most / MILLISECOND:.1f} ms a step, the others {usual / MILLISECOND:.1f} ms: "
-        f"they wait {_shares(timing, {rank: idle[rank] for rank in others})} of it",
+        title=f"the stage of rank {busiest} computes {most / MILLISECOND:.1f} ms a step, the others {usual / MILLISECOND:.1f} ms "
+        f"and wait {_shares(timing, {rank: idle[rank] for rank in others})} of it",
         ranks=(busiest,),
         confidence=LIKELY,
         place=site,

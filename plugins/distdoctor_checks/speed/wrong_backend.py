@@ -1,5 +1,5 @@
 """
-DD509 wrong-backend: collectives of CUDA tensors go through gloo, by way of the host's memory.
+DD509 wrong-backend: collectives of CUDA tensors go through gloo, which copies them through host memory.
 
 What it means    The process group was made with gloo, and its tensors lie on a CUDA device: each call copies them to the host,
                  sends them over a socket and copies them back.
@@ -42,9 +42,9 @@ def examine(collectives: Collectives) -> Iterator[Finding]:
             ranks=ranks,
             confidence=CERTAIN,
             place=site,
-            places=(Place(site, ranks, f"hands CUDA tensors to group {group}"),),
+            places=(Place(site, ranks, f"passes CUDA tensors to group {group}"),),
             evidence={"calls": calls, "bytes": nbytes, "group": group},
-            why=f"on {named(ranks)}: gloo copies them to the host and back",
+            why=f"on {named(ranks)}: gloo copies CUDA tensors to the host and back",
             prescriptions=(Prescription("nccl-for-devices"),),
         )
 

@@ -28,7 +28,7 @@ def test_the_limit_of_the_cgroup_is_named_with_step_and_phase() -> None:
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD408", (1,), CERTAIN)
     assert finding.title == (
-        "was killed by the kernel for lack of memory in step 5, backward: its cgroup's limit of 2 GiB was reached"
+        "rank 1 was killed by the kernel because memory ran out in step 5, backward: its cgroup's limit of 2 GiB was reached"
     )
     assert finding.place.line == 31
     assert [cure.slug for cure in finding.prescriptions] == ["halve-the-micro-batch", "lower-host-memory"]
@@ -56,7 +56,7 @@ def test_what_grew_until_the_end_is_the_first_thing_to_mend() -> None:
 
     assert finding.evidence["bytes_per_step"] == 50 * MIB
     assert finding.place.line == 20
-    assert "`cache` keeps 50 MiB more with every step" in finding.why
+    assert "`cache` keeps 50 MiB more every step" in finding.why
     assert finding.prescriptions[0].slug == "bound-what-is-kept"
 
 
@@ -65,7 +65,12 @@ def test_what_grew_until_the_end_is_the_first_thing_to_mend() -> None:
     [
         (0, "DD110", CERTAIN, "was killed by SIGKILL, and not for lack of memory: somebody sent it"),
         (None, "DD110", LIKELY, "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"),
-        (2, "DD408", CERTAIN, "was killed by the kernel for lack of memory in step 5, forward: the host had none left"),
+        (
+            2,
+            "DD408",
+            CERTAIN,
+            "rank 1 was killed by the kernel because memory ran out in step 5, forward: the host had none left",
+        ),
     ],
 )
 def test_a_sigkill_is_told_by_what_the_kernel_counts(

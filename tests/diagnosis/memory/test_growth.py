@@ -157,7 +157,7 @@ def test_a_worker_without_room_in_shared_memory_is_named_by_its_last_words() -> 
     (finding,) = load().checks["DD413"].look(job.recording())
 
     assert (finding.ranks, finding.confidence) == ((1,), "certain")
-    assert "/dev/shm has 64 MiB, 2 MiB of it were free" in finding.why
+    assert "/dev/shm has 64 MiB, 2 MiB of it free" in finding.why
     other = (
         memory_job(2).trains(4).fails(1, "RuntimeError: Caught ValueError in DataLoader worker process 0.", "t.py:3 f")
     )

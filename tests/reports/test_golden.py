@@ -1,0 +1,43 @@
+"""What users read about every illness, pinned: a change of wording shows up in review as a change of these files.
+
+Made from each check's own `sick()` recording. After a change that is meant:
+REWRITE_GOLDEN=1 python -m pytest tests/reports
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.check import Check
+from distdoctor.diagnosis.examination import examine
+from distdoctor.report import json_report as as_json
+from distdoctor.report import text as as_text
+
+PLUGINS = plugins.load()
+GOLDEN = Path(__file__).parent / "golden"
+REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
+
+
+@pytest.mark.parametrize("check", PLUGINS.checks.values(), ids=PLUGINS.checks.keys())
+@pytest.mark.parametrize("form", ["txt", "json"])
+def test_the_report_on_the_sick_recording_reads_as_it_did(check: Check, form: str) -> None:
+    recording = sys.modules[check.module].sick()
+    diagnosis = examine(recording, PLUGINS.checks.values(), PLUGINS.remedies)
+    report = (as_text if form == "txt" else as_json).render(diagnosis)
+    file = GOLDEN / f"{check.code}-{check.slug}.{form}"
+
+    if REWRITE:
+        GOLDEN.mkdir(exist_ok=True)
+        file.write_text(report, "utf-8")
+    assert report == file.read_text("utf-8")
+
+
+def test_no_report_is_kept_of_a_check_that_is_gone() -> None:
+    names = {f"{check.code}-{check.slug}" for check in PLUGINS.checks.values()}
+
+    assert {file.stem for file in GOLDEN.iterdir()} == names
