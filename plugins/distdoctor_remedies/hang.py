@@ -7,7 +7,8 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="balance-ranks",
-        what="Move the work that only one rank does off the path of the others, or give it to all.",
+        what="Move the work that only one rank does out of the step (a thread, async saving), or share it "
+        "among all ranks.",
         how=(
             "if rank == 0:\n"
             "    threading.Thread(target=save, args=(copy.deepcopy(state),)).start()  # the others need not wait"
@@ -18,7 +19,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="batch-isend-irecv",
-        what="Post sends and receives together instead of one after the other.",
+        what="Post sends and receives together with batch_isend_irecv instead of one after the other.",
         how=(
             "ops = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]\n"
             "for work in dist.batch_isend_irecv(ops):\n"
@@ -30,7 +31,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="bound-the-wait",
-        what="Give the wait a timeout, or take it out of the path between two collectives.",
+        what="Pass a timeout to the blocking call, or move it out of the step.",
         how="if not lock.acquire(timeout=60):\n    raise TimeoutError('who holds the lock?')",
         effect="the rank fails with the line that waited, instead of holding up every other rank until the collective's timeout",
         safety="changes no result",
@@ -38,7 +39,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="call-on-every-rank",
-        what="Issue the collective on every rank of its group, or on none.",
+        what="Call the collective on every rank of its group, or on none.",
         how="if rank == 0:\n    save(model)\ndist.barrier()  # outside: every rank comes here",
         effect="the ranks meet again at the same sequence number",
         safety="changes no result; ranks that have nothing to contribute pass neutral values (zeros for a sum)",
@@ -46,7 +47,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="continue-the-process",
-        what="Let the stopped process go on.",
+        what="Resume the stopped process (kill -CONT PID).",
         how="kill -CONT PID",
         effect="the rank goes on where it was, and the others with it",
         safety="changes no result",
@@ -54,7 +55,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="decide-once",
-        what="Decide once for all ranks: reduce or broadcast the value before the condition tests it.",
+        what="Decide once for all ranks: all_reduce or broadcast the value before the condition tests it.",
         how=(
             "better = torch.tensor([float(loss < best)], device=device)\n"
             "dist.broadcast(better, src=0)  # or all_reduce(better, op=ReduceOp.MAX)\n"
@@ -66,7 +67,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="find-unused-parameters",
-        what="Use every parameter in the loss on every rank, or tell DDP that some are left out.",
+        what="Use every parameter in the loss on every rank, or pass find_unused_parameters=True to "
+        "DistributedDataParallel.",
         how="DistributedDataParallel(model, find_unused_parameters=True)",
         effect="the reducer no longer waits for gradients that never come; costs one walk over the graph per step",
         safety="changes no result; slower by the walk",
@@ -74,7 +76,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="gather-backend-evidence",
-        what="Look at the network and the devices: every rank has done its part.",
+        what="Check the network and the devices (NCCL_DEBUG=INFO, ibstat, dmesg): every rank has issued the "
+        "collective.",
         how=(
             "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET\n"
             "nvidia-smi --query-gpu=ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active --format=csv"
@@ -93,7 +96,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="mend-the-first-failure",
-        what="Mend the failure of the rank that failed first; the errors of the other ranks follow from it.",
+        what="Fix the error on the rank that failed first; the other ranks failed as a consequence.",
         how="",
         effect="the others stop failing with it",
         safety="changes no result",
@@ -109,7 +112,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="pair-send-with-recv",
-        what="Give every send its recv: the same group, tag, size and dtype, and each other as peers.",
+        what="Pair every dist.send with a dist.recv of the same group, tag, size and dtype on its peer.",
         how=("if rank == 0:\n    dist.send(x, dst=1, tag=7)\nelif rank == 1:\n    dist.recv(x, src=0, tag=7)"),
         effect="both ends meet",
         safety="changes no result",
@@ -117,7 +120,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="record-the-job",
-        what="Start the job under distdoctor, so that every call is on record.",
+        what="Start the job with `distdoctor run`, so that every call is recorded.",
         how="distdoctor run --nproc 2 train.py",
         effect="the next hang is explained call by call: which rank skipped what, in which line",
         safety="changes no result",
@@ -125,7 +128,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="same-dtype",
-        what="Convert to one dtype on every rank before the collective.",
+        what="Convert the tensor with .to(dtype) to one dtype on every rank before the collective.",
         how=("x = x.to(torch.float32)\ndist.all_reduce(x)"),
         effect="the members agree on what the bytes mean",
         safety="a narrower dtype rounds",
@@ -133,7 +136,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="same-operation",
-        what="Issue the same operation on every rank of the group.",
+        what="Call the same torch.distributed operation on every rank of the group.",
         how="dist.broadcast(x, src=0)  # on every rank, also on those that only receive",
         effect="the ranks meet again at the same sequence number",
         safety="check which of the operations was meant: they give different results",
@@ -141,7 +144,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="same-order",
-        what="Issue the collectives of all groups in one order on every rank.",
+        what="Call the collectives of all groups in the same order on every rank.",
         how=("dist.all_reduce(a, group=tp)   # first tp, then dp, on every rank\ndist.all_reduce(b, group=dp)"),
         effect="no rank waits in one group for a rank that waits in another",
         safety="changes no result",
@@ -149,7 +152,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="same-reduce-op",
-        what="Use one reduction on every rank.",
+        what="Pass the same ReduceOp on every rank.",
         how=("dist.all_reduce(x, op=dist.ReduceOp.SUM)\nx /= dist.get_world_size()"),
         effect="all ranks hold the same, right result",
         safety="changes the results that were wrong; AVG exists on NCCL only",
@@ -165,7 +168,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="same-shape",
-        what="Give the collective tensors of one size on every rank.",
+        what="Pass tensors of the same size to the collective on every rank (pad them, or use "
+        "all_to_all_single with split sizes).",
         how=(
             "size = torch.tensor([x.numel()])\n"
             "dist.all_reduce(size, op=dist.ReduceOp.MAX)\n"
@@ -177,7 +181,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="start-every-rank",
-        what="Start every rank, and let nothing stand between its start and init_process_group.",
+        what="Start every rank, and call init_process_group before anything that may block.",
         how="torchrun --nnodes 2 --node-rank 1 ... on the second node",
         effect="the rendezvous completes when the last rank arrives",
         safety="changes no result",
@@ -185,7 +189,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="state-dict-on-every-rank",
-        what="Call the sharded state_dict (or save) on every rank, and write the file on one.",
+        what="Call the sharded state_dict (or torch.distributed.checkpoint.save) on every rank; write a "
+        "plain file on one.",
         how=(
             "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # every rank\n"
             "if rank == 0:\n"
@@ -197,7 +202,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="stay-until-the-end",
-        what="Let every rank do the same number of steps, and leave together.",
+        what="Run the same number of steps on every rank (model.join() for uneven inputs), and exit together.",
         how=(
             "steps = torch.tensor([len(loader)])\n"
             "dist.all_reduce(steps, op=dist.ReduceOp.MIN)\n"
@@ -209,7 +214,8 @@ REMEDIES = (
     ),
     Remedy(
         slug="time-out-the-loader",
-        what="Give the DataLoader a timeout, and bound what its workers wait for.",
+        what="Pass timeout= to the DataLoader, bound what its workers wait for, and start them with "
+        "multiprocessing_context='spawn' where a lock was held at the fork.",
         how="DataLoader(dataset, num_workers=4, timeout=120)",
         effect="the rank fails after that time with an error that names the loader, instead of holding up every other rank",
         safety="changes no result",
@@ -236,7 +242,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="use-the-subgroup",
-        what="Pass the group that was meant to the collective.",
+        what="Pass group= to the collective: the sub-group that was meant.",
         how="dist.all_reduce(x, group=tp_group)",
         effect="the default group is no longer waited for",
         safety="changes results where the wrong group went unnoticed",
@@ -244,7 +250,7 @@ REMEDIES = (
     ),
     Remedy(
         slug="wait-for-the-handle",
-        what="Wait for the handle before the tensor is used.",
+        what="Call handle.wait() before the tensor is used.",
         how="handle = dist.all_reduce(x, async_op=True)\n...  # what does not touch x\nhandle.wait()",
         effect="x holds the result; what runs between the two lines still overlaps with the communication",
         safety="changes results that depended on timing; leaving async_op out is the same without the overlap",

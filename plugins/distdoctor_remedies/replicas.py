@@ -50,7 +50,7 @@ for buffer in model.buffers():
     ),
     Remedy(
         slug="build-the-optimizer-last",
-        what="Build the optimizer after sharding, extending, unfreezing and moving the model.",
+        what="Construct the optimizer after fully_shard, unfreezing, extending and model.to(device).",
         how="""fully_shard(model)                                 # replaces every parameter
 optimizer = torch.optim.AdamW(model.parameters())  # takes the new ones
 # unfrozen later:
@@ -62,7 +62,8 @@ optimizer.add_param_group({"params": model.body.parameters()})""",
     ),
     Remedy(
         slug="call-the-wrapper",
-        what="Call the wrapped model itself in training: its forward arms the reduction of gradients.",
+        what="Call the DistributedDataParallel wrapper itself, not .module: its forward prepares the "
+        "gradient reduction.",
         how="""loss = criterion(model(inputs), targets)    # not model.module(inputs)
 # A method other than forward: reach it through forward.
 class Net(nn.Module):
@@ -85,7 +86,8 @@ class Net(nn.Module):
     ),
     Remedy(
         slug="check-hardware",
-        what="Test memory and device of that rank's host, and take it out of service when it happens again.",
+        what="Test the memory and the device of that rank's host (dcgmi diag, memtester), and replace it if "
+        "this happens again.",
         how="""nvidia-smi -q -d ECC          # corrected and uncorrected errors
 dcgmi diag -r 3               # NVIDIA's own tests of device, memory and links
 journalctl -k | grep -i -E 'mce|edac|xid'""",
@@ -95,7 +97,7 @@ journalctl -k | grep -i -E 'mce|edac|xid'""",
     ),
     Remedy(
         slug="clip-the-whole-gradient",
-        what="Clip after the gradients are averaged, and over shards by the norm of all of them.",
+        what="Call clip_grad_norm_ after the gradients are averaged; over shards, use the norm over all of them.",
         how="""for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
     parameter.grad /= dist.get_world_size()
@@ -111,7 +113,7 @@ dist.all_reduce(square)""",
     ),
     Remedy(
         slug="divide-by-ranks-once",
-        what="Divide the summed gradients by the number of ranks, once; after DistributedDataParallel not at all.",
+        what="Divide gradients summed by all_reduce by world_size once; after DistributedDataParallel, do not divide.",
         how="""dist.all_reduce(parameter.grad)                  # SUM
 parameter.grad /= dist.get_world_size()
 # NCCL averages by itself: dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)""",
@@ -121,7 +123,7 @@ parameter.grad /= dist.get_world_size()
     ),
     Remedy(
         slug="divide-once",
-        what="Divide each micro-step's mean loss by the number of micro-steps, once, before backward.",
+        what="Divide each micro-step's mean loss once by the number of micro-steps, before loss.backward().",
         how="""for inputs, targets in micro_batches:                 # `accumulate` of them
     (criterion(model(inputs), targets) / accumulate).backward()
 optimizer.step()""",
@@ -131,7 +133,8 @@ optimizer.step()""",
     ),
     Remedy(
         slug="gather-with-gradient",
-        what="Gather with a collective that autograd knows, or put this rank's own features back.",
+        what="Gather with torch.distributed.nn.functional.all_gather, which autograd tracks, or put this "
+        "rank's own features back.",
         how="""from torch.distributed.nn.functional import all_gather
 everybody = torch.cat(all_gather(features))        # gradients flow back to every rank
 # or: others' features as constants, one's own with gradient
@@ -146,7 +149,8 @@ everybody = torch.cat(gathered)""",
     ),
     Remedy(
         slug="match-the-baseline",
-        what="Correct the factor where it arises, or follow the first layer that differs; then compare again.",
+        what="Correct the factor where it arises, or debug the first layer that differs; then run "
+        "`distdoctor check-grads --against single` again.",
         how="""distdoctor check-grads --strategy ddp --model mylab.nets:small --against single
 # 2 = ranks:        divide after all_reduce(SUM), once
 # 4 = micro-steps:  loss / accumulate before backward
@@ -168,7 +172,8 @@ model = DistributedDataParallel(model, device_ids=[local_rank])""",
     ),
     Remedy(
         slug="same-branch-everywhere",
-        what="Choose the branch alike on every rank, or average zeros where a rank did not use a parameter.",
+        what="Take the same branch on every rank (broadcast the decision), or all_reduce zeros for "
+        "parameters that a rank did not use.",
         how="""chosen = torch.tensor([int(wanted)])
 dist.broadcast(chosen, src=0)                          # one decision for all ranks
 # or, with gradients averaged by hand:
@@ -184,7 +189,8 @@ model = DistributedDataParallel(model, find_unused_parameters=True)""",
     ),
     Remedy(
         slug="same-initial-weights",
-        what="Seed every rank alike before the model is built, or broadcast parameters and buffers from rank 0 once.",
+        what="Call torch.manual_seed with the same seed on every rank before the model is built, or "
+        "broadcast parameters and buffers from rank 0.",
         how="""torch.manual_seed(seed)            # the same on every rank, before the model is built
 model = build_model()
 for tensor in (*model.parameters(), *model.buffers()):
@@ -195,7 +201,8 @@ for tensor in (*model.parameters(), *model.buffers()):
     ),
     Remedy(
         slug="same-optimizer-state",
-        what="Load the same optimizer state on every rank, and change it on every rank or on none.",
+        what="Call optimizer.load_state_dict with the same state on every rank, and change it on every rank "
+        "or on none.",
         how="""checkpoint = torch.load(path, map_location=device)   # on every rank
 optimizer.load_state_dict(checkpoint["optimizer"])""",
         effect="Momentum and variance agree bit for bit, and so do the next steps.",
@@ -204,7 +211,7 @@ optimizer.load_state_dict(checkpoint["optimizer"])""",
     ),
     Remedy(
         slug="same-schedule",
-        what="Give every rank's scheduler the same number: reduce the metric over all ranks before it is asked.",
+        what="Call scheduler.step() on every rank, with the same metric: all_reduce the metric first.",
         how="""metric = torch.tensor([val_loss], device=device)
 dist.all_reduce(metric, op=dist.ReduceOp.AVG)      # gloo: SUM, then divide
 scheduler.step(metric.item())""",
@@ -236,7 +243,8 @@ torch.nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)""",
     ),
     Remedy(
         slug="seed-by-rank",
-        what="Seed with the rank after the model is made on replicas; alike within a tensor-parallel group.",
+        what="Call torch.manual_seed(seed + rank) after the model is built on replicas; use one seed within "
+        "a tensor-parallel group.",
         how="""torch.manual_seed(seed)                  # the same first weights everywhere
 model = DistributedDataParallel(Net())
 torch.manual_seed(seed + rank)           # other dropout masks on every replica
@@ -250,7 +258,8 @@ checkpoint(block, inputs, use_reentrant=False)""",
     ),
     Remedy(
         slug="wrap-last",
-        what="Unfreeze, add, move and cast first; make DistributedDataParallel after it, and the optimizer after that.",
+        what="Unfreeze, add, move and cast parameters first, then wrap the model in DistributedDataParallel, "
+        "then build the optimizer.",
         how="""model.body.requires_grad_(True)
 model.to(device)
 model = DistributedDataParallel(model)             # takes stock of what is trained

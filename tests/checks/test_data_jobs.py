@@ -57,7 +57,7 @@ def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None
     ("about", "code", "says"),
     [
         ({"wrapped": True}, "DD301", "set_epoch was never called"),
-        ({"told": "constant"}, "DD302", "told the data epoch 7 again and again"),
+        ({"told": "constant"}, "DD302", "passed the data the same epoch every time"),
         (
             {"told": "epoch", "workers": 2},
             "DD301",

@@ -35,7 +35,7 @@ def tie(parting: ReplicaDivergence) -> str:
     """What a tie means for the reader; "" where most ranks agree."""
     if not parting.is_tie:
         return ""
-    return "no majority: the recording does not say which of them is right"
+    return "without a majority, the recording cannot tell which one is right"
 
 
 def places(parting: ReplicaDivergence) -> tuple[Place, ...]:

@@ -1,5 +1,5 @@
 """
-DD108 cross-group-deadlock: a ring of waits through two or more groups.
+DD108 cross-group-deadlock: ranks wait for each other in a cycle through two or more groups.
 
 What it means    These ranks wait in a collective of one group for ranks that wait in a collective of another group for
                  them.

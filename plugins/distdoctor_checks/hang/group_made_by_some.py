@@ -1,5 +1,5 @@
 """
-DD119 group-made-by-some: new_group was not called by every rank, or in another order.
+DD119 group-made-by-some: new_group was not called by every rank, or not in the same order.
 
 What it means    new_group (and init_device_mesh, which calls it) is entered by all ranks of the job, also by those that
                  will not be members. Here some are inside it and members have passed by, or made other groups before.

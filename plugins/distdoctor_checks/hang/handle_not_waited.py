@@ -1,5 +1,5 @@
 """
-DD120 handle-not-waited: an asynchronous collective's handle is dropped, and its result used as if it were there.
+DD120 handle-not-waited: an asynchronous collective's handle is dropped, and its result is used before it has arrived.
 
 What it means    dist.all_reduce(x, async_op=True) comes back before x is reduced. Only handle.wait() says when it is. Here nobody
                  waited: the handle was let go as it came.

@@ -1,5 +1,5 @@
 """
-DD104 mismatched-dtype: the members of a group gave tensors of different dtypes to one collective.
+DD104 mismatched-dtype: ranks passed tensors of different dtypes to the same collective.
 
 What it means    At one number of the group the same operation runs on float32 here and on another dtype there.
 Why it hurts     The bytes are taken for what they are not: aborts, hangs, or numbers that mean nothing.

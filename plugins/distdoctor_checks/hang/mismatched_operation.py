@@ -1,5 +1,5 @@
 """
-DD102 mismatched-operation: the members of a group issued different operations at one sequence number.
+DD102 mismatched-operation: ranks of a group called different operations at the same sequence number.
 
 What it means    Where some ranks call all_reduce, others call broadcast (or another operation) at the same place of the
                  program.
@@ -8,7 +8,7 @@ Why it hurts     Each side waits for the other, or takes the other's bytes for i
 How we know      Per group, the running digests of all ranks' calls are compared; at the first number at which they
                  differ the operations differ, on the same line or in two branches of one condition. When a rank went on
                  to another part of the program instead, DD101 says so.
-What to do       Issue the same operation on every rank of the group.
+What to do       Call the same torch.distributed operation on every rank of the group.
 When it is fine  Different operations on different groups, and sends and receives, which pair up otherwise.
 Source           torch.distributed, "collective functions": all members call them in the same order.
 """

@@ -1,5 +1,5 @@
 """
-DD105 mismatched-reduce-op: SUM on some ranks, another reduction on others: nothing hangs, the numbers are wrong.
+DD105 mismatched-reduce-op: some ranks reduce with SUM, others with another operation: nothing hangs, but the result is wrong.
 
 What it means    The members of a group reduce one tensor with different operations. Each backend computes something of
                  its own.

@@ -1,5 +1,5 @@
 """
-DD103 mismatched-shape: the members of a group gave tensors of different sizes to a collective that demands equal ones.
+DD103 mismatched-shape: ranks passed tensors of different sizes to a collective that requires equal ones.
 
 What it means    all_reduce, broadcast, all_gather and their kin move the same number of elements on every rank. Here
                  they differ.

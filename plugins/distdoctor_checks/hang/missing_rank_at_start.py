@@ -1,5 +1,5 @@
 """
-DD118 missing-rank-at-start: init_process_group waits for ranks that never came.
+DD118 missing-rank-at-start: init_process_group waits for ranks that never joined.
 
 What it means    Some ranks are inside init_process_group, and others have not reached it: they were not started, are
                  still busy before it, or have ended.

@@ -1,5 +1,5 @@
 """
-DD112 rank-conditional-collective: a collective under a condition on the rank.
+DD112 rank-conditional-collective: a collective is called under a condition that depends on the rank.
 
 What it means    `if rank == 0:` (or is_main_process, a rank_zero_only decorator, ...) stands around a collective that
                  all members of the group have to call.

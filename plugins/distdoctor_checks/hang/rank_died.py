@@ -1,5 +1,5 @@
 """
-DD110 rank-died: an exception, a signal or the out-of-memory killer ended one rank; the others wait for it or fail after it.
+DD110 rank-died: an exception, a signal or the out-of-memory killer ended one rank; the others wait or fail with it.
 
 What it means    This rank failed first, by itself. Every error of the other ranks ("Connection closed by peer",
                  timeouts, aborts) is its echo.
@@ -76,7 +76,7 @@ def _unknown(event: Event) -> Finding:
     assert first is not None
     victims = sorted((first.rank, *(ending.rank for ending in event.also)))
     return Finding(
-        title="a rank was lost, and which one is not on record",
+        title="a rank was lost, and the recording does not tell which",
         confidence=event.confidence,
         stalls=event.stalls,
         place=first.site,

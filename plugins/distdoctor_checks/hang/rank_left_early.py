@@ -1,5 +1,5 @@
 """
-DD109 rank-left-early: a rank ended in order while others still need it.
+DD109 rank-left-early: a rank exited normally while others still wait for it.
 
 What it means    The process of one rank is over, without an error, and others of its groups have issued collectives
                  that it never issued. Nobody can complete them any more.

@@ -1,5 +1,5 @@
 """
-DD107 reordered-collectives: the same collectives in another order on some ranks.
+DD107 reordered-collectives: some ranks call the same collectives in a different order.
 
 What it means    One rank issues two collectives of a group in the other order than everybody else.
 Why it hurts     Different operations or sizes meet: a hang or an abort. Where operation and size are equal nothing

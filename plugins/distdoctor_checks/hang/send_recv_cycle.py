@@ -1,5 +1,5 @@
 """
-DD114 send-recv-cycle: everybody receives first (or sends first, too much to be buffered), and nobody gets to the rest.
+DD114 send-recv-cycle: every rank receives first (or sends first, more than is buffered), so none gets any further.
 
 What it means    Each rank of a ring waits for its neighbour to send, and would send itself only afterwards.
 Why it hurts     Nobody can go on. With sends first it depends on the size: small messages pass, large ones hang.

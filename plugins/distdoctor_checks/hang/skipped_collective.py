@@ -1,5 +1,5 @@
 """
-DD101 skipped-collective: a rank left out a collective that its group is waiting in, and went on to something else.
+DD101 skipped-collective: a rank skipped a collective that its group is waiting in, and went on to something else.
 
 What it means    Collectives pair up by their number in the group. One rank never issued number k that the others
                  issued; what it issued as its number k is another statement of the program.

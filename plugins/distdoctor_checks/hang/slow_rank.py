@@ -1,5 +1,5 @@
 """
-DD123 slow-rank: not a hang, but the others wait for this rank, once for long or a little in every step.
+DD123 slow-rank: a straggler: the job does not hang, but the others wait for this rank, once for long or a little every step.
 
 What it means    Everybody else is in a collective, and this rank is not in any: it computes, loads, saves, or
                  evaluates.

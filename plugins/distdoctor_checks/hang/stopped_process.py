@@ -1,5 +1,5 @@
 """
-DD117 stopped-process: a rank does not run at all: stopped by a signal, a debugger or the freezer, or held inside the kernel.
+DD117 stopped-process: a rank is not running: stopped by a signal, a debugger or the freezer, or blocked inside the kernel.
 
 What it means    The process of one rank is in state T (SIGSTOP, Ctrl-Z), t (a debugger), frozen by its cgroup (docker pause), or
                  for long in state D (a disk, a network file system, a driver does not answer).

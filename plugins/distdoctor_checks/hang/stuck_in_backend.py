@@ -1,5 +1,5 @@
 """
-DD122 stuck-in-backend: every member has arrived in the collective, and it does not complete.
+DD122 stuck-in-backend: every rank of the group has entered the collective, but it does not complete.
 
 What it means    All ranks of the group are inside the same call with equal arguments. What is left is below the
                  program: the network, the transport, a kernel, a device.

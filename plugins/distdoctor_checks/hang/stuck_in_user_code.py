@@ -1,5 +1,5 @@
 """
-DD116 stuck-in-user-code: a rank sits in code that is no communication, and the others wait for it.
+DD116 stuck-in-user-code: a rank is stuck in user code while the others wait for it.
 
 What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a call that keeps the GIL; it does not reach the
                  collective that its peers are in.

@@ -1,5 +1,5 @@
 """
-DD111 uneven-inputs: a rank ran out of batches earlier than the others, and left the loop that they are still in.
+DD111 uneven-inputs: a rank ran out of batches before the others and left the loop that they are still in.
 
 What it means    One rank's loader had fewer batches. It went on behind the loop (or ended), while the others still
                  issue the collectives of one more step.

@@ -1,5 +1,5 @@
 """
-DD113 unmatched-send-recv: a send or a receive whose other end never comes, or does not fit.
+DD113 unmatched-send-recv: a send or receive has no matching peer call, or the two do not fit.
 
 What it means    Point to point needs both ends: the same group, each other as peers, the same tag, the same size and
                  dtype.

@@ -1,5 +1,5 @@
 """
-DD121 unused-parameters: DDP waits for gradients that never come, because some parameters took no part in the loss.
+DD121 unused-parameters: DDP waits for gradients that never arrive, because some parameters took no part in the loss.
 
 What it means    The reducer of DistributedDataParallel waits for the gradient of every parameter. Those that the
                  forward left out, on this rank or on all, never get one.

@@ -1,5 +1,5 @@
 """
-DD124 wrong-group: a collective on the default group where a sub-group was meant.
+DD124 wrong-group: a collective was called on the default group where a sub-group was meant.
 
 What it means    Exactly the members of one sub-group issued a collective on a larger group, where the other members
                  have nothing of the kind: `group=` was forgotten.

@@ -1,5 +1,5 @@
 """
-DD206 bypassed-ddp: the forward goes past DistributedDataParallel, or the model was never wrapped, and nobody averages gradients.
+DD206 bypassed-ddp: the forward bypasses DistributedDataParallel, or the model was never wrapped, so gradients are never averaged.
 
 What it means    model.module(x) (or a method of the module inside) computes the loss, or there is no wrapper at all. Then
                  backward never reduces: each rank steps with its own gradients.
@@ -69,7 +69,7 @@ def _change(recording: Recording, line: SourceLine) -> str:
 
 def _never_wrapped(one: Unwrapped) -> Finding:
     return Finding(
-        title=f"nobody averages the gradients of {named(one.ranks)}: no DistributedDataParallel, no collective of their size",
+        title=f"the gradients of {named(one.ranks)} are never averaged: no DistributedDataParallel, no collective of their size",
         ranks=one.ranks,
         place=one.site,
         places=(Place(one.site, one.ranks, "steps with gradients of its own"),),

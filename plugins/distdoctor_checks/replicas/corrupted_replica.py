@@ -1,5 +1,5 @@
 """
-DD214 corrupted-replica: a single bit differs on one rank, and nothing in the recording explains it.
+DD214 corrupted-replica: a single bit differs on one rank, and nothing in the recording explains why.
 
 What it means    One parameter or gradient of one rank differs from the others' in one bit of one number. Programs do not do that.
 Why it hurts     Silent corruption: a flipped exponent bit ruins the model at once, a mantissa bit lets the replicas drift.

@@ -1,5 +1,5 @@
 """
-DD217 detached-gather: features are gathered by a collective that carries no gradient, and the loss is computed from them.
+DD217 detached-gather: the loss is computed from features gathered by a collective that autograd does not track.
 
 What it means    dist.all_gather fills plain buffers: autograd does not know where they came from. A contrastive loss over all
                  ranks' features then learns from its own side only, or not at all.

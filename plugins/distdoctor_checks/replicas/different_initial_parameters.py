@@ -32,7 +32,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         update = parting.updates[parting.odd[0]]
         line = update.site or next((u.site for u in partings.gradients.every_update() if u.site), update.site)
         yield Finding(
-            title=f"replicas start from different weights in {which(parting)}, {sides(parting)}",
+            title=f"{which(parting)} differs before the first step: {sides(parting)}",
             ranks=parting.odd,
             place=line,
             places=places(parting),

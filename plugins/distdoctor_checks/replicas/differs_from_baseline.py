@@ -1,5 +1,5 @@
 """
-DD213 differs-from-baseline: a strategy's gradients are not those that one process computes from the same batch.
+DD213 differs-from-baseline: a strategy's gradients differ from those that one process computes from the same batch.
 
 What it means    `check-grads --against single` has trained one step both ways and compared every layer. Some differ by more than
                  rounding: a wrong average, a wrong loss, or a broken device or library.

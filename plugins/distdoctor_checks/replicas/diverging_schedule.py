@@ -1,5 +1,5 @@
 """
-DD218 diverging-schedule: learning rate, weight decay or another setting of the optimizer is not the same on all replicas.
+DD218 diverging-schedule: learning rate, weight decay or another optimizer setting differs between replicas.
 
 What it means    Gradients agree, but the ranks take steps of different size: param_groups hold different numbers.
 Why it hurts     The replicas become different models, usually slowly, while every rank's log looks plausible.

@@ -1,5 +1,5 @@
 """
-DD204 drifting-buffers: buffers of the model are not the same on all replicas, and nothing brings them together.
+DD204 drifting-buffers: buffers of the model differ between replicas, and nothing synchronises them.
 
 What it means    Running statistics of a batch normalisation, or another buffer, follow each rank's own data: the wrapper was
                  told not to broadcast buffers, or the replicas are averaged by hand.

@@ -1,5 +1,5 @@
 """
-DD205 drifting-optimizer-state: gradients and parameters agree, and what the optimizer remembers does not.
+DD205 drifting-optimizer-state: gradients and parameters agree, but the optimizer state does not.
 
 What it means    Momentum or another state of one parameter is not the same bits on every replica.
 Why it hurts     The next steps use it: the replicas are about to become different models.

@@ -1,5 +1,5 @@
 """
-DD203 drifting-parameters: replicas were the same model, and are no longer.
+DD203 drifting-parameters: replicas started equal and have diverged.
 
 What it means    Gradients agreed when the optimizer stepped, and yet a parameter is not the same bits on every replica.
 Why it hurts     Nothing brings replicas together again: DistributedDataParallel averages gradients and never looks at weights.

@@ -1,5 +1,5 @@
 """
-DD215 local-norm-clipping: each rank clips by a norm of its own, so the limit is another one on every rank.
+DD215 local-norm-clipping: each rank clips by its own local norm, so gradients are scaled differently on every rank.
 
 What it means    Gradients are clipped before they are averaged, or a rank that holds a shard clips by the norm of that shard.
                  Each rank multiplies its part by another factor.

@@ -1,5 +1,5 @@
 """
-DD208 mis-scaled-accumulation: accumulated micro-steps are summed instead of averaged, or divided once too often.
+DD208 mis-scaled-accumulation: accumulated micro-steps are summed instead of averaged, or averaged twice.
 
 What it means    Each micro-step adds the gradient of its own mean loss. Undivided, N of them are N times too large; divided
                  twice, N times too small.

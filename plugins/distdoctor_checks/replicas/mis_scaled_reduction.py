@@ -1,5 +1,5 @@
 """
-DD209 mis-scaled-reduction: gradients are summed over the ranks and not divided, or divided once more after they were averaged.
+DD209 mis-scaled-reduction: gradients are summed over the ranks and never divided, or averaged twice.
 
 What it means    The gradient that the optimizer uses is the mean of all ranks' own gradients times the number of ranks, or
                  divided by it: an all_reduce(SUM) without division, or a division of what was averaged already.

@@ -1,5 +1,5 @@
 """
-DD207 misaligned-no-sync: micro-steps that stay local are not followed by one that averages, so ranks step with their own sums.
+DD207 misaligned-no-sync: micro-steps under no_sync are not followed by one that averages, so ranks step with local gradients.
 
 What it means    Inside no_sync() gradients are only added up locally. The last forward before optimizer.step() has to be outside.
                  Here the last one was inside, or the ranks disagree on which one is the last.

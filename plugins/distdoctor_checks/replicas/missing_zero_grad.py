@@ -1,5 +1,5 @@
 """
-DD212 missing-zero-grad: nobody forgets the gradients of the step before, so they pile up.
+DD212 missing-zero-grad: gradients are never zeroed and accumulate across steps.
 
 What it means    optimizer.zero_grad() (or model.zero_grad()) is never called: each step uses the sum of all gradients so far.
 Why it hurts     The sum grows from step to step and points to the past: a training that diverges, or that looks like one with
@@ -46,7 +46,7 @@ def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
     updates = piling[ranks[0]]
     norms = [update.value("norm") for update in updates if update.digested]
     return Finding(
-        title="gradients pile up from step to step: zero_grad is never called",
+        title="gradients accumulate across steps: zero_grad is never called",
         ranks=ranks,
         place=updates[0].site,
         places=(

@@ -1,5 +1,5 @@
 """
-DD211 orphaned-parameters: parameters get gradients, and no optimizer holds them, so they never change.
+DD211 orphaned-parameters: parameters receive gradients but are in no optimizer, so they never change.
 
 What it means    The optimizer was built before the model got the parameters that it has now: before fully_shard or
                  parallelize_module (which replace every parameter), before a layer was added, or while it was frozen.

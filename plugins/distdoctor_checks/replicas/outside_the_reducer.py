@@ -1,5 +1,5 @@
 """
-DD219 outside-the-reducer: parameters train inside a DistributedDataParallel that does not know them.
+DD219 outside-the-reducer: DistributedDataParallel does not reduce some of the parameters that train inside it.
 
 What it means    DistributedDataParallel takes stock of the parameters when it is made. What was frozen then and is trained now,
                  was added or replaced later, or lost its hooks because the model was moved or cast, is never averaged.

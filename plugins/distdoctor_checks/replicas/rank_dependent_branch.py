@@ -1,5 +1,5 @@
 """
-DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, and the step mixes them up.
+DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, and their gradients do not match.
 
 What it means    A branch of the model was chosen by something that only this rank knows (its batch, its rank). Some ranks have a
                  gradient for a parameter, others have none, and nobody makes up for it when gradients are averaged.

@@ -1,5 +1,5 @@
 """
-DD216 same-noise-everywhere: dropout draws the same masks on every replica, or other masks where they have to be the same.
+DD216 same-noise-everywhere: dropout draws the same masks on every replica, or different masks where they must be the same.
 
 What it means    Replicas whose generators were seeded alike drop the same units in each step. Ranks that split the layers of one
                  model (tensor parallel) and do not draw alike outside the split layers compute with different activations. And a

@@ -124,7 +124,7 @@ def _receives(ring: Variant, standstill: Stall) -> Finding:
         confidence=standstill.confidence(*ring),
         place=ring[0].site,
         places=standstill.places(*ring),
-        why="everybody receives first, so nobody comes to send",
+        why="every rank receives first, so none gets to send",
         prescriptions=(
             Prescription(
                 "batch-isend-irecv", change=f"let one side send first at {_at(ring[0])}, or use dist.batch_isend_irecv"
