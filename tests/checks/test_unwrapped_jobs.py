@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from jobs import unwrapped as jobs
+from jobs.by_design import bf16_hook, power_sgd
 from jobs.replicas import watched
-from test_gradients_jobs import found
+from test_replicas_jobs import found
 
 from distdoctor.diagnosis.finding import LIKELY, NOTE
 
@@ -35,6 +36,28 @@ def test_replicas_are_known_by_their_own_evidence(
 
     recording, _ = watched(job, **healthy)
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -> None:
+    recording, _ = watched(jobs.divided_by_a_count)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.evidence["ranks"]) == ("DD209", LIKELY, 2)
+    assert "loss / count" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(jobs.divided_by_a_count, times=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_a_reduction_in_16_bits_is_noted_with_its_error() -> None:
+    recording, _ = watched(bf16_hook)
+    (finding,) = [one for one in found(recording) if one.code == "DD805"]
+
+    assert (finding.severity, finding.evidence["dtype"]) == (NOTE, "bfloat16")
+    assert 0 < finding.evidence["median_error"] < finding.evidence["largest_error"] < 0.02  # type: ignore[operator]
+
+    recording, _ = watched(power_sgd)
+    assert [one.title for one in found(recording) if one.code == "DD805"] == []
 
 
 def test_trials_from_one_seed_are_nobodys_replicas() -> None:

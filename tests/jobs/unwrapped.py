@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 10
 
@@ -87,6 +88,20 @@ def experts(rank: int, world_size: int, *, whole: bool = False) -> None:
         for parameter in model.parameters():
             assert parameter.grad is not None
             parameter.grad.mul_((0.1 / total).clamp(max=1.0))
+        optimizer.step()
+
+
+def divided_by_a_count(rank: int, world_size: int, *, times: bool = False) -> None:
+    """A summed loss over the number of words of all ranks, which the wrapper averages again; `times` the ranks, it is right."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, targets = batch(step * world_size + rank, rows=8 + 3 * step + rank)
+        count = torch.tensor(float(len(inputs)))
+        dist.all_reduce(count)
+        loss = cross_entropy(model(inputs), targets, reduction="sum")
+        optimizer.zero_grad()
+        (loss * world_size / count if times else loss / count).backward()
         optimizer.step()
 
 
