@@ -28,6 +28,7 @@ class SampledElements:
         self.own: dict[int, list[float]] = {}
         self.chosen = [number for number, parameter in enumerate(parameters) if _is_plain(parameter)][-TENSORS:]
         self.looks = 0
+        self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
         for number in self.chosen:
             hook = stream.guarded(self._taking(number))

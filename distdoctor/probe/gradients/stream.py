@@ -344,8 +344,11 @@ class GradientsStream(ProbeStream):
         totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
         backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
         first, tracked.counted = tracked.counted[0], totals
-        if tracked.spots is not None and tracked.spots[1].watched is not None and not tracked.accumulated:
-            backwards = 0  # they were for the parameters of others
+        if tracked.spots is not None:
+            elements = tracked.spots[1]
+            if elements.from_the_start and elements.watched is not None and not tracked.accumulated:
+                backwards = 0  # they were for the parameters of others
+            elements.from_the_start = True
         zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
         piled = bool(tracked.piled) and tracked.accumulated and zeroed == tracked.zeroed
         tracked.piled, tracked.accumulated = None, False
