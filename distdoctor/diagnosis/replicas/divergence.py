@@ -179,13 +179,11 @@ def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergenc
         updates = looks[step]
         if step < met:
             continue
-        kinds = (
-            (INITIAL,) if step == 0 else (GRADS, PARAMS) if longest else (BEFORE, STATE_BEFORE, GRADS, PARAMS, STATE)
-        )
+        kinds = _kinds(peers, step, met_before=bool(longest))
         found = (_parting(gradients, peers, what, step, agreed, updates, earlier) for what in kinds)
         parting = next((one for one in found if one is not None), None)
         if parting is not None and step != met:
-            meeting = next_meeting(gradients, peers, looks, step) if parting.what not in (STATE, STATE_BEFORE) else None
+            meeting = next_meeting(gradients, peers, looks, step) if _is_of_the_whole(parting) else None
             if meeting is None:
                 by_design = (longest and max(looks) - step <= PATIENCE * longest) or _is_brought_together(
                     gradients, parting
@@ -194,6 +192,12 @@ def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergenc
             longest, met = max(longest, meeting - step + 1), meeting
         agreed, earlier = step, updates
     return None
+
+
+def _is_of_the_whole(parting: ReplicaDivergence) -> bool:
+    """Whether ranks that train apart for a while would part like this: in most of the tensors, not in one of them, whose odd bit
+    the arithmetic of the step may have swallowed."""
+    return parting.what not in (STATE, STATE_BEFORE) and 2 * len(parting.differences) >= parting.compared
 
 
 def _kinds(peers: ReplicaGroup, step: int, *, met_before: bool) -> tuple[str, ...]:
