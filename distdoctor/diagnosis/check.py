@@ -78,6 +78,12 @@ class Check:
             return min(self.stalls, finding.stalls)
         return self.stalls if finding.confidence is CERTAIN else min(self.stalls, Stalls.MAYBE)
 
+    @property
+    def may_use(self) -> frozenset[str]:
+        """The streams of all its facts, of those that it can do without as well."""
+        wanted = [one for fact in self.facts for one in getattr(fact, "__args__", (fact,)) if one is not type(None)]
+        return frozenset().union(*(one.streams for one in wanted if hasattr(one, "streams"))) if wanted else frozenset()
+
     def look(self, recording: Recording, known: dict[type[Any], Any] | None = None) -> list[Finding]:
         """The findings in this recording. `known` carries facts from check to check so that each is derived once.
 

@@ -42,7 +42,7 @@ def examine(
         if absent:
             not_examined.append(NotExamined(check.code, check.slug, f"not recorded: {', '.join(sorted(absent))}"))
             continue
-        silenced = [trouble for trouble in recording.troubles if trouble.silenced & check.streams]
+        silenced = [trouble for trouble in recording.troubles if trouble.silenced & check.may_use]
         if silenced:  # what a half recording does not hold may have happened: it must not be held against the rank
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue

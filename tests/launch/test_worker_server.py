@@ -46,7 +46,8 @@ def test_the_flight_recorder_of_a_rank_that_keeps_the_gil_is_read(start: Start, 
         return bool(groups.get(0, {}).get("pending"))
 
     job.wait_for(waits)
-    assert groups[0]["pending"] == [{"operation": "all_reduce", "number": 5, "state": "scheduled"}]
+    (pending,) = groups[0]["pending"]
+    assert (pending["operation"], pending["number"], pending["state"]) == ("all_reduce", 5, "scheduled")
     assert (groups[1]["enqueued"], groups[1]["pending"]) == (4, [])
     job.process.terminate()
     done = job.finish()

@@ -153,7 +153,7 @@ def host_from(content: Any) -> HostFile | None:
     """A launcher from the parsed JSON, None for anything else."""
     try:
         found = msgspec.convert(content, _HostFields, str_keys=True)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # texts that no file can hold: halves of surrogate pairs
         return None
     starts = [Attempt(one.attempt, one.world_size, tuple(one.ranks), ends_of(one.ends)) for one in found.starts]
     return HostFile(
