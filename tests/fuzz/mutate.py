@@ -13,59 +13,62 @@ from typing import Any
 from distdoctor.recording.trace.layout import HEADER, HEADER_BYTES, SECTION, SECTIONS_AT
 
 EXTREME = (0, 1, -1, 0x7F, 0xFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 62, (1 << 63) - 1, (1 << 64) - 1)
-Mutation = Callable[
-    [random.Random, Path], bool
-]  # whether the evidence is damaged for sure, so that nothing may be healthy
+Mutation = Callable[[random.Random, Path], None]
+
+
+def _plain(folder: Path, pattern: str) -> list[Path]:
+    """Files that reading does not hang on; an earlier mutation may have put something else there."""
+    return [
+        path
+        for path in sorted(folder.glob(pattern))
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 26
+    ]
 
 
 def _trace(chance: random.Random, folder: Path) -> Path:
-    return chance.choice(sorted(folder.glob("*.trace")))
+    return chance.choice(_plain(folder, "*.trace"))
 
 
-def _changed(chance: random.Random, path: Path, at: int, value: bytes) -> bool:
+def _changed(chance: random.Random, path: Path, at: int, value: bytes) -> None:
     content = bytearray(path.read_bytes())
-    before = bytes(content)
     content[at : at + len(value)] = value
     path.write_bytes(content)
-    return bytes(content) != before
 
 
-def flipped_bit(chance: random.Random, folder: Path) -> bool:
+def flipped_bit(chance: random.Random, folder: Path) -> None:
     path = _trace(chance, folder)
     at = chance.randrange(path.stat().st_size)
-    return _changed(chance, path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
+    _changed(chance, path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
 
 
-def header_field(chance: random.Random, folder: Path) -> bool:
+def header_field(chance: random.Random, folder: Path) -> None:
     at = HEADER.offsets[chance.choice(list(HEADER.offsets))]
     value = struct.pack("<Q", chance.choice(EXTREME) & ((1 << 64) - 1))[: chance.choice((1, 2, 4, 8))]
-    return _changed(chance, _trace(chance, folder), at, value)
+    _changed(chance, _trace(chance, folder), at, value)
 
 
-def section_field(chance: random.Random, folder: Path) -> bool:
+def section_field(chance: random.Random, folder: Path) -> None:
     at = SECTIONS_AT + chance.randrange(8) * SECTION.size + SECTION.offsets[chance.choice(list(SECTION.offsets))]
     value = struct.pack("<Q", chance.choice(EXTREME) & ((1 << 64) - 1))[: chance.choice((4, 8))]
-    return _changed(chance, _trace(chance, folder), at, value)
+    _changed(chance, _trace(chance, folder), at, value)
 
 
-def record_field(chance: random.Random, folder: Path) -> bool:
+def record_field(chance: random.Random, folder: Path) -> None:
     path = _trace(chance, folder)
     at = chance.randrange(HEADER_BYTES, path.stat().st_size - 8) // 4 * 4
-    return _changed(chance, path, at, struct.pack("<Q", chance.choice(EXTREME) & ((1 << 64) - 1)))
+    _changed(chance, path, at, struct.pack("<Q", chance.choice(EXTREME) & ((1 << 64) - 1)))
 
 
-def cut_off(chance: random.Random, folder: Path) -> bool:
+def cut_off(chance: random.Random, folder: Path) -> None:
     path = _trace(chance, folder)
     os.truncate(path, chance.randrange(path.stat().st_size))
-    return True
 
 
-def noise(chance: random.Random, folder: Path) -> bool:
+def noise(chance: random.Random, folder: Path) -> None:
     _trace(chance, folder).write_bytes(chance.randbytes(chance.choice((0, 1, 100, 5000))))
-    return True
 
 
-def odd_file(chance: random.Random, folder: Path) -> bool:
+def odd_file(chance: random.Random, folder: Path) -> None:
     path = _trace(chance, folder)
     path.unlink()
     kind = chance.choice(("fifo", "zero", "loop", "dangling", "folder", "sparse", "gone"))
@@ -78,10 +81,9 @@ def odd_file(chance: random.Random, folder: Path) -> bool:
     elif kind == "sparse":
         path.touch()
         os.truncate(path, 3 << 30)
-    return True
 
 
-def odd_name(chance: random.Random, folder: Path) -> bool:
+def odd_name(chance: random.Random, folder: Path) -> None:
     names = [
         "no-probe-\x1b[2J.txt",
         "rank-99999999999.a0.trace",
@@ -94,11 +96,10 @@ def odd_name(chance: random.Random, folder: Path) -> bool:
         os.mkfifo(path)
     else:
         path.write_bytes(chance.randbytes(50))
-    return False
 
 
-def json_value(chance: random.Random, folder: Path) -> bool:
-    path = chance.choice(sorted(folder.glob("host-*.json")))
+def json_value(chance: random.Random, folder: Path) -> None:
+    path = chance.choice(_plain(folder, "host-*.json"))
     content = json.loads(path.read_text())
     where: Any = content
     while isinstance(where, dict | list) and where:
@@ -108,12 +109,11 @@ def json_value(chance: random.Random, folder: Path) -> bool:
             break
         where = where[key]
     path.write_text(json.dumps(content))
-    return False
 
 
-def json_text(chance: random.Random, folder: Path) -> bool:
+def json_text(chance: random.Random, folder: Path) -> None:
     name = chance.choice(
-        ["job.json", "comparison.json", "resumption.json", *(p.name for p in folder.glob("host-*.json"))]
+        ["job.json", "comparison.json", "resumption.json", *(p.name for p in _plain(folder, "host-*.json"))]
     )
     texts = [
         "[" * 200_000,
@@ -128,7 +128,6 @@ def json_text(chance: random.Random, folder: Path) -> bool:
         '"' + "x" * 100_000,
     ]
     (folder / name).write_text(chance.choice(texts))
-    return True
 
 
 MUTATIONS: tuple[Mutation, ...] = (
