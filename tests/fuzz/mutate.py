@@ -92,6 +92,7 @@ def odd_name(chance: random.Random, folder: Path) -> None:
         "host-x.json",
     ]
     path = folder / chance.choice(names)
+    path.unlink(missing_ok=True)  # an earlier mutation may have made it a FIFO, which nobody reads
     if chance.random() < 0.5:
         os.mkfifo(path)
     else:
@@ -127,6 +128,7 @@ def json_text(chance: random.Random, folder: Path) -> None:
         "NaN",
         '"' + "x" * 100_000,
     ]
+    (folder / name).unlink(missing_ok=True)
     (folder / name).write_text(chance.choice(texts))
 
 

@@ -146,7 +146,7 @@ def test_a_host_that_joins_later_is_no_illness(hosts: Hosts, script: Callable[..
 
 def test_a_cut_link_is_an_end_that_both_hosts_report(hosts: Hosts, script: Callable[..., Path]) -> None:
     script("open(f'at-{rank}', 'w').close()\nfor step in range(4000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n")
-    commands = hosts.torchrun(1, "--on-hang", "abort", separate=True)
+    commands = hosts.torchrun(1, "--on-hang", "abort", "--hang-after", "15", separate=True)
     for rank in (0, 1):
         commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
 

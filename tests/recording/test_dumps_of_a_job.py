@@ -32,7 +32,7 @@ from tests.recording.nccl_job import (
 )
 
 CHECKS = [check for check in plugins.load().checks.values() if check.code.startswith("DD1")]
-REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/work/shared/evidence/nccl-fr"))
+REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/nowhere"))
 FAULTS = (HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR)
 
 
@@ -204,7 +204,7 @@ def _of_two_groups(rank: int, mode: str) -> dict[str, Any]:
     return {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real dumps are not here")
+@pytest.mark.skipif(not REAL.is_dir(), reason="DISTDOCTOR_EVIDENCE names no folder of real NCCL dumps")
 @pytest.mark.parametrize(
     ("name", "code", "culprits"), [("gpu_error_1st", "DD122", {12, 14}), ("lock_gil_2nd", "DD116", {10, 15})]
 )
@@ -215,7 +215,7 @@ def test_the_culprits_of_real_nccl_jobs_are_named_and_nobody_else(name: str, cod
     assert {rank for finding in diagnosis.findings for rank in finding.ranks} == culprits
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real dumps are not here")
+@pytest.mark.skipif(not REAL.is_dir(), reason="DISTDOCTOR_EVIDENCE names no folder of real NCCL dumps")
 @pytest.mark.parametrize(("name", "culprits"), [("gpu_error_1st", {12, 14}), ("lock_gil_2nd", {10, 15})])
 def test_real_dumps_with_one_lost_never_name_an_innocent(name: str, culprits: set[int], tmp_path: Path) -> None:
     for lost in range(16):

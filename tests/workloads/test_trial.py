@@ -76,12 +76,12 @@ def test_every_remedy_that_can_be_tried_has_its_page() -> None:
 
 def in_ranks(
     request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None, *, steps: int = 4
-) -> real_steps.Steps:
+) -> real_steps.RealSteps:
     """`real_steps.train` in ranks of the fork server."""
     asked_for = replace(request, steps=3, epochs=3, evaluate=False, drills=(*request.drills, plant))
     with tempfile.TemporaryDirectory() as folder:
         values(run_ranks(measured_rank, ranks, asked_for.to_json(), folder, timeout=120))
-        return real_steps.Steps(memory_results.read(Path(folder)))
+        return real_steps.RealSteps(memory_results.read(Path(folder)))
 
 
 @pytest.mark.job
