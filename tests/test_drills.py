@@ -64,6 +64,18 @@ def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tm
     assert first["code"] == drill.code, [finding["title"] for finding in report["findings"]]
     assert set(drill.ranks) <= set(first["ranks"])
     assert first["place"]["path"].endswith(".py")
+    assert said_later(tmp_path / "run") == said(report)
+
+
+def said(report: dict[str, Any]) -> list[Any]:
+    return [(finding["code"], finding["ranks"], finding["title"]) for finding in report["findings"]]
+
+
+def said_later(folder: Path) -> list[Any]:
+    """What `distdoctor report` says of the run folder when the job is gone."""
+    command = [sys.executable, "-m", "distdoctor", "report", "--output-format", "json", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    return said(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("drill", IN_RANKS_THAT_HANG, ids=[drill.slug for drill in IN_RANKS_THAT_HANG])

@@ -16,7 +16,6 @@ LIMIT_SECONDS = 30.0  # 0.9 s a rank (pystack 1.7.2, gloo); symbols of a cold di
 _THREAD = re.compile(r"^Traceback for thread (\d+)(?: \(([^)]*)\))?")
 _FRAME = re.compile(r'^\s+\(C\) File "(.*)", line (\d+), in (.*) \((/[^()]*)\)$')
 _PYTHON = re.compile(r"^\s+\(Python\) ")
-_MACHINERY = ("/libc.so", "/libstdc++.so", "/libpthread", "/ld-linux")
 
 
 def program() -> str | None:
@@ -71,8 +70,3 @@ def short_name(symbol: str) -> str:
         if letter in ">)" and depth:
             depth -= 1
     return "".join(kept).partition("@@")[0].strip()[:120]
-
-
-def is_machinery(frame: Frame) -> bool:
-    """A frame of the C library: how threads start and wait, the same in all of them."""
-    return any(part in frame.path for part in _MACHINERY) or not frame.path

@@ -15,6 +15,9 @@ from distdoctor.recording.stacks import Link, ProcessStacks, RankStacks, Stacks,
 
 # A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
 AWAKE_SHARE = 0.05
+# A loop of a few lines is often caught at the same one twice. Whoever keeps the GIL at one line is looked at so often again.
+MORE_SAMPLES = 8
+MORE_SECONDS = 0.04  # between two of them
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,25 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
         asleep = _asleep_since(taken[-1], facts) if taken else {}
         asked = [pid for pid in pythons if pid in facts and pid not in asleep]
         taken.append(_Sample(at, facts, asleep | py_spy.dump_all(asked, user_locals=manner.user_locals)))
-    return taken
+    return taken + _more_samples(taken, pids)
+
+
+def _more_samples(taken: Sequence[_Sample], pids: Sequence[int]) -> list[_Sample]:
+    """Of main threads that kept the GIL at one and the same line: one long call, or a loop that was met there by chance?"""
+    more: list[_Sample] = []
+    suspects = [pid for pid in taken[-1].dumps if _keeps_the_gil(taken, pid)] if len(taken) > 1 else []
+    while suspects and len(more) < MORE_SAMPLES:
+        time.sleep(MORE_SECONDS)
+        facts = {pid: found for pid in pids if (found := facts_of(pid)) is not None}
+        dumps = {**taken[-1].dumps, **py_spy.dump_all([pid for pid in suspects if pid in facts])}
+        more.append(_Sample(time.monotonic(), facts, dumps))
+        suspects = [pid for pid in suspects if _keeps_the_gil([*taken, *more], pid)]
+    return more
+
+
+def _keeps_the_gil(samples: Sequence[_Sample], pid: int) -> bool:
+    dumps = [sample.dumps[pid] for sample in samples if pid in sample.dumps]
+    return len({_shape(dump, pid) for dump in dumps}) == 1 and all(_main_holds_gil(dump, pid) for dump in dumps)
 
 
 def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, PySpyDump], dict[int, tuple[ThreadStack, ...]]]:

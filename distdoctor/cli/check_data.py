@@ -138,18 +138,12 @@ def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
     """The answer and the table, above the report. `text`: stdout is for people."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
-    from distdoctor.diagnosis.examination import examine
-    from distdoctor.launch.sources import with_sources
-    from distdoctor.launch.suppressions import is_named
-    from distdoctor.recording.trace.run_folder import read_run
+    from distdoctor.launch.post_mortem import diagnose, read_whole
     from distdoctor.report import sample_table
 
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
-    checks = [
-        check
-        for check in load_plugins(settings).checks.values()
-        if check.code.startswith(("DD3", "DD704")) and not is_named(check.code, check.slug, settings.ignore)
-    ]
-    recording = with_sources(read_run(folder))
-    findings = examine(recording, checks).findings
+    found = load_plugins(settings)
+    checks = {code: check for code, check in found.checks.items() if code.startswith(("DD3", "DD704"))}
+    recording = read_whole(folder)
+    findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
     deliver.show(sample_table.render(recording, findings, str(Path.cwd())) + "\n", sys.stdout if text else sys.stderr)

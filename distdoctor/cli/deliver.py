@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +19,7 @@ from distdoctor.report.printable import printable
 if TYPE_CHECKING:
     from distdoctor.cli.settings import Settings
     from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.diagnosis.finding import Finding
     from distdoctor.plugins import Plugins
     from distdoctor.recording.recording import Recording
 
@@ -30,17 +32,27 @@ REPORTERS = {
 }
 
 
-def rendered(diagnosis: Diagnosis, form: str, plugins: Plugins | None = None) -> str:
-    """The report in a format that `require_format` let pass."""
+def rendered(
+    diagnosis: Diagnosis, form: str, plugins: Plugins | None = None, *, known: Collection[Finding] = (), width: int = 0
+) -> str:
+    """The report in a format that `require_format` let pass; text as wide as the terminal (`width_of`), and short about what is
+    `known`: findings that have been shown in full on the same terminal."""
     if form == "text":
         from distdoctor.report import text
 
-        return text.render(diagnosis, base=os.getcwd())
+        return text.render(diagnosis, base=os.getcwd(), known=known, width=width)
     render: Callable[[Diagnosis], str] | None = plugins.reports.get(form) if plugins else None
     if render is None and form in REPORTERS:
         render = importlib.import_module(REPORTERS[form]).render
     assert render is not None, form  # require_format was asked before
     return render(diagnosis)
+
+
+def width_of(stream: TextIO | None, output: Path | None = None) -> int:
+    """The columns of the terminal that a text goes to; 0 where it goes elsewhere, and no line is to be broken."""
+    if output is not None or stream is None or not stream.isatty():
+        return 0
+    return max(40, shutil.get_terminal_size().columns)
 
 
 def require_format(form: str, plugins: Plugins) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     deliver.require_format(settings.output_format, plugins)
     recording = read_all(paths)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
-    deliver.write(deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output)
+    width = deliver.width_of(sys.stdout, output)
+    report = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)
+    deliver.write(report, settings.output_format, output)
     if words := story(recording.job):
         deliver.notice(words)
     deliver.troubles(recording)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,9 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     """Say why a running job hangs: which rank is stuck, on which line, and doing what.
 
     Without arguments every distributed job of this host is looked at: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
-    with their DataLoader workers. Nothing is stopped, paused or changed. Exit codes: 0 nothing stuck, 3 a hang was diagnosed,
-    4 no such job or process, 5 the processes could not be read.
+    with their DataLoader workers. Nothing is stopped, paused or changed. What was seen is kept in the run folder of the job,
+    else in .distdoctor/runs/ here, so that `distdoctor report` and `examine` say the same when the job is gone. Exit codes:
+    0 nothing stuck, 3 a hang was diagnosed, 4 no such job or process, 5 the processes could not be read.
     """
     from distdoctor.attach.processes import HostProcesses
     from distdoctor.attach.snapshot import Manner
@@ -79,6 +81,8 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     host = HostProcesses.now()
     jobs = _jobs(pid, run, host)
     seen = _examined(jobs, host, manner, settings, plugins)
+    for job, (diagnosis, recording) in zip(jobs, seen, strict=True):
+        _keep(job, diagnosis, recording)
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max((_exit_code(diagnosis, settings, plugins) for diagnosis, _ in seen), key=_URGENCY.index))
 
@@ -120,6 +124,39 @@ def _examined(
     return [(diagnose(recording, plugins.checks, plugins.remedies, ignored), recording) for recording in recordings]
 
 
+def _keep(job: FoundJob, diagnosis: Diagnosis, recording: Recording) -> None:
+    """Write the stacks and what was said of them where reports are read from: the processes will be gone by then."""
+    from dataclasses import replace
+
+    from distdoctor.cli import deliver
+    from distdoctor.diagnosis.said_live import SaidLive
+    from distdoctor.errors import DoctorError
+    from distdoctor.launch.new_run_folder import make_shared_folder, write_whole
+    from distdoctor.recording.seen_live import BY_HANG_DUMP, SeenLive
+    from distdoctor.recording.trace.redaction import redacted_arguments
+    from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
+
+    hung = bool(diagnosis.stalled)
+    examined = diagnosis.examined if hung else ()
+    said = SaidLive(
+        stood=diagnosis.findings, leads=hung, hung=hung, examined=examined, remedies=dict(diagnosis.remedies)
+    )
+    about = recording.job
+    seen = SeenLive(BY_HANG_DUMP, about.attempt, about.read_wall_ns, recording.stacks, said.as_values())
+    try:
+        folder = job.run_folder
+        if folder is None:
+            number = (
+                job.launcher.pid if job.launcher is not None else min((p.pid for p in job.ranks.values()), default=0)
+            )
+            folder = make_shared_folder(f"hang-dump-{number}")
+            argv = tuple(redacted_arguments(about.argv))
+            write_whole(folder / JOB_FILE, job_to_json(replace(about, argv=argv)))
+        write_whole(folder / seen.name, seen.to_json())
+    except (OSError, DoctorError) as trouble:
+        deliver.notice(f"what was seen is not kept: {trouble}")
+
+
 def _exit_code(diagnosis: Diagnosis, settings: Settings, plugins: Plugins) -> int:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.finding import ERROR
@@ -146,14 +183,14 @@ def _rendered(
 
 def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int) -> str:
     """The answer, the job, the findings, the stacks."""
-    from distdoctor.attach import stack_tree
-    from distdoctor.report import first_line
+    from distdoctor.cli import deliver
+    from distdoctor.report import first_line, stack_tree
     from distdoctor.report.text import render
 
     base = os.getcwd()
     lines = [first_line.answer(diagnosis, recording, base), _job_line(job, recording, of)]
     if diagnosis.findings:
-        lines += ["", *render(diagnosis, base=base).rstrip("\n").split("\n")]
+        lines += ["", *render(diagnosis, base=base, width=deliver.width_of(sys.stdout)).rstrip("\n").split("\n")]
     tree = stack_tree.render(recording.stacks, base) if recording.stacks else []
     if tree:
         lines += ["", "stacks", *tree]
@@ -193,8 +230,8 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
 
     import msgspec
 
-    from distdoctor.attach import stack_tree
     from distdoctor.recording.bundle import IN_JSON, in_json
+    from distdoctor.report import stack_tree
     from distdoctor.report.json_report import report_of
 
     documents = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,4 +28,6 @@ def report(path: Path | None, output: Path | None, **values: Any) -> None:
     deliver.require_format(settings.output_format, plugins)
     recording = read_at(path)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
-    deliver.write(deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output)
+    width = deliver.width_of(sys.stdout, output)
+    words = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)
+    deliver.write(words, settings.output_format, output)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
 
 STREAMS = Recording(Job(), {}).streams  # everything that the probe can record
+_shown_live: list[Finding] = []  # in full, on stderr: a terminal shows the same only once
 NAN = "DD801"  # what `--stop-on nan` stands for
 
 
@@ -320,7 +321,9 @@ def _tell(finding: Finding, diagnosis: Diagnosis) -> None:
     from distdoctor.report.text import block_of
 
     notice("found while the job runs:")
-    deliver.show("\n".join(block_of(finding, diagnosis, os.getcwd())) + "\n", sys.stderr)
+    block = block_of(finding, diagnosis, os.getcwd(), deliver.width_of(sys.stderr))
+    deliver.show("\n".join(block) + "\n", sys.stderr)
+    _shown_live.append(finding)
 
 
 def _report_or_say(
@@ -343,7 +346,7 @@ def _report(
 ) -> int:
     from distdoctor.report import json_report
     from distdoctor.report.root_cause import failed
-    from distdoctor.report.verdict import gap
+    from distdoctor.report.verdict import gap, summary
 
     diagnosis = outcome.diagnosis
     with contextlib.suppress(OSError):  # it has been said while the job ran
@@ -364,7 +367,16 @@ def _report(
         or (job_failed and not outcome.interrupted)
     ):
         deliver.write(
-            deliver.rendered(diagnosis, settings.output_format, plugins), settings.output_format, output, stdout
+            deliver.rendered(
+                diagnosis,
+                settings.output_format,
+                plugins,
+                known=_shown_live if output is None and stdout.isatty() and sys.stderr.isatty() else (),
+                width=deliver.width_of(stdout, output),
+            ),
+            settings.output_format,
+            output,
+            stdout,
         )
     deliver.troubles(outcome.recording)
     deliver.not_examined(diagnosis)
@@ -373,13 +385,21 @@ def _report(
         notice(f"torch's launcher ended: {outcome.trouble}")
     for finding, seconds in outcome.withdrawn[:5]:
         notice(f"withdrawn: {finding.code} {finding.ranks_named}: it waited, and went on after {seconds:.0f} s")
+    _step_times(diagnosis)
     if outcome.interrupted:
         notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
-    elif diagnosis.healthy and not job_failed:
-        notice(f"{_counts(outcome)}: healthy ({where})")
     else:
-        notice(f"{_counts(outcome)} ({where})")
+        notice(f"{_counts(outcome)}: {summary(diagnosis)} ({where})")
     return deliver.exit_code(diagnosis, settings, hung=outcome.hung, job_failed=job_failed)
+
+
+def _step_times(diagnosis: Diagnosis) -> None:
+    """Where the time of the steps went, healthy or not."""
+    from distdoctor.report.step_table import step_table
+
+    table = step_table(diagnosis.recording) if diagnosis.recording is not None else None
+    if table is not None:
+        deliver.show("\n".join(table.lines()) + "\n", sys.stderr)
 
 
 def _counts(outcome: Outcome) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from distdoctor.diagnosis.finding import Finding, Severity
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.coverage import Coverage
-from distdoctor.recording.recording import Job, Trouble
+from distdoctor.recording.recording import Job, Recording, Trouble
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Diagnosis:
     ] = ()  # what the recording does not answer: without findings the job is then unknown, not healthy
     coverage: Coverage | None = None  # None: made by hand, of no recording
     troubles: tuple[Trouble, ...] = ()
+    hung: bool = False  # while it ran, it was found to hang
+    ended_by_distdoctor: bool = False  # its ranks were ended because of what was found: their ends are no cause
+    # What was examined, for the tables and pictures of reports. None: made by hand.
+    recording: Recording | None = field(default=None, repr=False, compare=False)
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are this severe or worse."""
@@ -52,6 +56,12 @@ class Diagnosis:
         return tuple(finding for finding in self.at_least(Severity.ERROR) if finding.stalls)
 
     @property
+    def could_not_look(self) -> tuple[NotExamined, ...]:
+        """The checks whose question arises and whose answer the recording does not hold."""
+        return tuple(one for one in self.not_examined if one.applies)
+
+    @property
     def healthy(self) -> bool:
-        """Checks were made, on all of the job, none of them found anything, and nothing is left open."""
-        return not self.findings and bool(self.examined) and self.is_whole and not self.left_open
+        """Every check whose question arises was made, on all of the job, none found anything, and nothing is left open."""
+        looked = bool(self.examined) and self.is_whole and not self.could_not_look
+        return looked and not self.findings and not self.left_open

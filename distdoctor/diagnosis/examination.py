@@ -72,6 +72,7 @@ def examine(
         left_open=left_open(recording),
         coverage=coverage,
         troubles=recording.troubles,
+        recording=recording,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
+from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
 from distdoctor.launch.exchange import Exchange
@@ -20,7 +20,7 @@ from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
-from distdoctor.launch.post_mortem import diagnose, read_whole, with_what_was_seen_live, with_what_was_told
+from distdoctor.launch.post_mortem import diagnose, read_whole
 from distdoctor.launch.processes import is_alive, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard
@@ -31,6 +31,7 @@ from distdoctor.plugins import Plugins
 from distdoctor.recording.files import read_bytes
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
+from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import site_text
@@ -251,6 +252,7 @@ class RunningJob:
     def _tell(self, finding: Finding, diagnosis: Diagnosis) -> None:
         if self.orders.on_hang != "wait":
             self.orders.tell(finding, diagnosis)
+        self._keep_what_was_seen()
         if finding.code in self.orders.stop_on and finding.confidence == CERTAIN and not self.state.aborting:
             self.orders.notice(f"{finding.code} is certain: ending the ranks (--stop-on)")
             self._start_abort()
@@ -260,10 +262,12 @@ class RunningJob:
             self.orders.notice(f"{_named(finding)}: still so after {seconds:.0f} s; {finding.title}")
 
     def _withdrawn(self, finding: Finding, seconds: float) -> None:
+        self._keep_what_was_seen()
         if self.orders.on_hang != "wait" and not self.state.aborting:
             self.orders.notice(f"{_named(finding)}: withdrawn, the job went on after {seconds:.0f} s")
 
     def _hung(self, diagnosis: Diagnosis, proven: bool) -> None:
+        self._keep_what_was_seen()
         if self.orders.on_hang == "abort":
             why = "--on-hang abort" if proven else f"--hang-after {self.orders.hang_after:g}"
             self.orders.notice(f"the job hangs: ending its ranks ({why})")
@@ -397,15 +401,23 @@ class RunningJob:
             running=False,
         )
         recording = self._with_last_words(replace(recording, job=whole))
+        seen = self._keep_what_was_seen(succeeded=end.exit_code == 0)
+        others = tuple(one for one in recording.seen_live if one.name != seen.name)
+        recording = replace(recording, seen_live=(*others, seen))
         diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.orders.ignored)
-        diagnosis = with_what_was_told(diagnosis, self.watcher.told_for_good(), self.plugins.checks)
-        succeeded = end.exit_code == 0
-        stood = bool(self.watcher.standing.open()) and not succeeded
-        if self.watcher.is_hung or stood or not diagnosis.at_least(ERROR):
-            diagnosis = with_what_was_seen_live(diagnosis, self.watcher.unfinished(succeeded=succeeded))
-        hung = self.watcher.is_hung or (stood and bool(self.state.signal) and bool(diagnosis.stalled))
         withdrawn = tuple(self.watcher.standing.withdrawn)
-        return Outcome(recording, diagnosis, hung, self.state.signal, end.trouble, withdrawn)
+        return Outcome(recording, diagnosis, diagnosis.hung, self.state.signal, end.trouble, withdrawn)
+
+    def _keep_what_was_seen(self, *, succeeded: bool = False) -> SeenLive:
+        """Write down the stacks and what was said: nobody can see or say it again when the ranks have ended."""
+        watcher = self.watcher
+        said = watcher.said(
+            succeeded=succeeded, interrupted=bool(self.state.signal), aborting=self.state.aborting and not succeeded
+        )
+        seen = SeenLive(self.host.name, self.state.attempt, watcher.stacks_wall_ns, watcher.stacks, said.as_values())
+        with contextlib.suppress(OSError):  # a full disk: what was written of the host says so
+            write_whole(self.orders.folder / seen.name, seen.to_json())
+        return seen
 
     def _with_other_hosts(self, recording: Recording) -> Recording:
         """The recording with what the other hosts saw, where no folder is shared: asked when this host's ranks do not move."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.diagnosis.said_live import SaidLive, with_what_was_said
 from distdoctor.errors import NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.processes import is_alive
@@ -23,8 +23,6 @@ from distdoctor.recording.open import is_dump, parts_of, read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace import run_folder
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
-
-IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
 
 
 def find_run(path: Path | None) -> Path:
@@ -116,39 +114,9 @@ def recorded_streams(folder: Path, recording: Recording) -> frozenset[str]:
 def diagnose(
     recording: Recording, checks: Mapping[str, Check], remedies: Mapping[str, Remedy], ignored: Collection[str] = ()
 ) -> Diagnosis:
-    """What all checks say, without what the user has accepted."""
-    return suppress(examine(recording, checks.values(), remedies), recording.sources, ignored)
-
-
-def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:
-    """The diagnosis after the end with every finding that was certain while the job ran, whatever the rings have forgotten since.
-
-    One event has one code: where the end gave an error of the same family its name, the name of the time before is dropped.
-    """
-    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
-    named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
-    kept = tuple(
-        finding
-        for finding in told
-        if (finding.code, finding.ranks) not in known
-        and (finding.code not in checks or checks[finding.code].family not in named)
-    )
-    return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
-
-
-def with_what_was_seen_live(diagnosis: Diagnosis, live: Diagnosis | None) -> Diagnosis:
-    """The diagnosis after the end, led by findings that were true while the job ran and that its end has wiped out.
-
-    A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
-    of the time when the connections could still be looked at.
-    """
-    if live is None:
-        return diagnosis
-    if any(finding.code == IN_BACKEND for finding in live.findings):
-        kept = tuple(finding for finding in diagnosis.findings if finding.code != IN_BACKEND)
-        diagnosis = replace(diagnosis, findings=kept)
-    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
-    wiped = tuple(finding for finding in live.findings if (finding.code, finding.ranks) not in known)
-    if not wiped:
-        return diagnosis
-    return replace(diagnosis, findings=(*wiped, *diagnosis.findings), remedies={**live.remedies, **diagnosis.remedies})
+    """What all checks say, with what was said while the job ran, without what the user has accepted."""
+    found = suppress(examine(recording, checks.values(), remedies), recording.sources, ignored)
+    said = SaidLive.of(recording)
+    if said is None:
+        return found
+    return suppress(with_what_was_said(found, said, checks), recording.sources, ignored)

@@ -14,13 +14,15 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.diagnosis.said_live import IN_BACKEND, SaidLive
 from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
-from distdoctor.launch.post_mortem import IN_BACKEND, recorded_streams
+from distdoctor.launch.post_mortem import recorded_streams
 from distdoctor.launch.sources import with_sources
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
@@ -89,6 +91,9 @@ class Watcher:
         self.hang: Diagnosis | None = None  # what was known when the job was found to hang
         self.closing = False  # the launcher is ending the ranks: what hangs now is not the job
         self.last: Diagnosis | None = None
+        self.stacks: Stacks | None = None  # the newest, and when they were taken
+        self.stacks_wall_ns = 0
+        self._examined_with_stacks: tuple[str, ...] = ()
 
     def start(self) -> None:
         self._thread.start()
@@ -110,7 +115,25 @@ class Watcher:
             self._heard.clear()
             self.standing = StandingFindings(self._waits)
             self._recorded, self._leaving = set(), set()
-            self.hang = self.last = None
+            self.hang = self.last = self.stacks = None
+            self._examined_with_stacks = ()
+
+    def said(self, *, succeeded: bool, interrupted: bool, aborting: bool) -> SaidLive:
+        """All that was said of the job, and is true of it at this moment: for whoever asks when it is over."""
+        with self._lock:
+            stood = bool(self.standing.open()) and not succeeded
+            unfinished = self.unfinished(succeeded=succeeded)
+            findings = unfinished.findings if unfinished is not None else ()
+            return SaidLive(
+                told=self.told_for_good(),
+                stood=findings,
+                leads=self.is_hung or stood,
+                hung=self.is_hung or (stood and interrupted and any(one.stalls for one in findings)),
+                ended_by_distdoctor=aborting,
+                withdrawn=tuple(self.standing.withdrawn),
+                examined=self._examined_with_stacks,
+                remedies=dict(self._all_remedies),
+            )
 
     def told_for_good(self) -> tuple[Finding, ...]:
         """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile."""
@@ -154,6 +177,9 @@ class Watcher:
         if seen is not None:
             recording = replace(recording, stacks=seen.stacks, backend=seen.backend)
         found = examine(recording, self._checks, self._remedies, live=True)
+        if seen is not None and seen.stacks:
+            self.stacks, self.stacks_wall_ns = seen.stacks, time.time_ns()
+            self._examined_with_stacks = found.examined
         return suppress(found, recording.sources, self._ignored)
 
     def _tell_news(self, diagnosis: Diagnosis) -> None:

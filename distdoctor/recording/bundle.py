@@ -19,6 +19,7 @@ import numpy as np
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.layout import RECORDS, STREAMS
 from distdoctor.recording.trace.process_key import ProcessKey
@@ -65,6 +66,7 @@ class _Bundle(msgspec.Struct):
     streams: list[str]
     troubles: list[_Trouble]
     stacks: Stacks | None = None
+    seen_live: tuple[SeenLive, ...] = ()
 
 
 def pack(recording: Recording) -> bytes:
@@ -72,7 +74,7 @@ def pack(recording: Recording) -> bytes:
     are the same."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
     ranks = [_packed(log) for log in recording.ranks.values()]
-    found = _Bundle(recording.job, ranks, sorted(recording.streams), troubles, recording.stacks)
+    found = _Bundle(recording.job, ranks, sorted(recording.streams), troubles, recording.stacks, recording.seen_live)
     return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
 
 
@@ -132,7 +134,9 @@ def unpack(data: bytes, source: str) -> Recording:
         ) from trouble
     troubles = tuple(Trouble(one.what, one.rank, frozenset(one.silenced), one.fault) for one in found.troubles)
     streams = frozenset(found.streams) & STREAMS
-    return Recording(found.job, dict(sorted(ranks.items())), streams, troubles, stacks=found.stacks)
+    return Recording(
+        found.job, dict(sorted(ranks.items())), streams, troubles, stacks=found.stacks, seen_live=found.seen_live
+    )
 
 
 def _unpacked(one: _Rank) -> RankTrace:

@@ -40,6 +40,7 @@ def merged(parts: Sequence[Recording]) -> Recording:
         comparison=next((part.comparison for part in parts if part.comparison), None),
         ras=next((part.ras for part in now if part.ras is not None), None),
         resumption=next((part.resumption for part in parts if part.resumption), None),
+        seen_live=tuple(seen for part in now for seen in part.seen_live),
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.job_log import Clue
     from distdoctor.recording.ras import RasReport
     from distdoctor.recording.resumption import Resumption
+    from distdoctor.recording.seen_live import SeenLive
     from distdoctor.recording.stacks import Stacks
     from distdoctor.recording.trace.sample_bitmap import KeptFile
 
@@ -266,6 +267,7 @@ class Recording:
     comparison: Comparison | None = None
     resumption: Resumption | None = None
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
+    seen_live: tuple[SeenLive, ...] = ()  # what was seen and said from outside while the job ran
 
     @property
     def world_size(self) -> int:

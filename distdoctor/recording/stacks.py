@@ -37,6 +37,11 @@ class Frame:
         """Whether the frame is C or C++ (`--native`)."""
         return ".so" in self.path or self.path.endswith(_NATIVE) or not (self.path or self.line)
 
+    @property
+    def is_machinery(self) -> bool:
+        """Whether the frame is of the C library: how threads start and wait, the same in all of them."""
+        return not self.path or any(part in self.path for part in _MACHINERY)
+
 
 @dataclass(frozen=True)
 class ThreadStack:
@@ -162,6 +167,7 @@ class Stacks:
                 yield rank, seen.process
 
 
+_MACHINERY = ("/libc.so", "/libstdc++.so", "/libpthread", "/ld-linux")
 _NATIVE = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S")
 # Reference workloads count as the user's, although they are installed like a library.
 _WORKLOADS = ("/distdoctor/workloads/", "/distdoctor_strategies/", "/distdoctor_drills/")

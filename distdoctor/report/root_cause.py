@@ -17,10 +17,13 @@ class RootCause:
     rank: int
     exit_code: int | None
     signal: int = 0
+    ended_by_distdoctor: bool = False
 
     @property
     def words(self) -> str:
         """`exit code 3`, `SIGKILL`."""
+        if self.ended_by_distdoctor:
+            return "ended by distdoctor"
         if self.signal:
             return signal_name(self.signal)
         return "exit code unknown" if self.exit_code is None else f"exit code {self.exit_code}"
@@ -38,7 +41,9 @@ def root_cause(diagnosis: Diagnosis) -> RootCause | None:
     by_time = sorted((end.at_ns, rank) for rank, end in ends.items() if failed_by_itself(end))
     for rank in [*blamed, *(rank for _, rank in by_time)]:
         end = ends.get(rank)
-        return RootCause(rank, end.exit_code if end else None, end.signal if end else 0)
+        if end is None or end.ended_by_launcher:  # how it was ended says nothing about why
+            return RootCause(rank, None, ended_by_distdoctor=diagnosis.ended_by_distdoctor)
+        return RootCause(rank, end.exit_code, end.signal)
     return None
 
 
@@ -56,7 +61,8 @@ def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     cause = root_cause(diagnosis)
     if cause is None or not failed(diagnosis.job):
         return ()
-    blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR)[:1] for rank in finding.ranks)}
+    # Whoever has a finding of its own ended because of that.
+    blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR) for rank in finding.ranks)}
     ends = sorted(diagnosis.job.ends.items())
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
 

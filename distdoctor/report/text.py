@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
@@ -20,16 +20,18 @@ MOST_PLACES = 6
 MOST_LINES_OF_A_CURE = 10
 
 
-def render(diagnosis: Diagnosis, *, base: str = "") -> str:
-    """The report as text. `base` is the folder that paths are shown relative to."""
+def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Collection[Finding] = ()) -> str:
+    """The report as text. `base` is the folder that paths are shown relative to. `width`: columns of the terminal, 0 where the
+    headlines are not to be wrapped. Of findings in `known`, which have been shown in full, only the headline is repeated."""
     lines: list[str] = []
     then = _then(diagnosis)
     spare = LINES - (5 if gap(diagnosis) else 3)  # for what is left out, ended because of it, and was not seen at all
     for number, finding in enumerate(diagnosis.findings):
-        block = block_of(finding, diagnosis, base)
+        block = block_of(finding, diagnosis, base, width)
+        block = headline(finding, base, width) if finding in known else block
         left = len(diagnosis.findings) - number - 1
         if number and len(lines) + len(block) + left > spare:
-            block = block[:1]
+            block = headline(finding, base, width)
         block = block if number else block[:spare]
         if len(lines) + len(block) > spare:
             lines.append(_left_out(diagnosis.findings[number:]))
@@ -40,26 +42,51 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
     if not diagnosis.findings:
         lines += _without_findings(diagnosis)
     elif gap(diagnosis):
-        lines += _wrapped("seen", gap(diagnosis), most=2)
+        lines += _wrapped("seen", gap(diagnosis), most=2, width=width)
     if diagnosis.suppressed:
         lines.append(f"suppressed: {_counted(f.code for f in diagnosis.suppressed)}")
     return "\n".join(lines) + "\n"
 
 
-def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "") -> list[str]:
-    """One finding: headline, where the ranks are, why, what to do, where to read more."""
+def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "", width: int = 0) -> list[str]:
+    """One finding: headline, the lines of source, where the ranks are, why, what to do, where to read more."""
+    lines = headline(finding, base, width)
+    lines += [f"  {line}" for line in snippet(finding, diagnosis, width)]
+    lines += _places(finding.places, base, width)
+    lines += _wrapped("why", finding.why or _numbers(finding.evidence), most=5, width=width)
+    for cure in finding.prescriptions[:2]:
+        lines += _cure(cure, diagnosis, width)
+    lines.append(f"  more  distdoctor explain {finding.code}")
+    return lines
+
+
+def headline(finding: Finding, base: str = "", width: int = 0) -> list[str]:
+    """`DD301 warning  ranks 0-1  train.py:36 main  every epoch ... (certain)`, in one line unless there is a width to keep."""
     severity = finding.severity.word if finding.severity else "note"
     head = [finding.code, severity]
     head += [finding.ranks_named] if finding.ranks else []
     head += [shown(finding.place, base)] if finding.place else []
-    lines = ["  ".join([*head, f"{finding.title} ({finding.confidence})"])]
-    lines[0] = one_line(lines[0].replace("  ", " ", 1))
-    lines += _places(finding.places, base)
-    lines += _wrapped("why", finding.why or _numbers(finding.evidence), most=5)
-    for cure in finding.prescriptions[:2]:
-        lines += _cure(cure, diagnosis)
-    lines.append(f"  more  distdoctor explain {finding.code}")
-    return lines
+    line = "  ".join([*head, f"{finding.title} ({finding.confidence})"])
+    line = one_line(line.replace("  ", " ", 1))
+    if not width or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def snippet(finding: Finding, diagnosis: Diagnosis, width: int = 0) -> list[str]:
+    """The line of source that the finding points at, between the one before and the one after; [] where it is not there."""
+    sources = diagnosis.recording.sources if diagnosis.recording is not None else {}
+    site = finding.place
+    lines = sources.get(site.path, "").splitlines()
+    if not 0 < site.line <= len(lines) or not lines[site.line - 1].strip():
+        return []
+    numbers = [n for n in (site.line - 1, site.line, site.line + 1) if 0 < n <= len(lines) and lines[n - 1].strip()]
+    digits = len(str(numbers[-1]))
+    most = (width or WIDTH) - digits - 8
+    return [
+        f"{'>' if number == site.line else ' '} {number:>{digits}} | {one_line(lines[number - 1].rstrip().expandtabs(4))[:most]}"
+        for number in numbers
+    ]
 
 
 def shown(site: SourceLine, base: str = "") -> str:
@@ -72,33 +99,41 @@ def shown(site: SourceLine, base: str = "") -> str:
     return f"{path}:{site.line} {site.function}".rstrip() if path else "unknown line"
 
 
-def _places(places: tuple[Place, ...], base: str) -> list[str]:
+def _places(places: tuple[Place, ...], base: str, width: int = 0) -> list[str]:
     rows = [
         (named(place.ranks) if place.ranks else "", one_line(shown(place.site, base)), one_line(place.role))
         for place in places
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [f"  {who:<{widths[0]}}  {where:<{widths[1]}}  {role}".rstrip() for who, where, role in rows[:MOST_PLACES]]
+    if width:
+        indent = " " * min(6, width // 4)
+        lines = [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [line]
+        ]
     return [*lines, f"  and {len(rows) - MOST_PLACES} more places"] if len(rows) > MOST_PLACES else lines
 
 
-def _cure(cure: Prescription, diagnosis: Diagnosis) -> list[str]:
+def _cure(cure: Prescription, diagnosis: Diagnosis, width: int = 0) -> list[str]:
     remedy = diagnosis.remedies.get(cure.slug)
     words = cure.change or (remedy.what if remedy else cure.slug)
     lines = words.rstrip().split("\n")
     if len(lines) == 1:
-        found = _wrapped("fix", words, most=4)
+        found = _wrapped("fix", words, most=4, width=width)
     else:
         what = remedy.what if remedy else cure.slug
         found = [f"  fix   {what}", *(f"        {line}" for line in lines[:MOST_LINES_OF_A_CURE])]
     effect = cure.effect or ("verified by a second run" if cure.verified else "")
-    return [*found, *_wrapped("gain", effect, most=2)]
+    return [*found, *_wrapped("gain", effect, most=2, width=width)]
 
 
-def _wrapped(word: str, text: str, most: int) -> list[str]:
+def _wrapped(word: str, text: str, most: int, width: int = 0) -> list[str]:
     if not text:
         return []
-    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, WIDTH - 8) or [""]]
+    room = (min(width, WIDTH) if width else WIDTH) - 8
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, room) or [""]]
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1] + " ..."]
     return [f"  {word if number == 0 else '':<5} {line}".rstrip() for number, line in enumerate(lines)]
@@ -113,7 +148,10 @@ def _then(diagnosis: Diagnosis) -> str:
     others = brought_down(diagnosis)
     if not others:
         return ""
-    return f"  then  {len(others)} {'rank' if len(others) == 1 else 'ranks'} ended because of it ({named(others)})"
+    count = f"{len(others)} {'rank' if len(others) == 1 else 'ranks'}"
+    if diagnosis.ended_by_distdoctor:
+        return f"  then  distdoctor ended the job, {count} that waited with it ({named(others)})"
+    return f"  then  {count} ended because of it ({named(others)})"
 
 
 def _without_findings(diagnosis: Diagnosis) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING
 from distdoctor.report.root_cause import failed, root_cause
 
 
@@ -21,6 +22,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return "nothing was examined: no check could be made on this recording"
     if diagnosis.left_open:
         return f"unknown, no check found a cause and this is not answered: {'; '.join(diagnosis.left_open)}"
+    if diagnosis.could_not_look and (coverage is None or coverage.complete):
+        return f"nothing found; {looked(diagnosis)}"
     ranks = _counted(diagnosis.world_size, "rank")
     if coverage is None or coverage.complete:
         so_far = ", which still runs" if diagnosis.job.running else ""
@@ -39,6 +42,34 @@ def state(diagnosis: Diagnosis) -> str:
     if diagnosis.healthy:
         return "healthy"
     return "incomplete" if diagnosis.examined else "nothing examined"
+
+
+def looked(diagnosis: Diagnosis) -> str:
+    """`76 of 92 checks could look; not recorded: gradients (16)`: how many, and what kept the others from it."""
+    reasons: dict[str, int] = {}
+    for one in diagnosis.could_not_look:
+        reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    most = sorted(reasons.items(), key=lambda one: -one[1])
+    words = [f"{reason} ({count})" if count > 1 else reason for reason, count in most[:3]]
+    more = [f"and {len(most) - 3} more reasons"] if len(most) > 3 else []
+    made = len(diagnosis.examined)
+    all_of_them = f"{made} of {made + len(diagnosis.could_not_look)} checks could look"
+    return "; ".join([all_of_them, *words, *more])
+
+
+def summary(diagnosis: Diagnosis) -> str:
+    """The last line: how many findings there are, by severity and code; without any the verdict in few words."""
+    if diagnosis.findings:
+        counts = []
+        for severity in (ERROR, WARNING, NOTE):
+            codes = [one.code for one in diagnosis.findings if (one.severity or NOTE) == severity]
+            if codes:
+                named = ", ".join(dict.fromkeys(codes))
+                counts.append(f"{_counted(len(codes), severity.word)} ({named})")
+        found = ", ".join(counts)
+    else:
+        found = "healthy" if diagnosis.healthy and not failed(diagnosis.job) else verdict(diagnosis)
+    return f"{found}; {len(diagnosis.suppressed)} suppressed" if diagnosis.suppressed else found
 
 
 def gap(diagnosis: Diagnosis) -> str:

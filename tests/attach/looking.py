@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 
+KEPT = tempfile.TemporaryDirectory(prefix="distdoctor-looks-")  # where hang-dump keeps what it saw
 VICTIM = Path(__file__).with_name("victim.py")
 LIMIT_SECONDS = 120.0
 
@@ -95,8 +97,17 @@ def hang_dump(*words: str, patience: float = 1.0, prefix: tuple[str, ...] = ()) 
     """`distdoctor hang-dump` in a process of its own."""
     command = [*prefix, sys.executable, "-m", "distdoctor", "hang-dump", "--patience", str(patience), *words]
     since = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(NO_COLOR="1"))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=KEPT.name, env=environment(NO_COLOR="1")
+    )
     return Look(done.returncode, done.stdout, done.stderr, time.monotonic() - since)
+
+
+def reported_later() -> Any:
+    """The document of `distdoctor report` on what the last look has kept."""
+    command = [sys.executable, "-m", "distdoctor", "report", "--output-format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=KEPT.name, check=True)
+    return json.loads(done.stdout)
 
 
 def stand_still(seconds: float = 1.5) -> None:

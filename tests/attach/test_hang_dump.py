@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from looking import VICTIM, Job, hang_dump, stand_still
+from looking import VICTIM, Job, hang_dump, reported_later, stand_still
 
 from distdoctor.attach import pystack
 
@@ -43,6 +43,8 @@ def test_a_rank_of_a_plain_torchrun_job_that_sleeps_is_named_with_its_line(launc
     assert "rank 0" in look.text
     assert "torch all_reduce" in look.text
     assert "here they part" in look.text
+    job.end()
+    assert [(f["code"], f["ranks"]) for f in reported_later()["findings"]] == [("DD116", [1])]
 
 
 @pytest.mark.parametrize(

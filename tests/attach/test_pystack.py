@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distdoctor.attach import pystack
-from distdoctor.attach.stack_tree import cpp_threads
 from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks
+from distdoctor.report.stack_tree import cpp_threads
 
 TEXT = """
 Traceback for thread 11388 (python3) [] (most recent call last):

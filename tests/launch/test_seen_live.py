@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.launch.post_mortem import with_what_was_seen_live
+from distdoctor.diagnosis.said_live import with_what_stood
 from distdoctor.recording.stacks import Link
 from distdoctor.testing.stacks import in_collective, looked_at
 from distdoctor_checks.hang import stuck_in_backend
@@ -22,7 +22,7 @@ def test_a_dead_connection_is_told_after_the_end_as_it_was_told_live() -> None:
     live = examine(replace(jammed, stacks=stacks), CHECKS, PLUGINS.remedies, live=True)
     afterwards = examine(jammed, CHECKS, PLUGINS.remedies)
 
-    told = with_what_was_seen_live(afterwards, live)
+    told = with_what_stood(afterwards, live.findings)
 
     assert [finding.code for finding in afterwards.findings] == ["DD122"]
     assert [(finding.code, finding.title.partition(" is dead")[1]) for finding in told.findings] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
-from distdoctor.launch.post_mortem import with_what_was_told
+from distdoctor.diagnosis.said_live import with_what_was_told
 from distdoctor.recording.recording import Job
 
 CHECKS = plugins.load().checks

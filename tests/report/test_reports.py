@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.recording import Job, RankEnd, SourceLine
+from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.report import json_report, text
 from distdoctor.report.root_cause import brought_down, root_cause
+from distdoctor.report.verdict import summary
 
 HERE = SourceLine("/home/me/train.py", 57, "maybe_save")
 THERE = SourceLine("/home/me/train.py", 41, "train_step")
@@ -113,6 +114,51 @@ def test_no_finding_is_health_only_where_something_was_examined() -> None:
 
     assert text.render(examined) == "healthy: 1 check on 4 ranks\n"
     assert text.render(replace(examined, examined=())).startswith("nothing was examined")
+
+
+def test_health_is_not_said_where_a_check_that_matters_could_not_look() -> None:
+    blind = tuple(NotExamined(f"DD80{n}", "x", "not recorded: gradients") for n in range(3))
+    asked_for_nothing = NotExamined("DD213", "y", "no budget was named", applies=False)
+    diagnosis = replace(diagnosis_of(exit_code=0), not_examined=(*blind, asked_for_nothing))
+
+    assert text.render(diagnosis) == "nothing found; 1 of 4 checks could look; not recorded: gradients (3)\n"
+    assert not diagnosis.healthy
+    assert replace(diagnosis, not_examined=(asked_for_nothing,)).healthy
+
+
+def test_the_last_line_counts_the_findings() -> None:
+    notes = [replace(SKIPPED, code="DD303", severity=NOTE, ranks=(n,)) for n in range(2)]
+
+    assert summary(diagnosis_of(SKIPPED, *notes)) == "1 error (DD101), 2 notes (DD303)"
+    assert summary(diagnosis_of(exit_code=0)) == "healthy"
+    assert summary(replace(diagnosis_of(exit_code=0), suppressed=(SKIPPED,))) == "healthy; 1 suppressed"
+
+
+def test_a_terminal_is_wrapped_and_what_it_has_shown_is_not_repeated_in_full() -> None:
+    diagnosis = diagnosis_of(SKIPPED)
+
+    assert max(map(len, text.render(diagnosis, width=60).splitlines())) <= 60
+    assert text.render(diagnosis, known=[SKIPPED]).splitlines() == text.render(diagnosis).splitlines()[:1]
+
+
+def test_the_line_of_source_is_shown_between_its_neighbours() -> None:
+    source = "\n" * 55 + "if loss < best:\n    dist.barrier()\n    save()\n"
+    recording = Recording(Job(), {}, sources={HERE.path: source})
+
+    report = text.render(replace(diagnosis_of(SKIPPED), recording=recording))
+
+    assert "    56 | if loss < best:\n  > 57 |     dist.barrier()\n    58 |     save()\n" in report
+
+
+def test_an_end_that_distdoctor_made_is_nobodys_cause() -> None:
+    ends = {rank: RankEnd(None, 15, ended_by_launcher=True) for rank in range(4)}
+    diagnosis = replace(diagnosis_of(SKIPPED, exit_code=1, ends=ends), ended_by_distdoctor=True)
+
+    cause = root_cause(diagnosis)
+
+    assert cause is not None
+    assert (cause.rank, cause.signal, cause.words) == (3, 0, "ended by distdoctor")
+    assert "then  distdoctor ended the job, 3 ranks that waited with it (ranks 0-2)" in text.render(diagnosis)
 
 
 def test_the_finding_names_the_root_cause_even_where_an_innocent_rank_died_first() -> None:

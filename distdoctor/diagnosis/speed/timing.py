@@ -322,14 +322,14 @@ class Timing:
         return log.site(log.steps["site"][-1]) if len(log.steps) else SourceLine()
 
 
-def rank_times(log: RankTrace) -> RankTimes | None:
+def rank_times(log: RankTrace, fewest: int = FEWEST) -> RankTimes | None:
     """The regular steps of a rank: without the first ones, and without those whose predecessor is not known. None: too few."""
     rows = log.rows("times")
     if len(rows) < 2:
         return None
     steps = rows["step"].astype(np.int64)
     regular = np.flatnonzero((np.diff(steps) == 1) & (steps[1:] > WARM_UP)) + 1
-    if len(regular) < FEWEST:
+    if len(regular) < fewest:
         return None
     ends = rows["at_ns"].astype(float)
     return RankTimes(log.rank, log, steps[regular], ends[regular - 1], ends[regular], rows[regular])

@@ -7,6 +7,7 @@ rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
 no-probe-PID.txt         why a process that should have been recorded is not
+seen-ID.json             what was seen and said from outside while it ran: by its launcher, by hang-dump
 comparison.json          gradients against a baseline, where they were compared
 rank-00003.a0.traceback.txt   its uncaught exception, if that is how it ended
 """
@@ -31,6 +32,7 @@ from distdoctor.recording.files import LARGEST_JSON, read_bytes, read_json
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.resumption import FILE as RESUMPTION
 from distdoctor.recording.resumption import read_resumption
+from distdoctor.recording.seen_live import newest_stacks, read_seen_live
 from distdoctor.recording.trace.events import ProbeTrouble
 from distdoctor.recording.trace.host_file import (
     PATTERN,
@@ -144,7 +146,15 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
             fault = "torn" if isinstance(trouble, TornRecording) else "unreadable"
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
     whole = assemble(ranks, job or Job(attempt=number), [*troubles, *_notes(folder)])
-    return replace(whole, comparison=comparison, resumption=resumption)
+    seen = read_seen_live(folder, number)
+    looked = newest_stacks(seen) if not paths else None  # nobody recorded: the look from outside is all there is
+    return replace(
+        whole,
+        comparison=comparison,
+        resumption=resumption,
+        seen_live=seen,
+        stacks=looked.stacks if looked is not None else None,
+    )
 
 
 def _rank_trace(folder: Path, rank: int, path: Path, only: frozenset[str] | None, digest: str) -> RankTrace:

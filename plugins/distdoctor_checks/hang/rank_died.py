@@ -18,10 +18,11 @@ Source           torch.distributed.elastic: the agent ends all ranks as soon as 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending
+from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, failures
 from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
 from distdoctor.diagnosis.hang.live.apart import DIED as DIED_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
@@ -36,6 +37,7 @@ from distdoctor.testing import recording
 # POSIX numbers of Linux; the names are what people search for.
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
+MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
 
 @check(
@@ -60,6 +62,18 @@ def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart |
         if event.ranks and event.ending is not None and _told_elsewhere(verdict, event.ending):
             continue
         yield _finding(verdict, event) if event.ranks else _unknown(event)
+        yield from (_finding(verdict, other) for other in _independent(verdict, event))
+
+
+def _independent(verdict: Verdict, event: Event) -> Iterator[Event]:
+    """Ranks that raised something else, in words of their own: nothing shows that they did so because of the first."""
+    alike: dict[tuple[str, SourceLine], list[Ending]] = {}
+    for ending in failures(verdict.endings):
+        if event.ranks and ending.how == RAISED and ending.rank not in event.ranks:
+            alike.setdefault((ending.kind, ending.site), []).append(ending)
+    for endings in list(alike.values())[:MOST_INDEPENDENT]:
+        first, ranks = endings[0], tuple(ending.rank for ending in endings)
+        yield replace(event, ranks=ranks, at_ns=first.at_ns, ending=first, also=tuple(endings[1:]), waiting=())
 
 
 def _told_elsewhere(verdict: Verdict, ending: Ending) -> bool:
@@ -117,7 +131,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "failed_after_it": _echoes(verdict, event),
         },
         why=_why(verdict, event, ending),
-        prescriptions=(_cure(verdict, ending, place),),
+        prescriptions=(_cure(verdict, ending, place, event.ranks),),
         at_ns=event.at_ns,
     )
 
@@ -162,7 +176,12 @@ def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
     elif ending.how == VANISHED:
         words.append(f"nothing of rank {ending.rank}'s end is on record, and it is the only rank of which that is true")
     elif verdict.recording.world_size > 1:
-        words.append(f"rank {ending.rank} failed first, by itself")
+        others = {one.rank for one in failures(verdict.endings) if one.how == RAISED} - set(event.ranks)
+        first = next(failures(verdict.endings)).rank == ending.rank
+        alone = (
+            f"by itself; {named(sorted(others))} raised something else, not because of it" if others else "by itself"
+        )
+        words.append(f"rank {ending.rank} failed {'first, ' if first else ''}{alone}")
     if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
         counter = verdict.recording.job.ends[ending.rank].kernel_counter
         words.append(
@@ -193,7 +212,7 @@ def _last_site(verdict: Verdict, rank: int) -> SourceLine:
     return timeline.last_site if timeline is not None else SourceLine()
 
 
-def _cure(verdict: Verdict, ending: Ending, place: SourceLine) -> Prescription:
+def _cure(verdict: Verdict, ending: Ending, place: SourceLine, ranks: tuple[int, ...]) -> Prescription:
     if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
         return Prescription(
             "mend-the-first-failure", change="look who kills processes there: the scheduler, a watchdog, `kill -9`"
@@ -208,9 +227,13 @@ def _cure(verdict: Verdict, ending: Ending, place: SourceLine) -> Prescription:
     statement = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     where = f" at {at(place)}" if place else ""
     line = f": `{statement[:100]}`" if statement else ""
-    return Prescription(
-        "mend-the-first-failure", change=f"mend rank {ending.rank}{where}{line}; the other ranks only follow it"
-    )
+    if len(ranks) > 1:
+        return Prescription(
+            "mend-the-first-failure", change=f"fix the error{where}{line}: {named(ranks)} failed alike, each by itself"
+        )
+    echoes = [rank for rank, other in verdict.endings.items() if other.victim]
+    follows = "; the other ranks failed as a consequence" if echoes else ""
+    return Prescription("mend-the-first-failure", change=f"fix the error on rank {ending.rank}{where}{line}{follows}")
 
 
 def sick() -> Recording:

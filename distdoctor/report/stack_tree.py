@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distdoctor.attach.pystack import is_machinery
 from distdoctor.diagnosis.hang.live.rank_activity import telling_thread
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.stacks import Frame, Stacks, ThreadStack, is_users_path
@@ -126,7 +125,7 @@ def cpp_threads(stacks: Stacks) -> list[str]:
         for thread in process.cpp_threads:
             if thread.name == _OUR_SERVER:
                 continue
-            words = [frame.function for frame in reversed(thread.frames) if not is_machinery(frame)]
+            words = [frame.function for frame in reversed(thread.frames) if not frame.is_machinery]
             at = " > ".join(words[-_INNERMOST:]) or thread.frames[0].function
             rows.setdefault((thread.name or "thread", at), []).append(rank)
     lines = []

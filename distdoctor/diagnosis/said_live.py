@@ -1,0 +1,147 @@
+"""What was said of a job while it ran: kept as values, and put in front of what its recording says after its end.
+
+The end of a job wipes out what some findings were read from: processes, connections, records that were overwritten. Whoever reads
+the report later reads what was said when it could be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from distdoctor.diagnosis.check import Check
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import ERROR, NOTE, Finding
+from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.recording.recording import Recording
+
+IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
+
+
+@dataclass(frozen=True)
+class SaidLive:
+    """`told`: what records proved, whatever the rings have forgotten since. `stood`: what the ranks waited for at the end, or at
+    the last look, and what the hang was; `leads`: that was the end of the job, so it comes first whatever else is found.
+    `withdrawn`: said, and taken back after so many seconds. `hung`: the job was found to hang. `examined`: the checks that the
+    look with stacks had asked."""
+
+    told: tuple[Finding, ...] = ()
+    stood: tuple[Finding, ...] = ()
+    leads: bool = False
+    hung: bool = False
+    ended_by_distdoctor: bool = False
+    withdrawn: tuple[tuple[Finding, float], ...] = ()
+    examined: tuple[str, ...] = ()
+    remedies: Mapping[str, Remedy] = field(default_factory=dict)
+
+    def as_values(self) -> dict[str, Any]:
+        """As plain values, for `SeenLive.said`."""
+        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_plain, str_keys=True)
+        return values
+
+    @classmethod
+    def of(cls, recording: Recording) -> SaidLive | None:
+        """What all observers of a recording said, put together; None where nobody said a word that can be read.
+
+        What somebody outside saw of a job that then ended well was refuted by that end.
+        """
+        refuted = recording.job.exit_code == 0
+        accounts = [one for seen in recording.seen_live if (one := _read(seen.said)) is not None]
+        if not accounts:
+            return None
+        if refuted:
+            accounts = [replace(one, stood=(), leads=False, hung=False) for one in accounts]
+        return cls(
+            told=_distinct(finding for one in accounts for finding in one.told),
+            stood=_distinct(finding for one in accounts for finding in one.stood),
+            leads=any(one.leads for one in accounts),
+            hung=any(one.hung for one in accounts),
+            ended_by_distdoctor=any(one.ended_by_distdoctor for one in accounts),
+            withdrawn=tuple(pair for one in accounts for pair in one.withdrawn),
+            examined=tuple(sorted({code for one in accounts for code in one.examined})),
+            remedies={slug: remedy for one in accounts for slug, remedy in one.remedies.items()},
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _read(values: Mapping[str, Any]) -> SaidLive | None:
+    try:
+        return msgspec.convert(dict(values), SaidLive, str_keys=True) if values else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    found: dict[tuple[str, tuple[int, ...]], Finding] = {}
+    for finding in findings:
+        found.setdefault((finding.code, finding.ranks), finding)
+    return tuple(found.values())
+
+
+def with_what_was_said(diagnosis: Diagnosis, said: SaidLive, checks: Mapping[str, Check]) -> Diagnosis:
+    """The diagnosis of a recording with what was said while the job ran. Each event has one name, and is told once."""
+    found = with_what_was_told(diagnosis, said.told, checks)
+    if said.leads or not found.at_least(ERROR):
+        found = with_what_stood(found, said.stood)
+    kept = _without_notes_on_the_same(found.findings, checks)
+    named = {finding.code for finding in kept}
+    examined = {*found.examined, *named, *(said.examined if said.leads else ())}
+    return replace(
+        found,
+        findings=kept,
+        remedies={**said.remedies, **found.remedies},
+        examined=tuple(sorted(examined)),
+        not_examined=tuple(one for one in found.not_examined if one.code not in examined),
+        hung=said.hung,
+        ended_by_distdoctor=said.ended_by_distdoctor,
+    )
+
+
+def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:
+    """The diagnosis after the end with every finding that was certain while the job ran, whatever the rings have forgotten since.
+
+    One event has one code: where the end gave an error of the same family its name, the name of the time before is dropped.
+    """
+    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
+    named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
+    kept = tuple(
+        finding
+        for finding in told
+        if (finding.code, finding.ranks) not in known
+        and (finding.code not in checks or checks[finding.code].family not in named)
+    )
+    return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+
+
+def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding]) -> Diagnosis:
+    """The diagnosis after the end, led by findings that were true while the job ran and that its end has wiped out.
+
+    A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
+    of the time when the connections could still be looked at.
+    """
+    stood = tuple(stood)
+    if any(finding.code == IN_BACKEND for finding in stood):
+        kept = tuple(finding for finding in diagnosis.findings if finding.code != IN_BACKEND)
+        diagnosis = replace(diagnosis, findings=kept)
+    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
+    wiped = tuple(finding for finding in stood if (finding.code, finding.ranks) not in known)
+    return replace(diagnosis, findings=(*wiped, *diagnosis.findings)) if wiped else diagnosis
+
+
+def _without_notes_on_the_same(findings: Iterable[Finding], checks: Mapping[str, Check]) -> tuple[Finding, ...]:
+    """Without the notes that say less about an event than a graver finding of the same family on one of its ranks, or on any
+    rank that waits for it."""
+    findings = tuple(findings)
+    graver = {
+        checks[f.code].family: f for f in findings if f.code in checks and f.stalls and (f.severity or NOTE) > NOTE
+    }
+    graver.pop("", None)
+    return tuple(
+        f for f in findings if f.severity != NOTE or f.code not in checks or checks[f.code].family not in graver
+    )

@@ -1,0 +1,82 @@
+"""What the steps of each rank went into: data, forward, backward, waiting for others, optimizer; medians.
+
+On a device these are the times that Python spent there: the work itself runs behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from distdoctor.diagnosis.speed.timing import RankTimes, rank_times
+from distdoctor.recording.recording import Recording
+
+PHASES = ("data", "forward", "backward", "waiting", "optimizer", "other")
+WORTH_A_COLUMN = 0.03  # of a step; less time that no phase accounts for is not shown
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Medians over the regular steps of one rank, nanoseconds; NaN where a phase cannot be told. `steps`: how many there were."""
+
+    rank: int
+    steps: int
+    step: float
+    data: float
+    forward: float
+    backward: float
+    waiting: float  # for other ranks: in collectives that block, for handles, behind the last bucket of backward
+    optimizer: float
+    other: float  # what no phase accounts for
+    on_cpu: bool
+
+    phases: ClassVar[tuple[str, ...]] = PHASES
+
+    def of(self, phase: str) -> float:
+        found: float = getattr(self, phase)
+        return found
+
+    @property
+    def own(self) -> float:
+        """Of a step, what the rank itself needs: whoever needs most is waited for."""
+        return self.step - (0.0 if np.isnan(self.waiting) else self.waiting)
+
+
+def step_times(recording: Recording) -> tuple[StepTimes, ...]:
+    """Of each rank that made regular steps, the lowest rank first."""
+    found = (rank_times(log, fewest=1) for log in recording.ranks.values())
+    return tuple(_medians(times) for times in sorted(filter(None, found), key=lambda one: one.rank))
+
+
+def _medians(times: RankTimes) -> StepTimes:
+    wall, data, backward = times.walls, times.of("data_ns"), times.of("backward_ns")
+    last_pass = times.of("backward_ended_ns") - times.of("forward_ended_ns")
+    has_backward = times.of("backwards") > 0
+    last_bucket = np.array([times.native.get(int(step), (0.0, 0.0))[1] for step in times.steps])
+    tail = np.where(last_bucket > 0, times.of("backward_ended_ns") - last_bucket, 0.0) + times.of("earlier_tails_ns")
+    before = times.of("forward_ended_ns") - times.began - data - times.blocked - (backward - last_pass)
+    parts = {
+        "data": data,
+        "forward": np.where(has_backward, np.maximum(before, 0.0), np.nan),
+        "backward": np.maximum(backward - tail, 0.0),
+        "waiting": times.idle + tail,
+        "optimizer": times.of("optimizer_ns"),
+    }
+    known = sum(np.nan_to_num(part) for part in parts.values())
+    parts["other"] = np.maximum(wall - known, 0.0)
+    return StepTimes(
+        times.rank,
+        len(times.steps),
+        _median(wall),
+        **{name: _median(part) for name, part in parts.items()},
+        on_cpu=times.on_cpu,
+    )
+
+
+def _median(values: Iterable[float]) -> float:
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    return float(np.median(known)) if len(known) else float("nan")

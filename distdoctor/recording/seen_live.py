@@ -1,0 +1,68 @@
+"""What was seen and said of a job from outside while it ran, kept in its run folder: its end wipes out the processes, not the
+words.
+
+seen-ID.json     by the launcher with that ID, or by `hang-dump`: the newest stacks, and what was said (`diagnosis.said_live`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import LARGEST_JSON, read_json
+from distdoctor.recording.stacks import Stacks
+
+PREFIX = "seen-"
+BY_HANG_DUMP = "hang-dump"
+
+
+@dataclass(frozen=True)
+class SeenLive:
+    """One observer's account of one start of the ranks (`attempt`). `stacks` are the newest that it took, at `wall_ns`. `said` is
+    what it said, as plain values that `diagnosis.said_live` reads: a recording knows no findings."""
+
+    by: str = ""
+    attempt: int = 0
+    wall_ns: int = 0
+    stacks: Stacks | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its file, which no other observer shares."""
+        return f"{PREFIX}{self.by.removeprefix('host-').removesuffix('.json')}.json"
+
+    def to_json(self) -> str:
+        """The text of its file; without the stacks where they would make it larger than what is read again."""
+        text = msgspec.json.encode(self, enc_hook=_plain)
+        if len(text) > LARGEST_JSON:
+            text = msgspec.json.encode(replace(self, stacks=None), enc_hook=_plain)
+        return text.decode()
+
+
+def _plain(value: Any) -> Any:
+    """Numpy's numbers and arrays as Python's, everything else that JSON has no word for as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def read_seen_live(folder: Path, attempt: int) -> tuple[SeenLive, ...]:
+    """What the observers of this start left behind, the launchers' first, then the newest last."""
+    found = [one for path in sorted(folder.glob(f"{PREFIX}*.json")) for one in _read(path) if one.attempt == attempt]
+    return tuple(sorted(found, key=lambda one: (one.by == BY_HANG_DUMP, one.wall_ns)))
+
+
+def _read(path: Path) -> Iterator[SeenLive]:
+    try:
+        yield msgspec.convert(read_json(path, LARGEST_JSON), SeenLive, str_keys=True)
+    except (UnreadableRecording, msgspec.ValidationError):
+        return
+
+
+def newest_stacks(seen: Sequence[SeenLive]) -> SeenLive | None:
+    """The account with the newest stacks; None where nobody took any."""
+    return max((one for one in seen if one.stacks), key=lambda one: one.wall_ns, default=None)
