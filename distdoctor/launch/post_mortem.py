@@ -21,6 +21,7 @@ from distdoctor.recording.flight.dumps import read_dumps
 from distdoctor.recording.merge import merged
 from distdoctor.recording.open import is_dump, parts_of, read_any
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.states import earlier_snapshots, snapshots_in
 from distdoctor.recording.trace import run_folder
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
 
@@ -45,7 +46,13 @@ def find_run(path: Path | None) -> Path:
 def read_whole(folder: Path) -> Recording:
     """The recording in a run folder with everything that can be read about it now. Without any rank no stream was recorded."""
     recording = with_end(with_sources(read_run(folder)))
-    return replace(recording, streams=recorded_streams(folder, recording))
+    states = snapshots_in(folder)
+    return replace(
+        recording,
+        streams=recorded_streams(folder, recording),
+        states=states,
+        earlier_states=earlier_snapshots(folder, states),
+    )
 
 
 def with_end(recording: Recording) -> Recording:

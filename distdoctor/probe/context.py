@@ -47,6 +47,7 @@ class Rank:
             None
         )  # see `progress.phases`; for streams that see one begin
         self.phase_ends: Callable[[str], None] = lambda name: None
+        self.module_trees: Any = None  # of the stream of gradients, for whoever looks at modules as well
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded

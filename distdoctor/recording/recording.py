@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.seen_live import SeenLive
     from distdoctor.recording.stacks import Stacks
+    from distdoctor.recording.states import StateSnapshot
     from distdoctor.recording.trace.sample_bitmap import KeptFile
 
 
@@ -254,7 +255,8 @@ class Recording:
     what `hang-dump` saw of the processes, None when nobody looked. `clues` are what the lines of a plain job log give away.
     `backend` is what torch's flight recorder said of each rank when it was asked while the job ran.
     `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them,
-    `resumption` what a resumed job draws, where `check-data --resume` has compared it."""
+    `resumption` what a resumed job draws, where `check-data --resume` has compared it.
+    `states` are what training was made of when it began and was saved, `earlier_states` the same of earlier runs."""
 
     job: Job
     ranks: Mapping[int, RankTrace]
@@ -266,6 +268,8 @@ class Recording:
     backend: Mapping[int, BackendState] = field(default_factory=dict)
     comparison: Comparison | None = None
     resumption: Resumption | None = None
+    states: tuple[StateSnapshot, ...] = ()
+    earlier_states: tuple[StateSnapshot, ...] = ()
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
     seen_live: tuple[SeenLive, ...] = ()  # what was seen and said from outside while the job ran
 

@@ -26,6 +26,20 @@ model.load_state_dict(state)                    # copies onto the model's own de
         source="torch.load",
     ),
     Remedy(
+        slug="restore-everything",
+        what="Save and load all that the training is made of, on every rank.",
+        how="""state = {
+    "model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+    "scaler": scaler.state_dict(), "ema": ema.state_dict(), "step": step, "rng": torch.get_rng_state(),
+}
+...
+state = torch.load(path, map_location="cpu")    # on every rank
+optimizer.load_state_dict(state["optimizer"])   # and each of the others""",
+        effect="The loss goes on where it was.",
+        safety="changes no training that was never interrupted",
+        source="PyTorch, Saving and Loading a General Checkpoint",
+    ),
+    Remedy(
         slug="save-on-rank-zero",
         what="Save on one rank, under another name first, and let the others wait.",
         how="""if dist.get_rank() == 0:

@@ -7,9 +7,11 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from jobs.replicas import Net, adam, train
+from jobs.replicas import Batches, Net, adam, digest_of_training, train
 
 
 def restored_from_wrapper(rank: int, world_size: int, *, folder: str, inner: bool = False) -> str:
@@ -108,3 +110,39 @@ dist.init_process_group("gloo")
 checkpoint.points(dist.get_rank(), 2, folder=sys.argv[1], keeps=sys.argv[2] == "wait")
 dist.destroy_process_group()
 """
+
+
+def resumable(rank: int, world_size: int, *, folder: str, resumes: bool = False, forgets: str = "") -> str:
+    """A training with everything that has a state: it saves all of it, or goes on without a piece."""
+    path = f"{folder}/all.pt"
+    net = Net(norm=True)
+    ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    model = DistributedDataParallel(net)
+    optimizer = adam(net)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.7**step)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=2)  # type: ignore[attr-defined]
+    whole = {"model": net, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "ema": ema}
+    if resumes:
+        saved = torch.load(path, map_location="cpu", weights_only=True)  # all of it
+        for name, part in whole.items():
+            forgotten = forgets == f"{name} on rank 1" and rank == 1
+            if name != forgets and not forgotten and not (name == "model" and forgets in ("buffers", "precision")):
+                part.load_state_dict(saved[name])  # type: ignore[attr-defined]
+        for name, parameter in net.named_parameters() if forgets in ("buffers", "precision") else ():
+            value = saved["model"][name]
+            parameter.data.copy_(value.half() if forgets == "precision" else value)
+        if forgets == "precision":
+            net.load_state_dict({name: one for name, one in saved["model"].items() if "norm" in name}, strict=False)
+    batches = Batches(rank)
+    for _ in range(3 if resumes else 5):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        ema.update_parameters(net)
+    if rank == 0 and not resumes:
+        torch.save({name: part.state_dict() for name, part in whole.items()}, path)  # type: ignore[attr-defined]
+    dist.barrier()
+    return digest_of_training(net)

@@ -10,14 +10,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from distdoctor.probe import sites
 from distdoctor.probe.checkpoints.pointers import pointers_in
+from distdoctor.probe.checkpoints.snapshots import Snapshots
+from distdoctor.probe.checkpoints.tensors import count_names, tensors_in
 from distdoctor.probe.context import Rank
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
@@ -34,8 +35,6 @@ from distdoctor.recording.trace.events import (
 
 KEPT = 192  # events of this stream; the oldest give way
 FIRST = 32  # of them, those that stay
-MOST_TENSORS = 4096  # of one checkpoint, whose names are looked at
-PREFIXES = ("module.", "_orig_mod.")
 FOLDERS = 8  # in which pointers are looked for at the end
 
 _IDLE = ("threading.py", "queue.py", "selectors.py", "connection.py")  # where a thread sits that has nothing to do
@@ -56,6 +55,7 @@ class CheckpointStream(ProbeStream):
         self._savers: dict[threading.Thread, None] = {}
         self._asynchronous: set[str] = set()
         self._inside = threading.local()
+        self.snapshots = Snapshots(rank, trace, self.guarded)
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -82,6 +82,7 @@ class CheckpointStream(ProbeStream):
         if thread is not threading.main_thread():
             self._savers[thread] = None
         tensors, wrapped = count_names(state)
+        self.snapshots.saving(state, path)
         if not path:
             return None
         self._saved.pop(path, None)
@@ -176,6 +177,7 @@ def install(rank: Rank) -> None:
         return
     stream = CheckpointStream(rank, rank.trace)
     around_torch.lay(stream)
+    stream.snapshots.install()
     rank.at_end.append(stream.guarded(stream.exiting))
 
 
@@ -186,30 +188,6 @@ def absolute(file: Any) -> str:
         return ""
     text = os.fspath(path)
     return os.path.abspath(text) if isinstance(text, str) and not text.startswith("<") else ""
-
-
-def count_names(state: Any) -> tuple[int, int]:
-    """The tensors of a checkpoint, and those whose names begin with what a wrapper puts there."""
-    tensors = wrapped = 0
-    for name, _ in tensors_in(state):
-        tensors += 1
-        wrapped += name.startswith(PREFIXES)
-    return tensors, wrapped
-
-
-def tensors_in(state: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in nested dictionaries, lists and tuples by their own keys, as far as `MOST_TENSORS` entries."""
-    stack: list[tuple[str, Any]] = [("", state)]
-    for _ in range(MOST_TENSORS):
-        if not stack:
-            return
-        name, one = stack.pop()
-        if isinstance(one, Tensor):
-            yield name, one
-        elif isinstance(one, dict):
-            stack += [(str(key), value) for key, value in list(one.items())[:MOST_TENSORS]]
-        elif isinstance(one, (list, tuple)):
-            stack += [(name, value) for value in one[:MOST_TENSORS]]
 
 
 def _done(failed: bool) -> int:

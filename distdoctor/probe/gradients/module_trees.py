@@ -66,12 +66,16 @@ class ModuleTrees:
         ids = {id(parameter) for parameter in wanted}
         found = self._search(self.roots(), ids)
         if len(found) < len(ids):  # a copied or unpickled module never registered: look through everything, once
-            for thing in gc.get_objects():
-                # By its type: `isinstance` asks some objects for their `__class__`, and torch's deprecated ones warn then.
-                if issubclass(type(thing), nn.Module):
-                    self._modules.setdefault(id(thing), thing)
+            self.scan()
             found = self._search(self.roots(), ids)
         return found
+
+    def scan(self) -> None:
+        """Find modules that never registered anything: copied and unpickled ones. Looks at every object of the process."""
+        for thing in gc.get_objects():
+            # By its type: `isinstance` asks some objects for their `__class__`, and torch's deprecated ones warn then.
+            if issubclass(type(thing), nn.Module):
+                self._modules.setdefault(id(thing), thing)
 
     @staticmethod
     def _search(roots: Iterable[nn.Module], ids: set[int]) -> dict[int, HeldParameter]:
@@ -106,10 +110,11 @@ def _tensors_of(root: nn.Module, where: str) -> Iterator[tuple[str, nn.Module, T
         for name, tensor in getattr(module, where).items():
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
-                yield _plain(f"{path}.{name}" if path else name), module, tensor
+                yield plain_name(f"{path}.{name}" if path else name), module, tensor
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name that the author gave, without what wrappers put into it."""
     for wrapping in _WRAPPING:
         name = name.replace(wrapping, "")
     return name

@@ -135,6 +135,7 @@ class GradientsStream(ProbeStream):
     def install(self) -> None:
         """Lay every hook and wrapper of this stream."""
         self.trees.install()
+        self.rank.module_trees = self.trees
         self.wrappers.install()
         self.backwards.install()
         self.scalers.install()

@@ -5,6 +5,7 @@ rank-00003.a0.trace       what rank 3 did, first start (a1: after one restart)
 rank-00003.a0.trace.memory-PID-FD-BOOT-NS   there was no room: the trace is in the memory of that process
 rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
+rank-00003.a0.state-0.json   what its training was made of when it began; 1-4: when it was saved
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
 no-probe-PID.txt         why a process that should have been recorded is not
 seen-ID.json             what was seen and said from outside while it ran: by its launcher, by hang-dump

@@ -5,9 +5,9 @@ What it means    DistributedDataParallel puts `module.` and torch.compile `_orig
                  wrapper and loaded without it (or the other way round), no name is found again.
 Why it hurts     With strict=True the job ends with an error. With strict=False it goes on with fresh weights.
 How we know      What load_state_dict found was noted: every name of the module was missing, or the names differ by the prefix
-                 alone. Certain. That a wrapper's state was saved, and nothing more, is a note.
+                 alone. Certain.
 What to do       Save `model.module.state_dict()`; read strict=False's answer and refuse missing names.
-When it is fine  A checkpoint that is loaded into the wrapper again: then nothing is reported of the load.
+When it is fine  A wrapper's state that is loaded into the wrapper again, or not at all: a save alone is never reported.
 Source           PyTorch, DDP tutorial, "Save and load checkpoints"; torch.nn.Module.load_state_dict.
 """
 
@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Saving, StateLoaded, UncaughtException
+from distdoctor.recording.trace.events import StateLoaded, UncaughtException
 
 _PREFIX = re.compile(r"^(module\.|_orig_mod\.)+")
 _FAILED = re.compile(r"Error\(s\) in loading state_dict for (\w+)")
@@ -34,10 +34,7 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
         if event.what == "module" and (_nothing(event) or _by_prefix(event)):
             loads[event.site, event.names[0]].append((rank, event))
     yield from (_not_loaded(found) for found in loads.values())
-    refused = list(_refused(checkpoints))
-    yield from refused
-    if not loads and not refused:
-        yield from _saved(checkpoints)
+    yield from _refused(checkpoints)
 
 
 def _nothing(event: StateLoaded) -> bool:
@@ -85,28 +82,6 @@ def _refused(checkpoints: Checkpoints) -> Iterator[Finding]:
             places=(Place(event.site, ranks, "loads"),),
             evidence={"error": event.words[:300]},
             why=event.words.partition("\n")[0][:200],
-            prescriptions=(Prescription("save-the-module"),),
-            at_ns=event.at_ns,
-        )
-
-
-def _saved(checkpoints: Checkpoints) -> Iterator[Finding]:
-    read = {load.event.path for load in checkpoints.loads}
-    by_line: dict[SourceLine, list[tuple[int, Saving]]] = defaultdict(list)
-    for save in checkpoints.saves:
-        if save.event.wrapped and save.event.by == "torch.save" and not save.names & read:
-            by_line[save.event.site].append((save.rank, save.event))
-    for site, found in by_line.items():
-        ranks, event = tuple(sorted({rank for rank, _ in found})), found[-1][1]
-        yield Finding(
-            title=f"the wrapper was saved: {event.wrapped} of {event.tensors} tensors have `module.` or `_orig_mod.` in front",
-            ranks=ranks,
-            confidence=CERTAIN,
-            severity=NOTE,
-            place=site,
-            places=(Place(site, ranks, f"saves {event.path}"),),
-            evidence={"path": event.path, "wrapped": event.wrapped, "tensors": event.tensors},
-            why="the checkpoint can be loaded only into a model that is wrapped in the same way",
             prescriptions=(Prescription("save-the-module"),),
             at_ns=event.at_ns,
         )

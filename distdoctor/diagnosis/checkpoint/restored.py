@@ -1,0 +1,201 @@
+"""The fact: from which save of an earlier run this one goes on, and which pieces of that state are not what they were.
+
+How it is known: a run that goes on begins with the weights of the other, to the bit. Weights that training has not changed prove
+nothing and are left out. A run whose weights are all others is compared only where it has read what the other had written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.states import StateSnapshot
+from distdoctor.recording.trace.events import Loading
+from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, SAVE, SCALE, SCHEDULE, START, WEIGHTS
+
+ROUNDED, RNG = "rounded weights", "random state"
+LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie between the save and the start
+LEAST_STEPS = 2  # of a schedule
+
+
+class Piece(NamedTuple):
+    """One piece of state that differs. `names`: of the tensors, the first ones; `words`: then and now."""
+
+    kind: str
+    names: tuple[str, ...]
+    differing: int
+    of: int
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """One rank goes on from `save`. `initial` is the start of the run that saved, where it is known.
+
+    `restored`: kinds of state that are there as they were and that only a restoration can have brought.
+    """
+
+    rank: int
+    start: StateSnapshot
+    save: StateSnapshot
+    initial: StateSnapshot | None
+    pieces: tuple[Piece, ...]
+    restored: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Every rank of this run that goes on from an earlier one."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"checkpoints"})
+    ranks: Mapping[int, Continuation]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        attempt = recording.job.attempt
+        starts = {one.rank: one for one in recording.states if one.document.when == START and one.attempt == attempt}
+        before = [*recording.earlier_states, *(one for one in recording.states if one.attempt < attempt)]
+        moments = _moments(before)
+        if not starts or not moments:
+            raise NotApplicable("no earlier run of this program left a save beside this one")
+        read = {event.path for log in recording.ranks.values() for event in log.noted(Loading)}
+        return cls(_continued(starts, moments, _Starts(before), read))
+
+
+class _Moment(NamedTuple):
+    """The saves of all ranks at one step of one run."""
+
+    saves: Mapping[int, StateSnapshot]
+    wall_ns: int
+
+    def for_rank(self, rank: int) -> StateSnapshot | None:
+        """Its own save, or that of another rank which held the same."""
+        own = self.saves.get(rank)
+        if own is not None:
+            return own
+        other = self.saves[min(self.saves)]
+        return None if other.document.sharded else other
+
+
+class _Starts:
+    """The starts of earlier runs."""
+
+    def __init__(self, snapshots: list[StateSnapshot]) -> None:
+        self._by_run = {(one.run, one.attempt, one.rank): one for one in snapshots if one.document.when == START}
+
+    def of(self, save: StateSnapshot, rank: int) -> StateSnapshot | None:
+        """Of the run that saved: of this rank if it is known, else of the rank that saved."""
+        own = self._by_run.get((save.run, save.attempt, rank))
+        return own or self._by_run.get((save.run, save.attempt, save.rank))
+
+
+def _moments(snapshots: list[StateSnapshot]) -> list[_Moment]:
+    """The newest first."""
+    found: dict[tuple[str, int, int], dict[int, StateSnapshot]] = {}
+    for one in snapshots:
+        if one.document.when == SAVE:
+            found.setdefault((one.run, one.attempt, one.document.step), {})[one.rank] = one
+    moments = [_Moment(saves, max(one.document.wall_ns for one in saves.values())) for saves in found.values()]
+    return sorted(moments, key=lambda one: -one.wall_ns)
+
+
+def _continued(
+    starts: Mapping[int, StateSnapshot], moments: list[_Moment], initial: _Starts, read: set[str]
+) -> dict[int, Continuation]:
+    """From the moment with the most weights that are the same; from one whose file was read, where no weights are."""
+
+    def share(moment: _Moment) -> float:
+        saves = {rank: moment.for_rank(rank) for rank in starts}
+        return sum(_share(starts[rank], save, initial.of(save, rank)) for rank, save in saves.items() if save)
+
+    best = max(moments, key=share)  # of equals the first, which is the newest
+    if not share(best):
+        loaded = [one for one in moments if any(read & set(save.document.paths) for save in one.saves.values())]
+        if not loaded:
+            return {}
+        best = loaded[0]
+    found = {}
+    for rank, start in starts.items():
+        save = best.for_rank(rank)
+        if save is not None:
+            found[rank] = _compared(rank, start, save, initial.of(save, rank))
+    return found
+
+
+def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:
+    trained = _changed(WEIGHTS, save, initial)
+    same = sum(start.digests(WEIGHTS).get(name) == digest for name, digest in trained.items())
+    return same / len(trained) if trained else 0.0
+
+
+def _changed(kind: str, save: StateSnapshot, initial: StateSnapshot | None) -> Mapping[str, str]:
+    """What training had changed when it was saved."""
+    before = initial.digests(kind) if initial is not None else {}
+    return {name: digest for name, digest in save.digests(kind).items() if before.get(name) != digest}
+
+
+def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Continuation:
+    pieces, restored = [], []
+    for kind in (WEIGHTS, BUFFERS, MOMENTS, COPIES):
+        expected = _changed(kind, save, initial)
+        piece = _tensors(kind, expected, start)
+        if piece is not None:
+            pieces.append(piece)
+        elif expected and kind != WEIGHTS:
+            restored.append(kind)
+    pieces += _numbers(start, save, initial)
+    if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
+        restored.append(SCHEDULE)
+    pieces += _noise(start, save, initial)
+    return Continuation(rank, start, save, initial, tuple(pieces), tuple(restored))
+
+
+def _tensors(kind: str, expected: Mapping[str, str], start: StateSnapshot) -> Piece | None:
+    now = start.digests(kind)
+    if kind in (BUFFERS, COPIES):  # what is not there any more was renamed or dropped on purpose
+        expected = {name: digest for name, digest in expected.items() if name in now}
+    odd = tuple(name for name, digest in expected.items() if now.get(name) != digest)
+    if not odd:
+        return None
+    rounded = kind == WEIGHTS and bool(start.document.fits) and len(odd) == len(expected)
+    words = start.document.fits if rounded else ("none" if not any(name in now for name in odd) else "")
+    return Piece(ROUNDED if rounded else kind, odd[:3], len(odd), len(expected), words)
+
+
+def _numbers(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:
+    now, then = start.document.numbers, save.document.numbers
+    first = initial.document.numbers if initial is not None else {}
+    for name in then.keys() & now.keys():
+        kind, one, other = name.partition(" ")[0], now[name], then[name]
+        words = f"{other:g} when it was saved, {one:g} now"
+        if kind == SCALE and one != other:
+            yield Piece(SCALE, (name,), 1, 1, words)
+        if kind == SCHEDULE and one + LEAST_STEPS <= other:
+            yield Piece(SCHEDULE, (name,), 1, 1, f"step {words}")
+    if not any(name.startswith(SCHEDULE) for name in then) and _lr_differs(now, then):
+        again = [name for name in then if name.startswith(LR) and now.get(name) == first.get(name) != then[name]]
+        if again:
+            yield Piece(
+                LR, tuple(again), 1, 1, f"{then[again[0]]:g} when it was saved, {now[again[0]]:g} now, as at first"
+            )
+
+
+def _lr_differs(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
+    pairs = [(now[name], then[name]) for name in then if name.startswith(LR) and name in now]
+    return any(abs(one - other) > LEAST_GAP * max(abs(one), abs(other)) for one, other in pairs)
+
+
+def _has_moved(kind: str, start: StateSnapshot, initial: StateSnapshot | None) -> bool:
+    first = initial.document.numbers if initial is not None else {}
+    now = start.document.numbers
+    return any(now[name] > first.get(name, 0) for name in now if name.startswith(kind))
+
+
+def _noise(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:
+    """Both runs draw the same at their first two steps, and each step draws something."""
+    now, first = start.document.rng, initial.document.rng if initial is not None else []
+    if initial is not None and initial.rank == start.rank and len(now) > 1 and now == first and now[0] != now[1]:
+        yield Piece(RNG, (), 1, 1, "it begins as in the run that was saved, and draws the same in each step")

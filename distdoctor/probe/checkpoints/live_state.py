@@ -1,0 +1,216 @@
+"""What a training consists of at one moment: digests of weights, buffers, moments and copies, learning rates, loss scales."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distdoctor.probe.checkpoints.tensors import tensors_in
+from distdoctor.probe.gradients.digests import Digests, finished, is_readable, local
+from distdoctor.probe.gradients.module_trees import ModuleTrees, parameters_of, plain_name
+from distdoctor.probe.gradients.sampled_step import kinds_of
+from distdoctor.recording.trace.layout import digest_of, extend
+from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, MOST_TENSORS, SCALE, SCHEDULE, WEIGHTS
+
+SAMPLED = 64  # elements of a tensor that are looked at for what type they would fit into
+COMPARED = 8  # tensors of a checkpoint that are compared with the live ones
+LARGEST_BYTES = 8 << 30  # of all that is digested at one moment; the rest is left out
+
+SCANS = 2  # moments at which every object of the process is looked at, for copied modules: the start and the first save
+
+Named = dict[str, Tensor]
+
+
+class LiveState:
+    """Whoever holds state in this process, as far as it lives. Nothing is kept alive."""
+
+    def __init__(self, trees: ModuleTrees) -> None:
+        self.trees = trees
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._schedulers: list[weakref.ref[Any]] = []
+        self._scalers: list[weakref.ref[Any]] = []
+        self.scans = 0
+
+    def made(self, kind: str, thing: Any) -> None:
+        """An optimizer, a scheduler or a scaler begins to live."""
+        known: list[weakref.ref[Any]] = getattr(self, f"_{kind}")
+        known[:] = [ref for ref in known if ref() is not None and ref() is not thing]
+        known.append(weakref.ref(thing))
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one for ref in self._optimizers if (one := ref()) is not None and getattr(one, "param_groups", None)]
+
+    def trained(self) -> dict[int, Tensor]:
+        """What optimizers hold, by `id`."""
+        return {id(p): p for one in self.optimizers for group in one.param_groups for p in group["params"]}
+
+    def tensors(self) -> dict[str, Named]:
+        """Everything by kind and name. `copies` are modules that no optimizer trains: averages, teachers, targets."""
+        trained = self.trained()
+        if self.scans < SCANS:
+            self.trees.scan()
+            self.scans += 1
+        roots = [(root, list(parameters_of(root))) for root in self.trees.roots()]
+        own = [one for one in roots if any(id(tensor) in trained for _, tensor in one[1])]
+        others = [one for one in roots if one[1] and not any(id(tensor) in trained for _, tensor in one[1])]
+        found: dict[str, Named] = {kind: {} for kind in (WEIGHTS, BUFFERS, MOMENTS, COPIES)}
+        for prefix, (root, parameters) in zip(_prefixes([root for root, _ in own]), own, strict=True):
+            found[WEIGHTS] |= {prefix + held.name: tensor for held, tensor in parameters}
+            found[BUFFERS] |= {prefix + name: tensor for name, tensor in _kept_buffers(root)}
+        for prefix, (_, parameters) in zip(_prefixes([root for root, _ in others], True), others, strict=True):
+            found[COPIES] |= {prefix + held.name: tensor for held, tensor in parameters}
+        names = {id(tensor): name for name, tensor in found[WEIGHTS].items()}
+        for number, tensor in enumerate(trained.values()):
+            name = names.setdefault(id(tensor), f"parameter {number}")
+            found[WEIGHTS].setdefault(name, tensor)
+        for optimizer in self.optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items() if isinstance(state, Mapping) else ():
+                    if isinstance(value, Tensor) and isinstance(parameter, Tensor):
+                        found[MOMENTS][f"{names.get(id(parameter), '?')} {key}"] = value
+        return {kind: dict(list(named.items())[:MOST_TENSORS]) for kind, named in found.items()}
+
+    def numbers(self) -> dict[str, float]:
+        """Learning rates, positions of schedules, loss scales, by kind and order."""
+        found: dict[str, float] = {}
+        for at, optimizer in enumerate(self.optimizers, 1):
+            found[f"{LR} {at}"] = _number(optimizer.param_groups[0].get("lr"))
+        for kind, known, read in ((SCHEDULE, self._schedulers, _epoch_of), (SCALE, self._scalers, _scale_of)):
+            living = [one for ref in known if (one := ref()) is not None]
+            found |= {f"{kind} {at}": read(one) for at, one in enumerate(living, 1)}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    @property
+    def first_scheduler(self) -> str:
+        """The class of the first schedule, "" where there is none."""
+        return next((type(one).__name__ for ref in self._schedulers if (one := ref()) is not None), "")
+
+
+def digests_of(tensors: Named) -> dict[str, int]:
+    """One for each tensor that can be read, of what lies on this rank. A device is waited for."""
+    names = [name for name, tensor in tensors.items() if is_readable(tensor)]
+    kept, size = [], 0
+    for name in names:
+        size += local(tensors[name]).nbytes
+        if size > LARGEST_BYTES:
+            break
+        kept.append(name)
+    chosen = [tensors[name] for name in kept]
+    values = Digests().start(chosen)[0].values()
+    return {name: finished(raw, kind) for name, raw, kind in zip(kept, values, kinds_of(chosen), strict=True)}
+
+
+def by_parameter(moments: Mapping[str, int]) -> dict[str, int]:
+    """One digest for all that an optimizer keeps for a parameter."""
+    found: dict[str, int] = {}
+    for name, value in sorted(moments.items()):
+        parameter = name.rpartition(" ")[0]
+        found[parameter] = extend(found.get(parameter, 0), value)
+    return found
+
+
+def fits_into(weights: Iterable[Tensor]) -> str:
+    """`float16` or `bfloat16` when some elements of every weight are exactly what that type can hold, though theirs is wider."""
+    wide = [local(one).detach() for one in weights if one.dtype in (torch.float32, torch.float64) and one.numel() >= 8]
+    looked = [flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED] for one in wide[:64] if len(flat := one.reshape(-1))]
+    looked = [one for one in looked if len(torch.unique(one)) > 2]  # zeros and ones fit into anything
+    for kind in (torch.float16, torch.bfloat16) if looked else ():
+        if all(torch.equal(one.to(kind).to(one.dtype), one) for one in looked):
+            return str(kind).removeprefix("torch.")
+    return ""
+
+
+def holds_live(state: Any, live: Mapping[str, Named]) -> bool:
+    """Whether what is being saved are the tensors that are trained, or copies of what they are now."""
+    storages = {_storage(one) for kind in (WEIGHTS, MOMENTS) for one in live[kind].values()} - {0}
+    compared = 0
+    for name, tensor in tensors_in(state):
+        if _storage(tensor) in storages:
+            return True
+        mine = live[WEIGHTS].get(plain_name(name).removeprefix("module."))
+        if mine is not None and compared < COMPARED and mine.requires_grad:
+            compared += 1
+            if _same(tensor, mine):
+                return True
+    return False
+
+
+def _same(saved: Tensor, mine: Tensor) -> bool:
+    """Some elements of a copy are what the tensor holds now, in the type of the copy."""
+    one, other = local(saved).detach().reshape(-1), local(mine).detach().reshape(-1)
+    if len(one) != len(other) or not len(one):
+        return False
+    every = max(1, len(one) // SAMPLED)
+    return torch.equal(one[::every].cpu(), other[::every].to(one.dtype).cpu())
+
+
+def rng_digest() -> str:
+    """The states of the default generators of torch, Python and NumPy, in which nothing is drawn."""
+    digest = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8)
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        digest.update(f"{generator.initial_seed()} {generator.get_offset()}".encode())
+    words = [digest.hexdigest(), f"{digest_of(repr(random.getstate())):016x}"]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        state = numpy.get_state(legacy=True)
+        words.append(f"{digest_of(repr((state[1].tobytes(), *state[2:]))):016x}")
+    return " ".join(words)
+
+
+def is_sharded(weights: Iterable[Tensor]) -> bool:
+    """A DTensor of which this rank holds a part is among them."""
+    specs = (getattr(one, "_spec", None) for one in weights)
+    return any(placement.is_shard() for spec in specs if spec is not None for placement in spec.placements)
+
+
+def _prefixes(roots: list[nn.Module], named: bool = False) -> list[str]:
+    """Nothing before the names of an only root; else its class, and which one of that class it is."""
+    if len(roots) == 1 and not named:
+        return [""]
+    counts: dict[str, int] = {}
+    found = []
+    for root in roots:
+        word = type(root).__name__
+        counts[word] = counts.get(word, 0) + 1
+        found.append(f"{word} {counts[word]}: ")
+    return found
+
+
+def _kept_buffers(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Those that a state_dict holds."""
+    for path, module in root.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield plain_name(f"{path}.{name}" if path else name), buffer
+
+
+def _storage(tensor: Tensor) -> int:
+    inner = local(tensor)
+    try:
+        return inner.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _epoch_of(scheduler: Any) -> float:
+    return _number(getattr(scheduler, "last_epoch", None))
+
+
+def _scale_of(scaler: Any) -> float:
+    return _number(scaler.get_scale()) if scaler.is_enabled() else math.nan

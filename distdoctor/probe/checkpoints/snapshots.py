@@ -1,0 +1,175 @@
+"""What a rank's training was made of when it began and whenever it was saved, in files beside the trace.
+
+A later run of the same program that goes on from there is compared with them (DD706): nothing is read back here, and nothing is
+kept. The start is looked at once, before the first forward that trains; a save only while all of it has cost less than `SHARE` of
+the time, and `FREE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.checkpoints.live_state import (
+    LiveState,
+    Named,
+    by_parameter,
+    digests_of,
+    fits_into,
+    holds_live,
+    is_sharded,
+    rng_digest,
+)
+from distdoctor.probe.compile_guard import not_traced, watched
+from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients.module_trees import ModuleTrees
+from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.state_file import KEPT_SAVES, MOMENTS, SAVE, START, WEIGHTS, file_name
+
+SHARE = 0.005  # of the time since the rank began
+FREE_SECONDS = 0.5
+PASSES = 2  # backward passes before which the random state is noted
+MOST_FORWARDS = 20_000  # calls of modules in which the first one that trains is looked for
+_RESUMES = re.compile(r"resum|contin|restart|restor|ckpt|checkpoint", re.I)
+
+
+class Snapshots:
+    """Writes the start and the saves down. All that torch calls is guarded by the stream."""
+
+    def __init__(self, rank: Rank, trace: TraceWriter, guarded: Callable[[Any], Any]) -> None:
+        self.rank, self.trace, self.guarded = rank, trace, guarded
+        trees = rank.module_trees
+        if trees is None:
+            trees = ModuleTrees()
+            trees.install()
+        self.live = LiveState(trees)
+        self.began = time.monotonic()
+        self.spent = 0.0
+        self._start: dict[str, Any] = {}
+        self._rng: list[str] = []
+        self._passes = self._forwards = self._saves = 0
+        self._last: tuple[int, int, dict[str, Any]] | None = None  # step, number, what was written of the last save
+        self._hook: Any = None
+
+    def install(self) -> None:
+        kinds = (
+            (torch.optim.Optimizer, "optimizers"),
+            (torch.optim.lr_scheduler.LRScheduler, "schedulers"),
+            (torch.amp.GradScaler, "scalers"),
+        )
+        for owner, kind in kinds:
+            wrappers.listen(owner, "__init__", before=self.guarded(self._making(kind)))
+        wrappers.listen(torch.autograd, "backward", before=self.guarded(self._backward))
+        self._hook = nn.modules.module.register_module_forward_pre_hook(not_traced(self.guarded(self._forward)))
+
+    def _making(self, kind: str) -> Callable[[Any], None]:
+        return lambda thing: self.live.made(kind, thing)
+
+    # -- the start -----------------------------------------------------------------------------------------------------------
+
+    def _forward(self, module: nn.Module, _: Any) -> None:
+        """The first forward in training mode of a module that an optimizer trains is the start."""
+        self._forwards += 1
+        if self._forwards > MOST_FORWARDS:
+            self._stop_listening()
+        if not module.training or not torch.is_grad_enabled() or watched() or not self.live.optimizers:
+            return
+        trained = self.live.trained()
+        if any(id(parameter) in trained for parameter in module.parameters()):
+            self._stop_listening()
+            self._begin()
+
+    def _stop_listening(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _begin(self) -> None:
+        began = time.thread_time()
+        self._start = self._taken(START, self.live.tensors())
+        self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
+        self._write(0, self._start)
+        self.spent += time.thread_time() - began
+
+    def _backward(self, _: Any) -> None:
+        if self._passes >= PASSES or torch._C._current_graph_task_id() != -1 or watched():
+            return
+        self._passes += 1
+        self._rng.append(rng_digest())
+        if self._passes == PASSES and self._start:
+            self._start["rng"] = self._rng
+            self._write(0, self._start)
+
+    # -- saves ---------------------------------------------------------------------------------------------------------------
+
+    def saving(self, state: Any, path: str) -> None:
+        """A checkpoint is about to be written; `state` is None where it was copied already."""
+        if threading.current_thread() is not threading.main_thread() or watched() or not self.live.optimizers:
+            return
+        if self._last is not None and self._last[0] == self.rank.step:
+            self._add_path(path)
+            return
+        if not self.rank.step or self.spent > FREE_SECONDS + SHARE * (time.monotonic() - self.began):
+            return
+        began = time.thread_time()
+        tensors = self.live.tensors()
+        if state is None or holds_live(state, tensors):
+            number = 1 + self._saves % KEPT_SAVES
+            self._saves += 1
+            document = self._taken(SAVE, tensors)
+            self._last = (self.rank.step, number, document)
+            self._add_path(path)
+        self.spent += time.thread_time() - began
+
+    def _add_path(self, path: str) -> None:
+        _, number, document = self._last or (0, 0, {})
+        if path not in document["paths"] and len(document["paths"]) < 16:
+            document["paths"] += [path] if path else []
+        document["site"] = document["site"] or sites.user_site()
+        self._write(number, document)
+
+    def _taken(self, when: str, tensors: dict[str, Named]) -> dict[str, Any]:
+        digests = {kind: digests_of(named) for kind, named in tensors.items()}
+        digests[MOMENTS] = by_parameter(digests[MOMENTS])
+        weights = list(tensors[WEIGHTS].values())
+        return {
+            "when": when,
+            "step": self.rank.step,
+            "wall_ns": time.time_ns(),
+            "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
+            "program": _program(),
+            "site": "",
+            "paths": [],
+            "sharded": is_sharded(weights),
+            "fits": fits_into(weights),
+            "numbers": self.live.numbers(),
+            "schedule": self.live.first_scheduler,
+            "rng": self._rng,
+            "resumes": False,
+            "digests": {kind: {name: f"{one:016x}" for name, one in named.items()} for kind, named in digests.items()},
+        }
+
+    def _write(self, number: int, document: dict[str, Any]) -> None:
+        """One file, whole or not at all. No link is followed."""
+        path = os.path.join(self.rank.folder, file_name(self.trace.rank, self.trace.attempt, number))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+                json.dump(document, file)
+        except OSError:
+            return  # no room, or no folder any more: the job goes on without
+
+
+def _program() -> str:
+    """What this process runs."""
+    return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""

@@ -1,0 +1,32 @@
+"""How the state of a rank lies on disk, beside its trace: as it was when training began, and whenever it was saved.
+
+One JSON document each. Digests stand for tensors, numbers for learning rates and loss scales; nothing can be restored from it.
+Standard library only: this is imported inside the ranks.
+"""
+
+from __future__ import annotations
+
+import re
+
+START, SAVE = "start", "save"
+KEPT_SAVES = 4  # of one rank; the oldest gives way
+MOST_TENSORS = 4096  # of each kind
+LARGEST_BYTES = 8 << 20  # of one document
+WEIGHTS, BUFFERS, MOMENTS, COPIES = "weights", "buffers", "moments", "copies"
+LR, SCALE, SCHEDULE = (
+    "lr",
+    "scale",
+    "schedule",
+)  # numbers, followed by ` 1`, ` 2`, ... in the order in which they were made
+_NAME = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.state-(\d)\.json$", re.ASCII)
+
+
+def file_name(rank: int, attempt: int, number: int) -> str:
+    """`rank-00003.a0.state-0.json`: 0 is the start, saves follow in turn."""
+    return f"rank-{rank:05d}.a{attempt}.state-{number}.json"
+
+
+def parse_name(name: str) -> tuple[int, int, int] | None:
+    """(rank, attempt, number); None for another file."""
+    match = _NAME.match(name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None

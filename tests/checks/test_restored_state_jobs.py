@@ -1,0 +1,80 @@
+"""Jobs that save all that they are made of and go on without a piece of it: the piece and the ranks are named."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jobs import checkpoint as jobs
+from jobs import run_ranks, values
+from jobs.replicas import _watched
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
+from distdoctor.launch.post_mortem import read_whole
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Job
+
+pytestmark = pytest.mark.job
+
+
+def run(folder: Path, name: str, **about: object) -> list[str]:
+    """What the ranks returned, recorded into `name`."""
+    (folder / name).mkdir(exist_ok=True)
+    where = {"folder": str(folder), **about}
+    return values(run_ranks(_watched, 2, jobs.resumable, str(folder / name), False, "", where, timeout=90, join=False))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a first run has saved."""
+    folder = tmp_path_factory.mktemp("runs")
+    run(folder, "first")
+    return folder
+
+
+def found(folder: Path, name: str) -> list[Finding]:
+    recording = replace(read_whole(folder / name), job=Job(world_size=2))
+    assert not recording.troubles, recording.troubles
+    diagnosis = examine(recording, load().checks.values())
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    return [one for one in diagnosis.findings if one.code == "DD706"]
+
+
+@pytest.mark.parametrize(
+    ("forgets", "ranks", "words"),
+    [
+        ("optimizer", (0, 1), "without the optimizer's state of then"),
+        ("optimizer on rank 1", (1,), "without the optimizer's state of then"),
+        ("scheduler", (0, 1), "without the schedule of then"),
+        ("scaler", (0, 1), "without the loss scale of then"),
+        ("ema", (0, 1), "without the copies of the model (EMA, target) of then"),
+        ("buffers", (0, 1), "without the buffers of then"),
+        ("precision", (0, 1), "without the weights of then"),
+        ("model on rank 1", (1,), "without the weights and the buffers of then"),
+    ],
+)
+def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(
+    forgets: str, ranks: tuple[int, ...], words: str, saved: Path
+) -> None:
+    run(saved, forgets.replace(" ", "-"), resumes=True, forgets=forgets)
+
+    (finding,) = found(saved, forgets.replace(" ", "-"))
+
+    assert finding.title == f"{'ranks 0-1' if len(ranks) > 1 else 'rank 1'} resumed from step 5 {words}"
+    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, ranks)
+    line = Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
+    assert "# all of it" in line
+
+
+def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_last_bit(saved: Path) -> None:
+    looked_at = run(saved, "everything", resumes=True)
+
+    assert found(saved, "everything") == []
+    os.environ["DISTDOCTOR_STREAMS"] = "collectives"
+    try:
+        assert run(saved, "unwatched", resumes=True) == looked_at
+    finally:
+        del os.environ["DISTDOCTOR_STREAMS"]
