@@ -1,6 +1,7 @@
 """How often distdoctor is right, by how sure it says it is, on programs whose illness is known.
 
-    python benchmarks/calibration.py FOLDER [--only NAME ...] [--kind sick fixed healthy] [--limit 90] [--save results.json]
+    python benchmarks/calibration.py FOLDER [--only NAME ...] [--kind sick fixed healthy] [--limit 90] [--save results.jsonl]
+        [--at-once 2] [--budget 300] [--keep RUNS]
 
 FOLDER holds programs and a `manifest.json`, a list of
     {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
@@ -22,8 +23,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,22 +88,26 @@ def command_of(case: dict[str, Any], folder: Path) -> list[str]:
     """`distdoctor run` for this program, into this run folder."""
     options = ["run", "--on-hang", "abort", "--output-format", "json", "-o", str(folder / "report.json")]
     options += ["--run-dir", str(folder)]
+    if case.get("hang_after"):
+        options += ["--hang-after", str(case["hang_after"])]
     if case.get("launcher") == "python":
         return [*DISTDOCTOR, *options, "--", sys.executable, case["file"], *case["args"]]
     return [*DISTDOCTOR, *options, "--nproc", str(case["nproc"]), case["file"], *case["args"]]
 
 
-def run(case: dict[str, Any], corpus: Path, limit: float) -> Result:
+def run(case: dict[str, Any], options: argparse.Namespace) -> Result:
     """Run one program, all its parts, and judge what was said."""
     result = Result(case["name"], case["kind"])
     since = time.monotonic()
-    with tempfile.TemporaryDirectory() as place:
+    limit, hang_after = options.limit, options.hang_after if case["kind"] == "sick" else None
+    with contextlib.ExitStack() as stack:
+        place = options.keep / case["name"] if options.keep else stack.enter_context(tempfile.TemporaryDirectory())
         work = Path(place) / "work"
-        shutil.copytree(corpus, work, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        shutil.copytree(options.folder, work, ignore=shutil.ignore_patterns(".*", "__pycache__"), dirs_exist_ok=True)
         reports = []
         for number, part in enumerate([case, *([case["part2"]] if case.get("part2") else [])]):
             folder = Path(place) / f"run{number}"
-            done = _finished({**case, **part}, work, folder, limit, result)
+            done = _finished({**case, **part, "hang_after": hang_after}, work, folder, limit, result)
             if done is not None:
                 reports.append(done)
     result.seconds = round(time.monotonic() - since, 1)
@@ -193,17 +200,38 @@ def main() -> None:
     parser.add_argument("--kind", nargs="*", default=[])
     parser.add_argument("--limit", type=float, default=90.0)
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--hang-after", type=float, help="seconds; of sick programs only")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further program is begun")
+    parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     cases = json.loads((options.folder / "manifest.json").read_text())
     cases = [case for case in cases if not options.kind or case["kind"] in options.kind]
     cases = [case for case in cases if not options.only or any(case["name"].startswith(o) for o in options.only)]
-    results: list[Result] = []
-    for case in cases:
-        results.append(run(case, options.folder, options.limit))
-        print(line(results[-1]), flush=True)
-        if options.save:
-            options.save.write_text(json.dumps([asdict(result) for result in results], indent=1))
-    print(f"\n{summary(results)}")
+    print(f"\n{summary(all_results(cases, options))}")
+
+
+def all_results(cases: list[dict[str, Any]], options: argparse.Namespace) -> list[Result]:
+    """What was said about these programs: read from the file where it is there, else by running them."""
+    saved = options.save.read_text().splitlines() if options.save and options.save.exists() else []
+    by_name = {result.name: result for result in (Result(**json.loads(line)) for line in saved)}
+    until = time.monotonic() + options.budget
+    writing = threading.Lock()
+
+    def one(case: dict[str, Any]) -> None:
+        if time.monotonic() > until:
+            return
+        result = run(case, options)
+        with writing:
+            by_name[result.name] = result
+            print(line(result), flush=True)
+            if options.save:
+                with options.save.open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(one, [case for case in cases if case["name"] not in by_name]))
+    return [by_name[case["name"]] for case in cases if case["name"] in by_name]
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from distdoctor.diagnosis.hang.silence import IdleTime, judge, silence
 from distdoctor.diagnosis.hang.standstill import stalls
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
+from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, deciding_value
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
 from distdoctor.recording.recording import Call, Recording, SourceLine
@@ -96,6 +97,7 @@ class Event:
     is_tie: bool = False
     is_closed: bool = False  # ranks wait for each other in calls that are no collectives
     stalls: Stalls = Stalls.NO
+    decision: Decision | None = None  # what in the source most likely let the ranks part
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,10 @@ class Verdict:
         dead = deadlock(facts, found, gone_for_good(ended))
         progress = DeviceProgress.in_dumps(recording)
         known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
-        events = (replace(event, stalls=stalls(known, event)) for event in _Judge(known).events())
+        events = (
+            replace(event, stalls=stalls(known, event), decision=decision_of(known, event))
+            for event in _Judge(known).events()
+        )
         return replace(known, events=tuple(events))
 
     def told(self, code: str) -> Iterator[Event]:
@@ -659,6 +664,34 @@ class _Judge:
         if judged is not None:
             code, ranks, confidence = judged
             yield Event(code, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+
+
+def decision_of(known: Verdict, event: Event) -> Decision | None:
+    """The condition that most likely sent the ranks to different calls, or gave one call different arguments."""
+    sources = known.recording.sources
+    one, other = _sides(event)
+    if not sources or one is None:
+        return None
+    others = [] if other is None else [r for r in known.facts.timelines if r not in event.ranks]
+    differs = event.divergence.differs if event.divergence is not None else ""
+    there = other.site if other is not None else None
+    try:
+        by_value = deciding_value(sources, one.site, differs) if one.site == there else None
+        return by_value or deciding_condition(sources, one.site, there, event.ranks, others)
+    except RecursionError:  # generated code
+        return None
+
+
+def _sides(event: Event) -> tuple[Call | None, Call | None]:
+    """The calls that ranks are in instead of one another's; the second is None where it is missing altogether."""
+    if event.pair is not None:
+        return event.pair
+    if event.odd is not None:
+        return event.odd, event.usual
+    if event.cycle:
+        first = event.cycle[0].call
+        return first, next((wait.call for wait in event.cycle if wait.call.site != first.site), first)
+    return event.usual, None
 
 
 def _under(event: Event, guard: Guard, call: Call) -> Event:

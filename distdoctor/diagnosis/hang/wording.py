@@ -80,7 +80,26 @@ def of_variants(verdict: Verdict, event: Event) -> tuple[Place, ...]:
     note = condition(event)
     if note and strange and event.odd is not None and event.guard_at.line:
         strange[0] = Place(strange[0].site, strange[0].ranks, f"{strange[0].role}, {note}")
-    return (*by_site(verdict, usual), *strange)
+    return (*by_site(verdict, usual), *strange, *deciding_places(event))
+
+
+def deciding_places(event: Event) -> tuple[Place, ...]:
+    """The rows of what let the ranks part, as far as the source tells: the condition, and what it depends on."""
+    decision = event.decision
+    if decision is None:
+        return ()
+    calls = {call.site for call in (event.odd, event.usual) if call is not None}
+    first = (Place(decision.site, (), f"decides: `{decision.test}`"),) if decision.site not in calls else ()
+    call = (Place(decision.call, (), "leads there"),) if decision.call and decision.call not in calls else ()
+    return (*first, *call, *(Place(site, (), f"which depends on `{text}`") for site, text in decision.way))
+
+
+def decided_words(event: Event) -> str:
+    """`most likely they parted at ...`, with the condition; "" when that is said already, or unknown."""
+    decision = event.decision
+    if decision is None or (event.guard is not None and decision.site.line == event.guard.line):
+        return ""
+    return f"most likely they parted at {decision.words}"
 
 
 def condition(event: Event) -> str:

@@ -18,7 +18,7 @@ _MAIN_NAME = re.compile(
     r"(?:_process|_rank|_worker|_node)?(?:_first)?$"
 )
 _NO_RANK = re.compile(r"matrix_rank|low_rank|lora_rank|lr_rank|tensor_rank|max_rank|_rank_loss|^ranks$")
-_ZERO_ONLY = re.compile(r"rank_zero_only|main_process_only|on_main_process|on_local_main_process|master_only")
+ZERO_ONLY = re.compile(r"rank_zero_only|main_process_only|on_main_process|on_local_main_process|master_only")
 
 ENCLOSES, LEAVES = "encloses", "leaves"
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
@@ -72,6 +72,8 @@ def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...
     for depth in range(len(path) - 1, -1, -1):
         node = path[depth]
         inner = path[depth + 1] if depth + 1 < len(path) else None
+        if isinstance(node, ast.If) and _asks_for_main_module(node.test):
+            continue
         if isinstance(node, ast.If | ast.While) and inner is not None and inner is not node.test:
             branch = node.orelse if inner in node.orelse else node.body
             instead = isinstance(node, ast.If) and isinstance(branch[-1], _LEAVING) and inner in branch
@@ -84,7 +86,7 @@ def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...
             found += [
                 Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True)
                 for d in node.decorator_list
-                if _ZERO_ONLY.search(ast.unparse(d))
+                if ZERO_ONLY.search(ast.unparse(d))
             ]
             call = _only_call(tree, node) if node.name not in seen else None
             here = (replace(guard, function=node.name) for guard in found)
@@ -99,6 +101,16 @@ def _only_call(tree: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) 
     used = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == word]
     called = {id(node.func): node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return called.get(id(used[0])) if len(used) == 1 else None
+
+
+def _asks_for_main_module(test: ast.expr) -> bool:
+    """`if __name__ == "__main__":` is passed by every rank that runs the script."""
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
+
+
+def of_test(test: ast.expr) -> Guard:
+    """A test by itself, as the condition that what it lets through stands under."""
+    return Guard(test.lineno, ast.unparse(test), ENCLOSES, False, is_about_rank(test), _expression=test)
 
 
 def alternatives(source: str, one: int, other: int) -> Guard | None:

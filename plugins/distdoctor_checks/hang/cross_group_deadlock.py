@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.diagnosis.hang.wording import at, by_site, short
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -45,7 +45,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         confidence=event.confidence,
         stalls=event.stalls,
         place=event.cycle[0].call.site,
-        places=tuple(place for wait in event.cycle for place in by_site(verdict, wait.calls)),
+        places=(*(one for wait in event.cycle for one in by_site(verdict, wait.calls)), *deciding_places(event)),
         evidence={"groups": groups, "cycle": edges},
         why="; ".join(edges),
         prescriptions=(

@@ -21,7 +21,16 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, full, group_words, of_variants, short, test_of
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    by_site,
+    deciding_places,
+    full,
+    group_words,
+    of_variants,
+    short,
+    test_of,
+)
 from distdoctor.diagnosis.source.patch import out_of_condition
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
@@ -92,7 +101,7 @@ def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
     if event.divergence is not None:
         return of_variants(verdict, event)
     calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
-    return (*by_site(verdict, calls), *by_site(verdict, [event.odd] if event.odd else []))
+    return (*by_site(verdict, calls), *by_site(verdict, [event.odd] if event.odd else []), *deciding_places(event))
 
 
 SOURCE = """\

@@ -22,7 +22,16 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, St
 from distdoctor.diagnosis.hang.live.apart import LEFT as LEFT_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, counts, full, group_words, short
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    by_site,
+    counts,
+    decided_words,
+    deciding_places,
+    full,
+    group_words,
+    short,
+)
 from distdoctor.diagnosis.source.loop_exits import left_by
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -59,7 +68,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     steps = counts(verdict, event.ranks)
     why += [steps] if steps else []
     left = left_by(verdict.recording.sources, event.usual.site)
-    why += [left.effect] if left else []
+    why += [left.effect] if left else [words for words in [decided_words(event)] if words]
     return Finding(
         title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
         ranks=event.ranks,
@@ -69,6 +78,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         places=(
             *by_site(verdict, stuck),
             Place(timeline.last_site, (rank,), f"last seen here; then it ended ({ended})"),
+            *deciding_places(event),
         ),
         evidence={
             "exit_code": code,

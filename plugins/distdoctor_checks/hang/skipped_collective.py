@@ -36,6 +36,8 @@ from distdoctor.diagnosis.hang.wording import (
     by_site,
     condition,
     counts,
+    decided_words,
+    deciding_places,
     full,
     group_words,
     of_variants,
@@ -136,7 +138,7 @@ def _why(verdict: Verdict, event: Event, odd: Call) -> str:
     if event.silence is not None:
         words.append(f"nobody has moved for {seconds(event.silence.seconds)}")
     left = _left_by(verdict, event)
-    words += [left.effect] if left else []
+    words += [left.effect] if left else [words for words in [decided_words(event)] if words]
     words += [note for note in (condition(event), "" if event.is_tie else counts(verdict, event.ranks)) if note]
     return "; ".join(words)
 
@@ -169,6 +171,12 @@ def _cure(verdict: Verdict, event: Event, odd: Call) -> Prescription:
     left = _left_by(verdict, event)
     if left is not None:
         return Prescription("decide-once", change=left.cure)
+    if event.decision is not None and event.decision.decides_alone:
+        return Prescription(
+            "decide-once",
+            change=f"decide once for all ranks: all_reduce or broadcast what `{event.decision.test}` tests before "
+            f"{at(event.decision.site)}",
+        )
     if usual is None or (event.departure is not None and event.departure.how == ADDED):
         return Prescription(
             "call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none"
@@ -192,7 +200,7 @@ def _left_by(verdict: Verdict, event: Event) -> LoopExit | None:
 def _of_ring(verdict: Verdict, event: Event, odd: Call) -> tuple[Place, ...]:
     """The places of a rank that skipped a call of one group and waits in another one."""
     calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
-    return (*by_site(verdict, calls), *by_site(verdict, [odd]))
+    return (*by_site(verdict, calls), *by_site(verdict, [odd]), *deciding_places(event))
 
 
 def sick() -> Recording:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, of_variants, short
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, of_variants, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -75,7 +75,7 @@ def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
     if event.divergence is not None:
         return of_variants(verdict, event)
     calls = [call for wait in event.waiting for call in wait.calls]
-    return tuple(by_site(verdict, calls or ([event.usual] if event.usual else [])))
+    return (*by_site(verdict, calls or ([event.usual] if event.usual else [])), *deciding_places(event))
 
 
 def sick() -> Recording:

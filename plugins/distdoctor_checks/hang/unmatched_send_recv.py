@@ -23,7 +23,7 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, St
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.live.apart import PAIR, RanksApart
 from distdoctor.diagnosis.hang.verdict import Event, Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, full, pairwise, short
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
@@ -55,7 +55,7 @@ def _misfit(verdict: Verdict, event: Event) -> Finding:
         title=f"{pairwise(got)} takes {got.nbytes} bytes {got.dtype}, the send has {sent.nbytes} bytes {sent.dtype}",
         ranks=event.ranks,
         place=got.site,
-        places=tuple(by_site(verdict, [sent, got])),
+        places=(*by_site(verdict, [sent, got]), *deciding_places(event)),
         evidence={"sent": full(sent), "received": full(got), "sent_bytes": sent.nbytes, "received_bytes": got.nbytes},
         why="a receive must be as large as its send: a larger send aborts it on gloo, a smaller one leaves the rest unset",
         prescriptions=(
@@ -81,7 +81,7 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         confidence=event.confidence,
         stalls=event.stalls,
         place=receive.site,
-        places=tuple(places),
+        places=(*places, *deciding_places(event)),
         evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in event.unpaired]},
         why=_why(verdict, event, receive),
         prescriptions=(Prescription("pair-send-with-recv", change=_change(event, receive)),),

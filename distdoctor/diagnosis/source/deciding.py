@@ -1,0 +1,373 @@
+"""The condition that let ranks part: one went to this line, the others to that one, and in between some rank answered for itself.
+
+Two lines are traced back to the body that leads to both. What decides between them there, and on the way down to each, are the
+candidates; the one whose value is most telling of a single rank (its number, its files, its clock, its data) is named.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from distdoctor.diagnosis.source.rank_guard import of_test
+from distdoctor.diagnosis.source.rank_local import Step, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.user_program import Function, Scope, UserProgram
+from distdoctor.recording.recording import SourceLine
+
+DEEPEST = 8  # calls between the body that leads to both lines and one of them
+LEAST = 1.0  # of weight, to be worth a word
+PER_CANDIDATE = 0.05  # of two that are as telling the one nearer to the lines is meant
+LOOP, PER_LOOP = 3.2, 0.8  # at most, and less: how long a loop is says less than a question that somebody asks
+STEPS_SHOWN = 4
+ROOT, DTYPE, SHAPE, REDUCTION = "root", "dtype", "shape", "reduction"  # in what calls differ, as `alignment` says it
+_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`test` decides at `site`. `way`: the lines from there to the expression that differs between ranks, that one last."""
+
+    site: SourceLine
+    test: str
+    way: tuple[tuple[SourceLine, str], ...] = ()
+    call: SourceLine = field(default_factory=SourceLine)  # under the test, when it is what leads to one of the lines
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether it is a question that all ranks can answer together, and not a loop or a value."""
+        return self.test.startswith(("if ", "while "))
+
+    @property
+    def words(self) -> str:
+        """`while not budget.exhausted()` (train.py:49), by `time.monotonic() - self.t0 > self.seconds` (train.py:19)."""
+        here = f"`{self.test}` ({_at(self.site)})"
+        return f"{here}, by `{self.way[-1][1]}` ({_at(self.way[-1][0])})" if self.way else here
+
+
+def _at(site: SourceLine) -> str:
+    return f"{site.path.rpartition('/')[2]}:{site.line}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Test:
+    """A candidate: the expression that decides, what it belongs to, and whether the line is reached where it is false."""
+
+    value: ast.AST
+    holder: ast.AST
+    negated: bool = False
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it is what a loop goes through, and so no question."""
+        return isinstance(self.holder, ast.For | ast.AsyncFor | ast.comprehension) and self.value is self.holder.iter
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        return id(self.value), self.negated
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """How a line is reached: by body, the nodes in it that lead there, and how many calls away it is."""
+
+    nodes: dict[Scope, list[ast.AST]]
+    depth: dict[Scope, int]
+
+
+def deciding_condition(
+    sources: Mapping[str, str],
+    one: SourceLine,
+    other: SourceLine | None,
+    ranks: Iterable[int] = (),
+    others: Iterable[int] = (),
+) -> Decision | None:
+    """What most likely sent `ranks` to one line and `others` to the other; None when nothing in the source tells.
+
+    `other` None: the ranks that missed the line `one` went nowhere, they have ended.
+    """
+    program = _program(tuple(sorted(sources.items())))
+    mine = _way_to(program, one)
+    theirs = _way_to(program, other) if other is not None else _Way({}, {})
+    if mine is None or theirs is None:
+        return None
+    tests = _all_tests(program, mine) if one == other else list(_candidates(program, mine, theirs))
+    return _best(program, tests, (mine, theirs), tuple(ranks), tuple(others))
+
+
+def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -> Decision | None:
+    """What makes the arguments of the call in a line differ between ranks in this respect (ROOT, DTYPE, SHAPE, REDUCTION); None
+    when nothing in the source tells."""
+    program = _program(tuple(sorted(sources.items())))
+    way = _way_to(program, site)
+    if way is None:
+        return None
+    (node,) = next(iter(way.nodes.values()))[:1]
+    parts = _arguments(node, differs) if isinstance(node, ast.Call) else [node]
+    origins = (origin(program, part, is_test=False, sizes_matter=differs in (SHAPE, ROOT)) for part in parts)
+    found = max(origins, key=lambda one: one.weight, default=None)
+    if found is None or found.weight < LEAST:
+        return None
+    return _decision(step_of(program, node), found.way)
+
+
+def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
+    """The arguments that say so; the positional ones too where none is named."""
+    names = {ROOT: ("src", "dst", "root", "group_src", "group_dst"), REDUCTION: ("op",)}.get(differs, ())
+    named = [k.value for k in call.keywords if k.arg in names]
+    return named or [*call.args, *(k.value for k in call.keywords)]
+
+
+@lru_cache(maxsize=8)
+def _program(sources: tuple[tuple[str, str], ...]) -> UserProgram:
+    return UserProgram(dict(sources))
+
+
+def _best(
+    program: UserProgram, tests: list[_Test], ways: tuple[_Way, _Way], ranks: tuple[int, ...], others: tuple[int, ...]
+) -> Decision | None:
+    best: tuple[float, _Test, tuple[Step, ...]] | None = None
+    for number, test in enumerate(tests):
+        if not _may_separate(test, ranks, others):
+            continue
+        found = origin(program, test.value, is_test=not test.is_loop)
+        weight = (min(found.weight, LOOP) - PER_LOOP if test.is_loop else found.weight) - PER_CANDIDATE * number
+        if weight >= LEAST and (best is None or weight > best[0]):
+            best = weight, test, found.way
+    if best is None:
+        return None
+    decision = _decision(_step(program, best[1]), _with_answer(program, best[2], best[1].value))
+    return replace(decision, call=_call_under(program, best[1], ways))
+
+
+def _call_under(program: UserProgram, test: _Test, ways: tuple[_Way, _Way]) -> SourceLine:
+    """The call under a test that leads to one of the lines, where that stands in another function."""
+    decorated = program.scopes.get(program.parents[test.value]) if program.decorates(test.value) else None
+    scope = decorated or program.scope_of(test.value)
+    for way in ways:
+        for node in way.nodes.get(scope, ()) if way.depth.get(scope) else ():
+            if decorated or any(parent is test.holder for parent, _ in program.above(node)):
+                return SourceLine(scope.path, program.line_of(node), scope.name)
+    return SourceLine()
+
+
+def _with_answer(program: UserProgram, way: tuple[Step, ...], test: ast.AST) -> tuple[Step, ...]:
+    """The way, and what the function returns that the test asks, when nothing further was found."""
+    if len(way) > 1:
+        return way
+    if isinstance(test, ast.ExceptHandler):
+        raising = raising_tests(program, getattr(program.parents[test], "body", ()))
+        return (*way, *(step_of(program, one) for one in list(raising)[:1]))
+    returned = [one for node in ast.walk(test) for target in program.targets(node) for one in program.returned(target)]
+    return (*way, step_of(program, returned[0])) if len(returned) == 1 else way
+
+
+def _decision(first: Step, way: tuple[Step, ...]) -> Decision:
+    site = SourceLine(first.path, first.line, first.function)
+    rest = [
+        (SourceLine(s.path, s.line, s.function), s.text) for s in way[1:] if (s.path, s.line) != (site.path, site.line)
+    ]
+    lines = list(dict.fromkeys(place for place, _ in rest))
+    texts = dict(rest)
+    shown = lines if len(lines) <= STEPS_SHOWN else [*lines[: STEPS_SHOWN // 2], *lines[-STEPS_SHOWN // 2 :]]
+    return Decision(site, first.text, tuple((place, texts[place]) for place in shown))
+
+
+def _step(program: UserProgram, test: _Test) -> Step:
+    step = step_of(program, test.value)
+    words = {ast.If: "if", ast.While: "while", ast.For: "for ... in", ast.AsyncFor: "for ... in"}
+    word = words.get(type(test.holder), "")
+    return Step(step.path, step.line, step.function, f"{word} {step.text}".strip())
+
+
+def _may_separate(test: _Test, ranks: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether the test can have answered the two sides differently, as far as it names ranks."""
+    if not isinstance(test.value, ast.expr) or _names_the_main_module(test.value):
+        return not isinstance(test.value, ast.expr)
+    if not ranks or not others:
+        return True
+    guard = of_test(test.value)
+    answers = ({guard.lets_through(rank) for rank in ranks}, {guard.lets_through(rank) for rank in others})
+    return None in answers[0] | answers[1] or answers[0] != answers[1]
+
+
+def _names_the_main_module(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
+
+
+# --- ways to a line ----------------------------------------------------------------------------------------------------------
+
+
+def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
+    tree = program.trees.get(site.path)
+    node = _node_at(tree, site.line) if tree is not None else None
+    if node is None:
+        return None
+    nodes: dict[Scope, list[ast.AST]] = {program.scope_of(node): [node]}
+    depth = {program.scope_of(node): 0}
+    waiting = list(nodes)
+    for scope in waiting:
+        if depth[scope] >= DEEPEST:
+            continue
+        for caller in program.callers.get(scope, ()):
+            where = program.scope_of(caller)
+            if where not in depth:
+                depth[where], nodes[where] = depth[scope] + 1, []
+                waiting.append(where)
+            if depth[where] == depth[scope] + 1:
+                nodes[where].append(caller)
+    return _Way(nodes, depth)
+
+
+def _node_at(tree: ast.Module, line: int) -> ast.AST | None:
+    """The innermost statement of a line, as the call in it where it has one."""
+    found: ast.AST | None = None
+    for node in ast.walk(tree):
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
+        if (
+            isinstance(node, ast.stmt | ast.ExceptHandler)
+            and first <= line <= last
+            and not isinstance(node, Function | ast.ClassDef)
+        ):
+            found = node
+    if found is None:
+        return None
+    calls = [n for n in ast.walk(found) if isinstance(n, ast.Call) and n.lineno <= line <= (n.end_lineno or 0)]
+    held = [n for n in calls if not hasattr(found, "body") or n.lineno == line]
+    return held[0] if held else found
+
+
+# --- candidates --------------------------------------------------------------------------------------------------------------
+
+
+def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Test]:
+    """The tests that decide between the two, the nearest to where they part first; those that both pass are none."""
+    shared = [scope for scope in mine.depth if scope in theirs.depth]
+    top = min(shared, key=lambda s: (mine.depth[s] + theirs.depth[s], s.path, program.line_of(s.node)), default=None)
+    sides = [_tests_down_to(program, way, top) for way in (mine, theirs)]
+    keys = [{test.key for test in side} for side in sides]
+    seen: set[tuple[int, bool]] = set()
+    for side, other in ((sides[0], keys[1]), (sides[1], keys[0])):
+        for test in side:
+            if test.key not in other and test.key not in seen:
+                seen.add(test.key)
+                yield test
+
+
+def _all_tests(program: UserProgram, way: _Way) -> list[_Test]:
+    """The tests on every way to a line, its own body first."""
+    return [test for scope, nodes in way.nodes.items() for node in nodes for test in tests_around(program, node)]
+
+
+def _tests_down_to(program: UserProgram, way: _Way, top: Scope | None) -> list[_Test]:
+    """The tests on the way from a body down to the line; without one, from wherever the way begins."""
+    scopes = [top] if top is not None else [s for s in way.depth if way.depth[s] == max(way.depth.values())]
+    reached: list[Scope] = []
+    while scopes:
+        reached += scopes
+        below = {t for scope in scopes for node in way.nodes.get(scope, ()) for t in _run_by(program, node, way)}
+        scopes = [s for s in below if s not in reached and all(way.depth[s] < way.depth[up] for up in scopes)]
+    ordered = sorted((s for s in reached if s in way.nodes), key=lambda s: way.depth[s])
+    found = [test for scope in ordered for node in way.nodes[scope] for test in tests_around(program, node)]
+    return [
+        *found,
+        *(_Test(one, one) for s in ordered if s is not top for one in getattr(s.node, "decorator_list", ())),
+    ]
+
+
+def _run_by(program: UserProgram, node: ast.AST, way: _Way) -> Iterator[Scope]:
+    for scope in way.nodes:
+        if node in program.callers.get(scope, ()):
+            yield scope
+
+
+def tests_around(program: UserProgram, node: ast.AST) -> Iterator[_Test]:
+    """Everything that decides, in its own body, whether a node is reached, the nearest first."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(program.targets(node)) > 1:
+        loops = (n for p, _ in program.above(node) if isinstance(p, ast.For) for n in ast.walk(p.target))
+        if getattr(node.func.value, "id", "") not in {getattr(one, "id", None) for one in loops}:
+            yield _Test(node.func.value, node)  # which of several objects it is
+    for parent, child in program.above(node):
+        yield from _of_holder(program, parent, child)
+        yield from _passed_before(parent, child)
+
+
+def _of_holder(program: UserProgram, parent: ast.AST, child: ast.AST) -> Iterator[_Test]:
+    if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
+        orelse = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
+        yield _Test(parent.test, parent, child in orelse)
+    elif isinstance(parent, ast.While) and child in parent.body:
+        yield _Test(parent.test, parent)
+        yield from _exits(program, parent)
+    elif isinstance(parent, ast.For | ast.AsyncFor) and child in parent.body:
+        yield from _exits(program, parent)
+        yield _Test(parent.iter, parent)
+    elif isinstance(parent, ast.comprehension) and child in parent.ifs[1:]:
+        yield _Test(parent.ifs[0], parent)
+    elif isinstance(parent, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        for generator in parent.generators:
+            if child is not generator:
+                yield from (_Test(test, generator) for test in generator.ifs)
+                yield _Test(generator.iter, generator)
+    elif isinstance(parent, ast.BoolOp) and child is not parent.values[0]:
+        before = parent.values[: parent.values.index(child)] if child in parent.values else []
+        yield from (_Test(test, parent, isinstance(parent.op, ast.Or)) for test in before)
+    elif isinstance(parent, ast.ExceptHandler):
+        yield _Test(parent, parent)
+    elif isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
+        yield from (_Test(item.context_expr, parent) for item in parent.items)
+    elif isinstance(parent, ast.Match) and child is not parent.subject:
+        yield _Test(parent.subject, parent)
+
+
+def _exits(program: UserProgram, loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[_Test]:
+    """The conditions that end a loop from within."""
+    for statement in _own_statements(loop.body):
+        if isinstance(statement, ast.If) and _leaves(statement.body, _LEAVING[1:]):
+            yield _Test(statement.test, statement, True)
+        yield from _raised_in(program, statement)
+
+
+def _raised_in(program: UserProgram, statement: ast.stmt) -> Iterator[_Test]:
+    """The conditions under which a simple statement calls something that raises, when somebody further up catches it."""
+    if hasattr(statement, "body"):
+        return
+    for test in raising_tests(program, [statement]):
+        yield _Test(test, statement, True)
+        for parent, child in program.above(statement):
+            if isinstance(parent, ast.If) and child in parent.body:
+                yield _Test(parent.test, parent)
+
+
+def _passed_before(parent: ast.AST, child: ast.AST) -> Iterator[_Test]:
+    """What stands before a statement in its block and may have left it: `if ...: continue`, a `try` whose handler returns."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if not isinstance(block, list) or child not in block:
+            continue
+        for statement in reversed(block[: block.index(child)]):
+            for inner in (statement, *_own_statements(list(_blocks_of(statement)))):
+                if isinstance(inner, ast.If) and _leaves(inner.body, _LEAVING):
+                    yield _Test(inner.test, inner, True)
+                elif isinstance(inner, ast.Try):
+                    yield from (_Test(h, inner, True) for h in inner.handlers if _leaves(h.body, _LEAVING))
+
+
+def _blocks_of(statement: ast.AST) -> Iterator[ast.stmt]:
+    if isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try):
+        yield from statement.body
+        yield from getattr(statement, "orelse", ())
+
+
+def _own_statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a block and of the `if`s, `with`s and `try`s in it, not those of loops and functions."""
+    for statement in block:
+        yield statement
+        if isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try):
+            handlers = [one for handler in getattr(statement, "handlers", ()) for one in handler.body]
+            yield from _own_statements([*statement.body, *getattr(statement, "orelse", ()), *handlers])
+
+
+def _leaves(body: list[ast.stmt], leaving: tuple[type[ast.stmt], ...]) -> bool:
+    return bool(body) and isinstance(body[-1], leaving)

@@ -1,0 +1,245 @@
+"""Why a value may differ between ranks: followed back through the source to the expression that each rank answers for itself.
+
+Pure `ast`. Nothing here is a proof; the most telling of the expressions that a value is made of is named, with the lines on the
+way there. A value that came out of a collective is the same everywhere and is not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, is_about_rank
+from distdoctor.diagnosis.source.user_program import Scope, UserProgram
+
+STEPS = 6  # from a value to what it is made of
+MOST = 400  # expressions looked at
+PER_STEP = 0.3  # what is far away is less likely meant
+
+_FILES = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "listdir", "glob", "iglob", "scandir", "stat",
+                    "getsize", "getmtime", "iterdir", "lexists", "rglob", "open", "read_text", "read_bytes"})  # fmt: skip
+_CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "now"})
+_MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allocated", "memory_reserved", "getpid",
+                      "mem_get_info", "uname", "getloadavg", "disk_usage", "getenv", "node", "memory_info"})  # fmt: skip
+_CHANCE = frozenset(
+    {"random", "rand", "randn", "randint", "choice", "uniform", "shuffle", "randperm", "sample", "randrange"}
+)
+_DATA = frozenset({"item", "any", "all", "isnan", "isinf", "isfinite", "tolist", "nonzero", "get_nowait"})
+_SIZES = frozenset({"len", "numel", "size"})
+_LOCAL_WORDS = re.compile(
+    r"loss|metric|score|grad|acc(?:uracy)?$|entropy|(?:^|_)kl(?:_|$)|flag|stop|skip|elapsed|patience|best|deadline|(?:^|_)found"
+)
+COLLECTIVES = re.compile(
+    r"^(?:all_reduce|broadcast|all_gather|reduce_scatter|scatter|all_to_all|broadcast_object|all_gather_object|gather_object"
+    r"|scatter_object|recv|reduce|fsdp_all_reduce)(?:_list|_into_tensor|_tensor|_single|_coalesced|_object_list)?$"
+)
+RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5
+CHANCE, DATA, LENGTH, MENTION, WORD = 3.0, 3.0, 2.5, 2.5, 1.5
+
+
+@dataclass(frozen=True)
+class Step:
+    """One expression on the way from a condition to what makes it differ."""
+
+    path: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value becomes one rank's own: how telling that is, and the way there, the value itself first."""
+
+    weight: float
+    way: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """`back`: it is followed because it decides whether something is done, not as a value."""
+
+    value: ast.AST
+    steps: int
+    way: tuple[ast.AST, ...]
+    back: bool = False
+
+
+def origin(program: UserProgram, value: ast.AST, *, is_test: bool = True, sizes_matter: bool = True) -> Origin:
+    """The most telling expression behind a value; weight 0 where everything it is made of is the same on all ranks.
+
+    `is_test`: what it holds matters, as in a condition; else only what it is: its size (`sizes_matter`), type or choice.
+    """
+    best: tuple[float, tuple[ast.AST, ...]] = (0.0, (value,))
+    per_step = PER_STEP if is_test else PER_STEP / 2  # a value has no condition that would be the better answer
+    waiting, seen = [_Visit(value, 0, (value,), is_test)], {value}
+    at = 0
+    while at < len(waiting) and at < MOST:
+        visit = waiting[at]
+        at += 1
+        weight = telling(program, visit.value, visit.back, is_test, sizes_matter) - per_step * visit.steps
+        if weight > best[0]:
+            best = weight, visit.way
+        if visit.steps >= STEPS:
+            continue
+        for made_of, back in _made_of(program, visit.value, visit.back):
+            if made_of not in seen:
+                seen.add(made_of)
+                waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, made_of), back))
+    return Origin(best[0], tuple(step_of(program, node) for node in best[1]))
+
+
+def step_of(program: UserProgram, node: ast.AST) -> Step:
+    scope = program.scope_of(node)
+    if isinstance(node, ast.ExceptHandler):
+        kind = f" {ast.unparse(node.type)}" if node.type is not None else ""
+        return Step(scope.path, node.lineno, scope.name, f"except{kind}")
+    return Step(scope.path, program.line_of(node), scope.name, " ".join(ast.unparse(node).split())[:120])
+
+
+def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: bool, sizes_matter: bool = True) -> float:
+    """How much an expression by itself looks as if each rank answered it for itself.
+
+    `is_test`: it decides by itself. `by_content`: what the data holds matters, not only how much of it there is.
+    """
+    if isinstance(value, ast.ExceptHandler):
+        return ERROR
+    if program.decorates(value):
+        return RANK if ZERO_ONLY.search(ast.unparse(value)) else 0.0
+    best = RANK if is_test and _asks_for_rank(value) else 0.0
+    for node in own_nodes(program, value):
+        if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):
+            best = max(best, RANK if is_test else CHOICE)
+        elif isinstance(node, ast.Call) and not program.targets(node):
+            best = max(best, _of_call(node, by_content or is_test, sizes_matter))
+        elif isinstance(node, ast.Call) and is_test and _LOCAL_WORDS.search(_word(node.func)):
+            best = max(best, WORD)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            word = node.id if isinstance(node, ast.Name) else node.attr
+            if is_test and _LOCAL_WORDS.search(word) and not _is_agreed(program, node, program.scope_of(value)):
+                best = max(best, WORD)
+        if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and is_about_rank(node):
+            best = max(best, MENTION)
+    return best
+
+
+def own_nodes(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of an expression, the arguments of the user's own functions left out: these are followed into the functions."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        own = isinstance(node, ast.Call) and bool(program.targets(node))
+        if isinstance(node, ast.Call) and own:
+            waiting += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _asks_for_rank(test: ast.AST) -> bool:
+    """Whether a test is a question about the rank, by itself or as a part: not where the rank only goes into a call."""
+    if isinstance(test, ast.BoolOp):
+        return any(_asks_for_rank(one) for one in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return _asks_for_rank(test.operand)
+    if isinstance(test, ast.Call):
+        return is_about_rank(test.func)
+    return isinstance(test, ast.Name | ast.Attribute | ast.Compare) and is_about_rank(test)
+
+
+def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
+    function = call.func
+    name = _word(function)
+    if name in _FILES:
+        return FILE
+    if name in _CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
+        return CLOCK
+    if name in _MACHINE or ast.unparse(function).startswith("os.environ"):
+        return MACHINE
+    if name in _CHANCE:
+        return CHANCE if by_content else 0.0
+    if name in _SIZES and sizes_matter:
+        return LENGTH if by_content or name == "len" else WORD
+    return DATA if name in _DATA and by_content else 0.0
+
+
+def _word(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return getattr(node, "id", "")
+
+
+def _made_of(program: UserProgram, value: ast.AST, is_test: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """What an expression depends on: the values of its names, what its calls return, and the conditions that chose these."""
+    scope = program.scope_of(value)
+    if isinstance(value, ast.ExceptHandler):
+        yield from ((test, True) for test in raising_tests(program, getattr(program.parents[value], "body", ())))
+        return
+    for node in own_nodes(program, value):
+        if isinstance(node, ast.IfExp):
+            yield node.test, is_test
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield from _of_variable(program, node, scope)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            for statement, stored in program.stores(node.attr, None)[:8]:
+                yield stored, False
+                yield from ((test, True) for test in deciding_tests(program, statement))
+        for target in program.targets(node)[:3]:
+            yield from _of_function(program, target, is_test)
+    yield from ((test, True) for test in program.tests_of_decorator(value))
+    if isinstance(value, ast.expr):
+        for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__")[:4]:
+            yield from _of_function(program, target, is_test)
+
+
+def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator[tuple[ast.AST, bool]]:
+    if _is_agreed(program, node, scope):
+        return
+    for statement, stored in program.stores(node.id, scope)[:12]:
+        if program.scope_of(statement) is scope and program.line_of(statement) > node.lineno:
+            continue
+        yield stored, False
+        yield from ((test, True) for test in deciding_tests(program, statement))
+    yield from ((one, False) for one in program.passed(scope, node.id)[:6])
+
+
+def _of_function(program: UserProgram, target: Scope, is_test: bool) -> Iterator[tuple[ast.AST, bool]]:
+    for value in program.returned(target)[:6]:
+        yield value, is_test
+        yield from ((test, True) for test in deciding_tests(program, value))
+
+
+def raising_tests(program: UserProgram, block: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The tests under which a function that is called in these statements raises."""
+    for statement in block:
+        for node in ast.walk(statement):
+            for target in program.targets(node)[:3]:
+                for one in program.inside(target):
+                    if isinstance(one, ast.Raise):
+                        yield from deciding_tests(program, one)[:1]
+
+
+def deciding_tests(program: UserProgram, node: ast.AST) -> list[ast.AST]:
+    """The tests, in the body that a node stands in, that decide whether it is reached, the nearest first."""
+    found: list[ast.AST] = []
+    for parent, child in program.above(node):
+        if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
+            found.append(parent.test)
+        elif isinstance(parent, ast.For | ast.AsyncFor) and child in parent.body:
+            found.append(parent.iter)
+    return found
+
+
+def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
+    """Whether a collective has made this variable the same on all ranks before it is used here."""
+    if not isinstance(name, ast.Name):
+        return False
+    calls = (node for node in program.inside(scope) if isinstance(node, ast.Call) and node.lineno < name.lineno)
+    agreeing = (call for call in calls if COLLECTIVES.match(_word(call.func)))
+    return any(getattr(one, "id", "") == name.id for call in agreeing for one in call.args[:1])

@@ -1,0 +1,397 @@
+"""The user's files as one program: who calls whom, and what an object is an instance of, by the names that the source uses.
+
+Pure `ast`. Names are all there is: a method that several classes have is taken for any of them, unless the source says which.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from distdoctor.diagnosis.source.rank_guard import parsed
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+STEPS = 4  # through assignments, parameters and wrappers, from a name to the class of its object
+MOST_MEANT = 4  # methods of one name that a call may reach when nothing says which
+_CALLED = ("__call__", "forward")
+_ITERATED = ("__iter__", "__next__", "__getitem__")
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """A body of statements: a function, or the module itself (`name` "<module>")."""
+
+    path: str
+    node: ast.Module | Function
+    of_class: str = ""
+
+    @property
+    def name(self) -> str:
+        return "<module>" if isinstance(self.node, ast.Module) else self.node.name
+
+    @property
+    def parameters(self) -> list[str]:
+        if isinstance(self.node, ast.Module):
+            return []
+        arguments = self.node.args
+        return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+@dataclass(eq=False)
+class UserProgram:
+    """Some files, path -> text. What is no Python is left out."""
+
+    sources: Mapping[str, str]
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    scopes: dict[ast.AST, Scope] = field(default_factory=dict)  # by the node of the body
+    trees: dict[str, ast.Module] = field(default_factory=dict)
+    _bound: dict[tuple[ast.AST, int], frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path, source in sorted(self.sources.items()):
+            tree = parsed(source)
+            if tree is not None:
+                self.trees[path] = tree
+                self._read(path, tree)
+
+    def _read(self, path: str, tree: ast.Module) -> None:
+        self.scopes[tree] = Scope(path, tree)
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                if isinstance(child, Function):
+                    self.scopes[child] = Scope(path, child, node.name if isinstance(node, ast.ClassDef) else "")
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The body that a node stands in; of a function's own node, the one that defines it."""
+        while node in self.parents:
+            node = self.parents[node]
+            if node in self.scopes:
+                return self.scopes[node]
+        return self.scopes[node]
+
+    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """(parent, child) from a node up to the body that it stands in."""
+        while node in self.parents:
+            yield self.parents[node], node
+            node = self.parents[node]
+            if node in self.scopes:
+                return
+
+    def inside(self, scope: Scope) -> Iterator[ast.AST]:
+        """The nodes of a body, those of functions defined in it left out."""
+        waiting: list[ast.AST] = list(ast.iter_child_nodes(scope.node))
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if node not in self.scopes:
+                waiting += ast.iter_child_nodes(node)
+
+    def line_of(self, node: ast.AST) -> int:
+        return getattr(node, "lineno", 0)
+
+    # --- names ---------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def functions(self) -> dict[str, list[Scope]]:
+        """Functions and methods by their names."""
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for scope in self.scopes.values():
+            found[scope.name].append(scope)
+        return found
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        return {n.name: n for tree in self.trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+
+    @cached_property
+    def _related(self) -> dict[str, set[str]]:
+        """A class with its bases and what derives from it."""
+        found = {name: {name} for name in self.classes}
+        for name, node in self.classes.items():
+            for base in node.bases:
+                word = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+                if word in found:
+                    found[name].add(word)
+                    found[word].add(name)
+        return found
+
+    @cached_property
+    def _imported(self) -> set[str]:
+        """Names of what comes from elsewhere."""
+        names: set[str] = set()
+        for tree in self.trees.values():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        return names - self.functions.keys() - self.classes.keys()
+
+    def methods(self, classes: frozenset[str] | set[str], *names: str) -> list[Scope]:
+        """The methods of these names that these classes have."""
+        wanted = {related for name in classes for related in self._related.get(name, ())}
+        return [scope for name in names for scope in self.functions.get(name, ()) if scope.of_class in wanted]
+
+    @cached_property
+    def _stores(self) -> dict[str, list[tuple[ast.AST, ast.expr]]]:
+        """By name (of a variable or an attribute): (statement, value) of everything that is assigned to it."""
+        found: dict[str, list[tuple[ast.AST, ast.expr]]] = defaultdict(list)
+        for tree in self.trees.values():
+            for node in ast.walk(tree):
+                for target, value in _assigned(node):
+                    for name in _targets(target):
+                        found[name].append((node, value))
+        return found
+
+    def stores(self, name: str, scope: Scope | None) -> list[tuple[ast.AST, ast.expr]]:
+        """What is assigned to a variable that this scope sees, or to an attribute of any object (scope None)."""
+        found = self._stores.get(name, [])
+        if scope is None:
+            return [(node, value) for node, value in found if _stores_attribute(node, name)]
+        mine = [(node, value) for node, value in found if self.scope_of(node) is scope]
+        outside = [(n, v) for n, v in found if isinstance(self.scope_of(n).node, ast.Module)]
+        return mine or ([] if name in scope.parameters else outside)
+
+    # --- objects -------------------------------------------------------------------------------------------------------------
+
+    def classes_of(self, value: ast.expr, steps: int = STEPS) -> frozenset[str]:
+        """The user's classes that the value of an expression may be an instance of, as far as its making can be followed."""
+        key = (value, steps)
+        if key not in self._bound:
+            self._bound[key] = frozenset()  # what is made of itself
+            self._bound[key] = frozenset(self._instances(value, steps))
+        return self._bound[key]
+
+    def _instances(self, value: ast.expr, steps: int) -> Iterator[str]:
+        if steps == 0:
+            return
+        scope = self.scope_of(value)
+        if isinstance(value, ast.Call):
+            name = value.func.id if isinstance(value.func, ast.Name) else getattr(value.func, "attr", "")
+            if name in self.classes:
+                yield name
+                return
+            made = [one for target in self.functions.get(name, ())[:2] for one in self.returned(target)]
+            parts = [*value.args, *(k.value for k in value.keywords), *made]
+            if isinstance(value.func, ast.Attribute) and not made:
+                parts.append(value.func.value)
+        elif isinstance(value, ast.Name):
+            if value.id == "self" and scope.of_class:
+                yield scope.of_class
+                return
+            parts = [one for _, one in self.stores(value.id, scope)] + self.arguments(scope, value.id)
+        elif isinstance(value, ast.Attribute):
+            owners = self.classes_of(value.value, steps - 1)
+            parts = [one for node, one in self.stores(value.attr, None) if self._may_be_of(node, value.value, owners)]
+        else:
+            parts = [one for one in ast.iter_child_nodes(value) if isinstance(one, ast.expr)]
+        for part in parts[:12]:
+            yield from self.classes_of(part, steps - 1)
+
+    def _may_be_of(self, statement: ast.AST, owner: ast.expr, owners: frozenset[str]) -> bool:
+        """Whether an attribute that is stored here may be one of `owner`, an instance of these classes (none: unknown)."""
+        kept_by = self.scope_of(statement).of_class
+        if not kept_by:
+            return True
+        related = {one for name in owners for one in self._related.get(name, ())}
+        return kept_by in related or (not owners and self._is_unknown(owner))
+
+    def returned(self, scope: Scope) -> list[ast.expr]:
+        """The values that a function returns or yields."""
+        kinds = ast.Return | ast.Yield | ast.YieldFrom
+        return [n.value for n in self.inside(scope) if isinstance(n, kinds) and n.value is not None]
+
+    def arguments(self, scope: Scope, parameter: str) -> list[ast.expr]:
+        """What the callers of a function pass for one of its parameters."""
+        if parameter not in scope.parameters:
+            return []
+        names = scope.parameters
+        at = names.index(parameter) - (1 if scope.of_class and names[:1] in (["self"], ["cls"]) else 0)
+        word = scope.of_class if scope.name == "__init__" else scope.name
+        return [one for call in self._calls_by_name.get(word, ()) for one in _passed(call, at, parameter)]
+
+    def passed(self, scope: Scope, parameter: str) -> list[ast.expr]:
+        """The same, by way of objects that are called as well: `model(x)` for the `x` of its forward."""
+        found = self.arguments(scope, parameter)
+        if found or parameter not in scope.parameters or scope.name not in _CALLED:
+            return found
+        at = scope.parameters.index(parameter) - 1
+        calls = (node for node in self.callers.get(scope, ()) if isinstance(node, ast.Call))
+        return [one for call in calls for one in _passed(call, at, parameter)]
+
+    @cached_property
+    def _calls_by_name(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = defaultdict(list)
+        for node in self.parents:
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                found[name].append(node)
+        return found
+
+    # --- calls ---------------------------------------------------------------------------------------------------------------
+
+    def targets(self, node: ast.AST) -> list[Scope]:
+        """The functions that evaluating this node alone may run: of a call, a property, a loop over an object, a `with`."""
+        if isinstance(node, ast.Call):
+            return self._called(node)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            return [one for one in self.functions.get(node.attr, ()) if _is_property(one)]
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            return self.methods(self.classes_of(node.iter), *_ITERATED)
+        if isinstance(node, ast.withitem):
+            return self.methods(self.classes_of(node.context_expr), "__enter__", "__exit__")
+        return []
+
+    def _called(self, call: ast.Call) -> list[Scope]:
+        function = call.func
+        if isinstance(function, ast.Name):
+            name = function.id
+            if name in self.classes:
+                return self.methods({name}, "__init__", "__post_init__")
+            if name == "len" and call.args:
+                return self.methods(self.classes_of(call.args[0]), "__len__")
+            plain = [one for one in self.functions.get(name, ()) if not one.of_class]
+            return plain or self.methods(self.classes_of(function), *_CALLED) or self._wrapped(function)
+        if not isinstance(function, ast.Attribute):
+            return []
+        receiver = self.classes_of(function.value)
+        if isinstance(function.value, ast.Call) and getattr(function.value.func, "id", "") == "super":
+            receiver = frozenset(self._related.get(self.scope_of(call).of_class, ()))
+        found = self.methods(receiver, function.attr)
+        if found:
+            return found
+        held = self.methods(self.classes_of(function), *_CALLED)
+        if held or (isinstance(function.value, ast.Name) and function.value.id in self._imported):
+            return held
+        meant = self.functions.get(function.attr, [])
+        return meant if len(meant) <= MOST_MEANT and not receiver and self._is_unknown(function.value) else []
+
+    def _is_unknown(self, receiver: ast.expr) -> bool:
+        """Whether nothing is known of how the object was made, so that it may be one of the user's."""
+        if isinstance(receiver, ast.Name):
+            scope = self.scope_of(receiver)
+            made = self.stores(receiver.id, scope)
+            return receiver.id not in self._imported and all(not isinstance(v, ast.Call | ast.BinOp) for _, v in made)
+        return isinstance(receiver, ast.Attribute | ast.Subscript)
+
+    def _wrapped(self, function: ast.Name) -> list[Scope]:
+        """Inside a decorator, the functions that it decorates: `fn(*args)`."""
+        scope = self.scope_of(function)
+        outer = self.scopes.get(self.parents.get(scope.node, scope.node)) if scope.node in self.parents else None
+        for decorator in (scope, outer):
+            if decorator is not None and decorator.parameters[:1] == [function.id]:
+                return self._decorated_by.get(decorator.name, [])
+        return []
+
+    @cached_property
+    def _decorated_by(self) -> dict[str, list[Scope]]:
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for scope in self.scopes.values():
+            for decorator in getattr(scope.node, "decorator_list", ()):
+                word = decorator.func if isinstance(decorator, ast.Call) else decorator
+                found[word.attr if isinstance(word, ast.Attribute) else getattr(word, "id", "")].append(scope)
+        return found
+
+    @cached_property
+    def callers(self) -> dict[Scope, list[ast.AST]]:
+        """The nodes that may run a function. One that is only handed around counts as run where it is mentioned."""
+        found: dict[Scope, list[ast.AST]] = defaultdict(list)
+        for node in self.parents:
+            for target in self.targets(node):
+                found[target].append(node)
+        for name, functions in self.functions.items():
+            for one in functions:
+                for decorator in getattr(one.node, "decorator_list", ()):
+                    word = getattr(decorator, "id", "")
+                    found[one] += [n for w in self.functions.get(word, ()) for n in self._runs_first_parameter(w)]
+                if not found.get(one) and one.name != "<module>":
+                    found[one] += [n for n in self._mentions.get(name, ()) if self.scope_of(n) is not one]
+        for scope in [one for one in self.scopes.values() if one.node in self.parents]:
+            inner = self.parents[scope.node]
+            if inner in self.scopes and isinstance(inner, Function) and inner.name in self._decorated_by:
+                found[scope] += [n for one in self._decorated_by[inner.name] for n in found.get(one, [])
+                                 if self.scope_of(n) is not scope]  # fmt: skip
+        return found
+
+    def decorates(self, node: ast.AST) -> bool:
+        """Whether an expression stands above a function as its decorator."""
+        return node in getattr(self.parents.get(node), "decorator_list", ())
+
+    def tests_of_decorator(self, node: ast.AST) -> list[ast.expr]:
+        """The tests under which a decorator of the user's runs what it decorates."""
+        if not self.decorates(node):
+            return []
+        word = node.func if isinstance(node, ast.Call) else node
+        runs = [n for one in self.functions.get(getattr(word, "id", ""), ()) for n in self._runs_first_parameter(one)]
+        return [parent.test for run in runs for parent, child in self.above(run)
+                if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test]  # fmt: skip
+
+    def _runs_first_parameter(self, decorator: Scope) -> list[ast.AST]:
+        name = decorator.parameters[0] if decorator.parameters else ""
+        return [n for n in ast.walk(decorator.node) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == name]
+
+    @cached_property
+    def _mentions(self) -> dict[str, list[ast.AST]]:
+        found: dict[str, list[ast.AST]] = defaultdict(list)
+        for node in self.parents:
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found[node.attr if isinstance(node, ast.Attribute) else node.id].append(node)
+        return found
+
+
+def _passed(call: ast.Call, at: int, parameter: str) -> list[ast.expr]:
+    named = [k.value for k in call.keywords if k.arg == parameter]
+    return named or ([call.args[at]] if 0 <= at < len(call.args) else [])
+
+
+def _is_property(scope: Scope) -> bool:
+    words = (getattr(one, "attr", getattr(one, "id", "")) for one in getattr(scope.node, "decorator_list", ()))
+    return any(word in ("property", "cached_property") for word in words)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of what a node assigns, or puts into something."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _paired(target, node.value)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, node.iter
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+        for value in node.args[-1:] or [node.func]:
+            yield node.func.value, value
+
+
+_CHANGING = frozenset(
+    {"append", "add", "update", "extend", "insert", "appendleft", "setdefault", "put", "pop", "remove", "set", "clear"}
+)
+
+
+def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        yield from zip(target.elts, value.elts, strict=True)
+    else:
+        yield target, value
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Attribute):
+        yield target.attr
+    elif isinstance(target, ast.Subscript | ast.Starred):
+        yield from _targets(target.value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            yield from _targets(one)
+
+
+def _stores_attribute(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(one, ast.Attribute) and one.attr == name for target, _ in _assigned(node) for one in ast.walk(target)
+    )

@@ -1,0 +1,150 @@
+"""The condition that let ranks part is found in the source: behind calls, properties, decorators, loops and exceptions."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from distdoctor.diagnosis.source.deciding import DTYPE, ROOT, deciding_condition, deciding_value
+from distdoctor.recording.recording import SourceLine
+
+CLOCK = """\
+    class Budget:
+        def spent(self):
+            return time.monotonic() - self.began > self.seconds
+    def main(budget, model):
+        while not budget.spent():
+            loss = model(1)
+            loss.backward()
+        dist.barrier()
+    main(Budget(), model)
+    """
+CACHE = """\
+    def prepare(path):
+        write(path)
+        dist.barrier()
+    def load(path):
+        if not path.exists():
+            prepare(path)
+    def main():
+        load(PATH)
+        dist.all_reduce(total)
+    """
+CALLBACKS = """\
+    class Trainer:
+        def __init__(self, rank):
+            self.callbacks = [Rate()]
+            if rank == 0:
+                self.callbacks.append(Log())
+        def step(self):
+            for callback in self.callbacks:
+                callback.on_step(self)
+            dist.all_reduce(self.grad)
+    class Rate:
+        def on_step(self, trainer):
+            trainer.rate *= 0.9
+    class Log:
+        def on_step(self, trainer):
+            dist.all_gather(trainer.losses, trainer.loss)
+    """
+DECORATED = """\
+    def on_first_rank(fn):
+        def run(*args):
+            if dist.get_rank() == 0:
+                return fn(*args)
+        return run
+    @on_first_rank
+    def note(name):
+        dist.broadcast_object_list(name)
+    def main():
+        note(["a"])
+        dist.barrier()
+    """
+CAUGHT = """\
+    def forward(x):
+        if x.numel() > MOST:
+            raise MemoryError
+        return x
+    def step(x):
+        try:
+            loss = forward(x)
+        except MemoryError:
+            return None
+        loss.backward()
+    def main():
+        for x in data:
+            step(x)
+        dist.barrier()
+    """
+AGREED = """\
+    def main(loss):
+        for step in range(10):
+            stop = torch.tensor(loss.item() < 1)
+            dist.all_reduce(stop)
+            if stop:
+                break
+            dist.broadcast(weights)
+        dist.barrier()
+    """
+DTYPES = """\
+    def kind():
+        return torch.bfloat16 if "avx512_bf16" in open("/proc/cpuinfo").read() else torch.float32
+    def reduce(flat):
+        flat = flat.to(kind())
+        dist.all_reduce(flat)
+    """
+OWNERS = """\
+    def owners(model):
+        names = [name for name in model.state_dict()]
+        return {name: at % len(names) for at, name in enumerate(names)}
+    def step(model, owner):
+        for name, p in model.named_parameters():
+            dist.reduce(p.grad, dst=owner[name])
+    step(model, owners(model))
+    """
+
+
+def found(source: str, one: int, other: int | None) -> list[int]:
+    """The lines of the condition and of what it depends on."""
+    there = SourceLine("t.py", other) if other else None
+    decision = deciding_condition({"t.py": dedent(source)}, SourceLine("t.py", one), there)
+    return [decision.site.line, *(site.line for site, _ in decision.way)] if decision else []
+
+
+@pytest.mark.parametrize(
+    ("source", "one", "other", "lines"),
+    [
+        pytest.param(CLOCK, 7, 8, [5, 3], id="a clock, read by the function that the loop asks"),
+        pytest.param(CLOCK, 7, None, [5, 3], id="the rank that left the loop has ended"),
+        pytest.param(CACHE, 3, 9, [5], id="a file that one rank has, above a function that reduces"),
+        pytest.param(CALLBACKS, 15, 9, [7, 4], id="a callback that only one rank has"),
+        pytest.param(DECORATED, 8, 11, [6, 3], id="a decorator that asks for the rank"),
+        pytest.param(CAUGHT, 10, 14, [8, 2], id="an exception that is caught"),
+        pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
+    ],
+)
+def test_the_condition_between_two_lines_is_named(source: str, one: int, other: int | None, lines: list[int]) -> None:
+    assert found(source, one, other) == lines
+    assert other is None or found(source, other, one) == lines
+
+
+def test_a_condition_that_both_ranks_answer_alike_decides_nothing() -> None:
+    source = dedent(DECORATED)
+    decision = deciding_condition({"t.py": source}, SourceLine("t.py", 8), SourceLine("t.py", 11), [1], [2])
+    assert decision is None or decision.site.line != 3
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "differs", "lines"), [(DTYPES, 5, DTYPE, [4, 2]), (OWNERS, 6, ROOT, [7, 3])]
+)
+def test_what_makes_an_argument_differ_is_named(source: str, line: int, differs: str, lines: list[int]) -> None:
+    decision = deciding_value({"t.py": dedent(source)}, SourceLine("t.py", line), differs)
+    assert decision is not None
+    assert {site.line for site, _ in decision.way} >= set(lines[1:])
+
+
+def test_no_python_and_an_unknown_line_decide_nothing() -> None:
+    assert deciding_condition({"t.py": "if ("}, SourceLine("t.py", 1), SourceLine("t.py", 2)) is None
+    assert deciding_condition({"t.py": "x = 1\n"}, SourceLine("t.py", 40), None) is None
+    assert deciding_condition({}, SourceLine("t.py", 1), None) is None
