@@ -1,0 +1,281 @@
+"""What happens inside a rank: join the group, call the test, leave behind what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from distdoctor.pytest_plugin import rank_coverage
+from distdoctor.pytest_plugin.mark import RankMark
+from distdoctor.pytest_plugin.refusals import ALL_NAMES
+
+CLOCK_STOPPED = "somebody-is-at-the-debugger"
+_DEBUGGER = "debugger.lock"
+_STREAMS = ((1, "stdout"), (2, "stderr"))
+
+
+@dataclass
+class RankOutcome:
+    """What one rank leaves behind. `report`: pytest's report of what the function raised, as pytest itself serialises it."""
+
+    rank: int
+    at_ns: int = 0  # monotonic, when the function was over
+    report: dict[str, Any] | None = None
+    leave: str | None = None  # pytest.exit() was called
+    interrupted: bool = False
+    warned: list[tuple[str, str, str, int]] = field(default_factory=list)  # message, category, path, line
+    properties: list[tuple[str, Any]] = field(default_factory=list)
+    log: str = ""
+    loaded: list[str] = field(default_factory=list)  # modules of torch that only this rank has loaded
+
+    @classmethod
+    def read(cls, folder: Path, rank: int) -> RankOutcome | None:
+        try:
+            return cls(**json.loads(_outcome_file(folder, rank).read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _outcome_file(folder: Path, rank: int) -> Path:
+    return folder / f"outcome-{rank:05d}.json"
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """One rank of one test. `store` is the file over which the ranks meet."""
+
+    item: pytest.Function
+    mark: RankMark
+    folder: Path
+    store: Path
+    port: int
+    recorded: bool
+
+    def __call__(self, rank: int) -> NoReturn:
+        """Never returns: whoever forked this process goes on elsewhere, with the same open files and the same finalizers."""
+        code = 1
+        try:
+            code = InRank(self, rank).run()
+        finally:
+            _flush()
+            os._exit(code)
+
+
+class InRank:
+    """This process, as a rank."""
+
+    def __init__(self, task: RankTask, rank: int) -> None:
+        self.task, self.rank, self.item = task, rank, task.item
+        self.outcome = RankOutcome(rank)
+        self._lock = -1
+        self._debuggers = 0
+        self.item.config.stash[RANK] = self
+
+    def run(self) -> int:
+        """The exit code: 1 when the function has failed."""
+        before = {*sys.modules}
+        self._become()
+        with (
+            _output_to(self.task.folder, self.rank, self.item),
+            _log() as log,
+            warnings.catch_warnings(record=True) as warned,
+        ):
+            measured = rank_coverage.start(self.task.folder, self.rank)
+            error = self._called()
+            measured()
+        self.outcome.log = log.text() if error is not None else ""
+        self.outcome.warned = [(str(w.message), _named(w.category), w.filename, w.lineno) for w in warned or ()]
+        self.outcome.loaded = [name for name in sys.modules if name.startswith("torch.") and name not in before]
+        self.outcome.properties = [*self.item.user_properties]
+        self._leave_behind()
+        return int(error is not None and not isinstance(error, pytest.skip.Exception | pytest.xfail.Exception))
+
+    def _become(self) -> None:
+        size = self.task.mark.nproc
+        places = {"RANK": self.rank, "LOCAL_RANK": self.rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        os.environ.update({name: str(value) for name, value in places.items()})
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.task.port))
+        if self.task.recorded:
+            os.environ["DISTDOCTOR_RUN"] = str(self.task.folder)
+            importlib.import_module("distdoctor.probe.start").start()
+        import torch
+
+        torch.set_num_threads(1)
+
+    def _called(self) -> BaseException | None:
+        """What the function raised, reported as pytest reports it."""
+        call = pytest.CallInfo.from_call(self._in_group, "call", reraise=None)
+        self.outcome.at_ns = time.monotonic_ns()
+        if call.excinfo is None:
+            return None
+        error = call.excinfo.value
+        if self.task.recorded and not isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+            importlib.import_module("distdoctor.probe.start").note_exception(error)
+        if isinstance(error, pytest.exit.Exception):
+            self.outcome.leave = str(error)
+        elif isinstance(error, KeyboardInterrupt):
+            self.outcome.interrupted = True
+        else:
+            self._report(call)
+        return error
+
+    def _report(self, call: pytest.CallInfo[None]) -> None:
+        try:
+            report = self.item.ihook.pytest_runtest_makereport(item=self.item, call=call)
+            self.outcome.report = self._serialised(report)
+            self._leave_behind()  # whoever sits at the debugger may kill this process
+            if self.item.config.getoption("usepdb", False) and report.failed:
+                self._at_the_debugger(call, report)
+        except pytest.exit.Exception as leaving:
+            self.outcome.leave = str(leaving)
+        except Exception:  # an exception whose text cannot be made
+            assert call.excinfo is not None
+            words = "".join(traceback.format_exception(call.excinfo.value))
+            report = pytest.TestReport(self.item.nodeid, self.item.location, {}, "failed", words, "call")
+            self.outcome.report = self._serialised(report)
+
+    def _serialised(self, report: pytest.TestReport) -> dict[str, Any]:
+        hook = self.item.config.hook
+        data: dict[str, Any] = hook.pytest_report_to_serializable(config=self.item.config, report=report)
+        return data | {"sections": [], "keywords": {}, "user_properties": []}
+
+    def _at_the_debugger(self, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+        """One rank after the other: there is one terminal."""
+        self.stop_the_clock()
+        try:
+            self.item.ihook.pytest_exception_interact(node=self.item, call=call, report=report)
+        finally:
+            self.go_on()
+
+    def stop_the_clock(self) -> None:
+        """Somebody sits at the debugger of this rank: the others wait for the terminal, and no time limit counts."""
+        self._debuggers += 1
+        if self._debuggers > 1:
+            return
+        self._lock = os.open(self.task.folder / _DEBUGGER, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self.task.folder / CLOCK_STOPPED).write_text(str(self.rank))
+
+    def go_on(self) -> None:
+        self._debuggers -= 1
+        if self._debuggers == 0:
+            (self.task.folder / CLOCK_STOPPED).unlink(missing_ok=True)
+            os.close(self._lock)
+
+    def _in_group(self) -> None:
+        """The group is there while the fixtures that need it are made, the function runs, and they are taken down."""
+        __tracebackhide__ = True
+        import torch.distributed as dist
+
+        if self.task.mark.join:
+            _join(self.task, self.rank)
+        stack = self.item.session._setupstate.stack
+        before = {node: len(finalizers) for node, (finalizers, _) in stack.items()}
+        try:
+            self._call()
+        finally:
+            for node in reversed(before):
+                while len(stack[node][0]) > before[node]:
+                    stack[node][0].pop()()
+        if self.task.mark.join and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _call(self) -> None:
+        __tracebackhide__ = True
+        self.item.fixturenames = self.item.stash[ALL_NAMES]
+        self.item._request._fillfixtures()
+        names = self.item._fixtureinfo.argnames
+        self.item.obj(**{name: self.item.funcargs[name] for name in names})
+
+    def _leave_behind(self) -> None:
+        path = _outcome_file(self.task.folder, self.rank)
+        path.with_suffix(".new").write_text(json.dumps(asdict(self.outcome), default=str), "utf-8")
+        path.with_suffix(".new").replace(path)
+
+
+RANK = pytest.StashKey[InRank]()
+"""In a rank: the rank."""
+
+
+def _join(task: RankTask, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    backend, size = task.mark.backend, task.mark.nproc
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{task.store}", rank=rank, world_size=size)
+
+
+def output_file(folder: Path, rank: int, stream: str) -> Path:
+    return folder / f"{stream}-{rank:05d}.txt"
+
+
+@contextlib.contextmanager
+def _output_to(folder: Path, rank: int, item: pytest.Item) -> Iterator[None]:
+    """Where pytest captures, what this rank prints goes to files of its own, unless a fixture has it."""
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    if capture is None or not capture.is_globally_capturing():
+        yield
+        return
+    has_fixture = capture._capture_fixture is not None
+    before = sys.stdout, sys.stderr
+    for fd, name in _STREAMS:
+        target = os.open(output_file(folder, rank, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(target, fd)
+        os.close(target)
+        if not has_fixture:
+            setattr(sys, name, open(fd, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False))  # noqa: SIM115
+    try:
+        yield
+    finally:
+        _flush()
+        sys.stdout, sys.stderr = before
+
+
+class _Log(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.setFormatter(logging.Formatter("%(levelname)-8s %(name)s:%(filename)s:%(lineno)d %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@contextlib.contextmanager
+def _log() -> Iterator[_Log]:
+    """What the rank logs; pytest's own handler is in the memory of this fork only."""
+    handler = _Log()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def _named(category: type[Warning]) -> str:
+    return f"{category.__module__}:{category.__qualname__}"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,167 @@
+"""Hangs, debuggers, coverage, and a pytest that is killed itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from inner import Session, _environment, run_suite
+
+pytestmark = pytest.mark.job
+
+HANGS = """
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+@pytest.mark.distdoctor(nproc=2, timeout=8)
+def test_one_rank_sleeps():
+    if dist.get_rank() == 1:
+        time.sleep(100)
+    dist.barrier()
+
+
+@pytest.mark.distdoctor(nproc=2, timeout=60)
+def test_one_rank_leaves_out_a_barrier():
+    for step in range(3):
+        dist.all_reduce(torch.ones(4))
+        if not (step == 1 and dist.get_rank() == 1):
+            dist.barrier()
+
+
+def test_without_ranks_is_an_ordinary_test():
+    assert True
+"""
+
+
+@pytest.fixture(scope="module")
+def hangs(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    return run_suite(tmp_path_factory.mktemp("hangs"), {"test_hangs.py": HANGS})
+
+
+def test_a_sleeping_rank_is_named_with_its_line(hangs: Session) -> None:
+    late = hangs.tests["test_one_rank_sleeps"]
+
+    assert late.text.startswith("DD116 rank 1: ")
+    assert "did not end within 8 s" in late.text
+    assert "DD116 error  rank 1  test_hangs.py:12 test_one_rank_sleeps" in late.everything
+    assert "rank 0  test_hangs.py:13 test_one_rank_sleeps > torch barrier" in late.everything
+
+
+def test_a_proven_standstill_does_not_wait_for_the_time_limit(hangs: Session) -> None:
+    stuck = hangs.tests["test_one_rank_leaves_out_a_barrier"]
+
+    assert stuck.text.startswith("DD112 rank 1: ")
+    assert "+dist.barrier()" in stuck.everything
+    assert stuck.seconds < 40
+
+
+DEBUGGED = """
+import pytest
+import torch.distributed as dist
+
+
+@pytest.mark.distdoctor(nproc=2, timeout=5)
+def test_wrong_here():
+    secret = 40 + dist.get_rank()
+    if dist.get_rank() == 1:
+        assert secret == 0
+"""
+
+
+def test_the_debugger_opens_in_the_rank_that_failed(tmp_path: Path) -> None:
+    typed = "p 'secret is', secret\nimport time; time.sleep(6)\np 'still here'\nc\n"
+
+    session = run_suite(tmp_path, {"test_debugged.py": DEBUGGED}, "--pdb", typed=typed)
+
+    assert "('secret is', 41)" in session.output
+    assert "'still here'" in session.output  # after the time limit of the test
+    assert session.outcomes() == {"test_wrong_here": "failed"}
+    assert session.output.count("entering PDB") == 1
+
+
+COVERED = """
+def only_in_ranks(number):
+    if number == 1:
+        return "one"
+    return "zero"
+"""
+COVERING = """
+import pytest
+import torch.distributed as dist
+from covered import only_in_ranks
+
+
+@pytest.mark.distdoctor(nproc=2)
+def test_covering():
+    assert only_in_ranks(dist.get_rank())
+"""
+
+
+def test_lines_that_only_ranks_run_are_covered(tmp_path: Path) -> None:
+    pytest.importorskip("pytest_cov")
+    files = {"covered.py": COVERED, "test_covering.py": COVERING}
+
+    session = run_suite(tmp_path, files, "--cov=covered", "--cov-branch", "--cov-report=term-missing")
+
+    assert "covered.py" in session.output
+    assert session.output.partition("covered.py")[2].partition("\n")[0].split()[-1] == "100%", session.output
+
+
+KILLED = """
+import os, subprocess, time
+import pytest
+import torch.distributed as dist
+
+
+@pytest.mark.distdoctor(nproc=2, timeout=100)
+def test_that_is_killed():
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()} {child.pid}\\n")
+    time.sleep(100)
+"""
+
+
+def test_ranks_and_their_children_go_when_pytest_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_killed.py").write_text(KILLED)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_killed.py"]
+    session = subprocess.Popen(command, cwd=tmp_path, env=_environment(), stdout=subprocess.DEVNULL)
+    pids = _once(lambda: (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else [], 4, 60)
+
+    os.kill(session.pid, signal.SIGKILL)
+    session.wait()
+
+    gone = _once(lambda: [pid for pid in pids if not Path(f"/proc/{pid}").exists()], 4, 20)
+    assert len(gone) == 4
+
+
+def _once(read, count: int, seconds: float) -> list[str]:
+    deadline = time.monotonic() + seconds
+    while len(found := read()) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def test_the_plugin_imports_no_torch(tmp_path: Path) -> None:
+    suite = "import sys\ndef test_it():\n    assert 'torch' not in sys.modules\n"
+
+    session = run_suite(tmp_path, {"test_nothing.py": suite}, "-p", "no:hypothesispytest")
+
+    assert session.outcomes() == {"test_it": "passed"}, session.output
+
+
+def test_a_script_is_diagnosed_by_a_fixture(diagnose) -> None:
+    examples = Path(__file__).parent.parent.parent / "examples"
+
+    report = diagnose(examples / "forgotten_set_epoch.py", nproc=2)
+
+    assert [finding["code"] for finding in report["findings"]] == ["DD301"]
