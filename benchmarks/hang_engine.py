@@ -17,6 +17,7 @@ import tracemalloc
 
 import numpy as np
 
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.recording import Job, RankTrace, Recording, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, digest_of, extend, ranks_text, signature_of
@@ -89,7 +90,9 @@ def measure(ranks: int, calls: int, repeat: int, kept: int) -> tuple[float, floa
         since, cpu = time.perf_counter(), time.process_time()
         verdict = Verdict.of(found)
         best, best_cpu = min(best, time.perf_counter() - since), min(best_cpu, time.process_time() - cpu)
-        assert [(e.code, e.ranks) for e in verdict.events] == [("DD101", (culprit,))], verdict.events
+        assert [(e.kind, e.ranks) for e in verdict.incidents] == [(IncidentKind.DIVERGED, (culprit,))], (
+            verdict.incidents
+        )
         del verdict
     tracemalloc.start()
     Verdict.of(found)

@@ -23,7 +23,11 @@ from distdoctor.diagnosis.finding import (
     Severity,
     Stalls,
 )
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.hooks import Found, found_in
 from distdoctor.offers import DataSource, Drill, Model, Option, Strategy
 from distdoctor.recording.recording import Job, RankTrace, Recording, SourceLine
@@ -43,6 +47,8 @@ __all__ = [
     "Drill",
     "Finding",
     "Found",
+    "Incident",
+    "IncidentKind",
     "Job",
     "Model",
     "NotApplicable",
@@ -54,10 +60,13 @@ __all__ = [
     "RankTrace",
     "Recording",
     "Remedy",
+    "ReplicaDivergence",
+    "ReplicaDivergences",
     "Severity",
     "SourceLine",
     "Stalls",
     "Strategy",
+    "Verdict",
     "check",
     "found_in",
 ]

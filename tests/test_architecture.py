@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,23 @@ except SystemExit as end:
 
     assert "click" in loaded
     assert "torch" not in loaded
+
+
+def test_no_code_is_decided_outside_the_check_that_carries_it() -> None:
+    files = (ROOT / "distdoctor" / "diagnosis").rglob("*.py")
+
+    assert [f"{file.name}: {code}" for file in files for code in re.findall(r"DD\d{3}", file.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("family", ["hang", "replicas"])
+def test_checks_that_explain_the_same_facts_are_ranked_whichever_is_asked_first(family: str) -> None:
+    from distdoctor import plugins
+    from distdoctor.diagnosis.examination import examine
+
+    checks = list(plugins.load().checks.values())
+    own = [check for check in checks if check.family == family]
+    assert len({check.specificity for check in own}) > 5
+
+    for check in own:
+        sick = sys.modules[check.module].sick()
+        assert examine(sick, checks).findings == examine(sick, checks[::-1]).findings

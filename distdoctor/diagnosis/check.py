@@ -55,6 +55,10 @@ class Check:
     stalls: Stalls = (
         Stalls.NO
     )  # whether ranks wait because of what it finds; where a finding does not say, if it is certain
+    outside: bool = (
+        False  # only a look from outside can say more than what it finds in a recording: at stacks, at the network
+    )
+    specificity: int = 0  # among checks that explain the same fact, the most specific one is heard
 
     @property
     def handbook(self) -> str:
@@ -98,6 +102,7 @@ class Check:
                 slug=finding.slug or self.slug,
                 severity=finding.severity or self.severity,
                 stalls=self._stalls(finding),
+                specificity=self.specificity if finding.specificity is None else finding.specificity,
             )
             for finding in self.examine(*arguments)
         ]
@@ -131,10 +136,13 @@ def check(
     formerly: tuple[str, ...] = (),
     symptom: bool = False,
     stalls: Stalls = Stalls.NO,
+    outside: bool = False,
+    specificity: int = 0,
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
 
-    Where ranks left no recording, findings are at most "likely", unless the check `stands_alone`.
+    Where ranks left no recording, findings are at most "likely", unless the check `stands_alone`. Of the findings that explain
+    the same fact (`Finding.explains`), only those of the check with the highest `specificity` are told.
     """
 
     def make(examine: Examine) -> Check:
@@ -149,7 +157,20 @@ def check(
         needs = tuple(hints[name] for name in names)
         module = examine.__module__
         return Check(
-            code, slug, severity, examine, needs, module, live, family, stands_alone, formerly, symptom, stalls
+            code,
+            slug,
+            severity,
+            examine,
+            needs,
+            module,
+            live,
+            family,
+            stands_alone,
+            formerly,
+            symptom,
+            stalls,
+            outside,
+            specificity,
         )
 
     return make

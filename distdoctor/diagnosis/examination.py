@@ -31,8 +31,7 @@ def examine(
     """
     known: dict[type[Any], Any] = {}
     coverage = Coverage.of(recording)
-    families: dict[str, list[Finding]] = defaultdict(list)
-    symptoms: list[Finding] = []
+    found: list[tuple[Check, Finding]] = []
     not_examined: list[NotExamined] = []
     examined: list[str] = []
     for check in checks:
@@ -47,19 +46,15 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            found = list(_within(coverage, check, check.look(recording, known)))
-            if check.symptom:
-                symptoms += [one for one in found if one.severity == WARNING]
-                found = [one for one in found if one.severity != WARNING]
-            families[check.family] += found
+            findings = list(_within(coverage, check, check.look(recording, known)))
+            found += [(check, finding) for finding in findings]
             examined.append(check.code)
         except NotSeen as reason:
             not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
         except Exception as error:
             failed = f"the check failed: {type(error).__name__}: {error}"
             not_examined.append(NotExamined(check.code, check.slug, failed))
-    told = families.pop("", []) + [one for family in families.values() for one in _told_once(family)]
-    findings = sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
+    findings = _ranked(_most_specific(found))
     slugs = {cure.slug for finding in findings for cure in finding.prescriptions}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
     return Diagnosis(
@@ -74,6 +69,33 @@ def examine(
         troubles=recording.troubles,
         recording=recording,
     )
+
+
+def _most_specific(found: Sequence[tuple[Check, Finding]]) -> Iterator[tuple[Check, Finding]]:
+    """Of all findings that explain the same fact, those of the one check that is most specific about it."""
+    best: dict[str, tuple[int, str]] = {}
+    for check, finding in found:
+        for fact in finding.explains:
+            best[fact] = min(_claim(check, finding), best.get(fact, _claim(check, finding)))
+    for check, finding in found:
+        if not finding.explains or any(best[fact] == _claim(check, finding) for fact in finding.explains):
+            yield check, finding
+
+
+def _claim(check: Check, finding: Finding) -> tuple[int, str]:
+    """The smaller, the more specific; of two that are equally so, the one of the first code."""
+    return -(finding.specificity or 0), check.code
+
+
+def _ranked(found: Iterable[tuple[Check, Finding]]) -> list[Finding]:
+    """The findings in the order in which they are told, symptoms under what they follow from, one event told once."""
+    families: dict[str, list[Finding]] = defaultdict(list)
+    symptoms: list[Finding] = []
+    for check, finding in found:
+        is_symptom = check.symptom and finding.severity == WARNING
+        (symptoms if is_symptom else families[check.family]).append(finding)
+    told = families.pop("", []) + [one for family in families.values() for one in _told_once(family)]
+    return sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
 
 
 def _within(coverage: Coverage, check: Check, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -71,6 +71,9 @@ class Finding:
     that matters, as the rows of the explanation. `evidence` holds the numbers by name. `at_ns` is when it happened on the
     wall clock (0: unknown), to put the cause before its consequences. `code`, `slug` and `severity` are filled in from the
     check when left out. `stalls`: whether ranks wait because of it; None: as its check says.
+
+    `explains`: the keys of the facts (of an incident, of a divergence of replicas) that it is about. Of all findings that explain
+    one fact only those of the most specific check are told; `specificity` is how specific this one is, None: as its check says.
     """
 
     title: str
@@ -86,6 +89,8 @@ class Finding:
     code: str = ""
     slug: str = ""
     stalls: Stalls | None = None
+    explains: tuple[str, ...] = ()
+    specificity: int | None = None
 
     @property
     def ranks_named(self) -> str:

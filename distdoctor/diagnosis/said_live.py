@@ -18,8 +18,6 @@ from distdoctor.diagnosis.finding import ERROR, NOTE, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
-IN_BACKEND = "DD122"  # the program is done with its part: only a look from outside can say more, at the network for one
-
 
 @dataclass(frozen=True)
 class SaidLive:
@@ -88,7 +86,7 @@ def with_what_was_said(diagnosis: Diagnosis, said: SaidLive, checks: Mapping[str
     """The diagnosis of a recording with what was said while the job ran. Each event has one name, and is told once."""
     found = with_what_was_told(diagnosis, said.told, checks)
     if said.leads or not found.at_least(ERROR):
-        found = with_what_stood(found, said.stood)
+        found = with_what_stood(found, said.stood, checks)
     kept = _without_notes_on_the_same(found.findings, checks)
     named = {finding.code for finding in kept}
     examined = {*found.examined, *named, *(said.examined if said.leads else ())}
@@ -119,15 +117,16 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
     return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
 
 
-def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding]) -> Diagnosis:
+def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:
     """The diagnosis after the end, led by findings that were true while the job ran and that its end has wiped out.
 
     A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
     of the time when the connections could still be looked at.
     """
     stood = tuple(stood)
-    if any(finding.code == IN_BACKEND for finding in stood):
-        kept = tuple(finding for finding in diagnosis.findings if finding.code != IN_BACKEND)
+    from_outside = {finding.code for finding in stood if finding.code in checks and checks[finding.code].outside}
+    if from_outside:
+        kept = tuple(finding for finding in diagnosis.findings if finding.code not in from_outside)
         diagnosis = replace(diagnosis, findings=kept)
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     wiped = tuple(finding for finding in stood if (finding.code, finding.ranks) not in known)

@@ -14,7 +14,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.diagnosis.said_live import IN_BACKEND, SaidLive
+from distdoctor.diagnosis.said_live import SaidLive
 from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
 from distdoctor.launch.post_mortem import recorded_streams
@@ -69,6 +69,7 @@ class Watcher:
         self._with_others = with_others  # what other hosts saw, asked while nobody moves here
         self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
+        self._from_outside = frozenset(check.code for check in self._checks if check.outside)
         self._waits = frozenset(check.code for check in self._checks if check.stalls is Stalls.MAYBE)
         self.standing = StandingFindings(self._waits)
         self._all_remedies: dict[str, Remedy] = {}
@@ -165,7 +166,7 @@ class Watcher:
             if self._looks_at_rest:
                 recording = self._with_others(recording)
             diagnosis = self._examined(recording, seen)
-            if seen is None and self._closer is not None and not self.is_hung and _is_in_backend(diagnosis):
+            if seen is None and self._closer is not None and not self.is_hung and self._needs_a_look(diagnosis):
                 diagnosis = self._examined(recording, self._closer())
             self.last = diagnosis
             self._all_remedies.update(diagnosis.remedies)
@@ -285,6 +286,9 @@ class Watcher:
         self.hang = replace(diagnosis, findings=(*held, *diagnosis.findings))
         self._hung(self.hang, all(finding.stalls is Stalls.FOREVER for finding in because))
 
+    def _needs_a_look(self, diagnosis: Diagnosis) -> bool:
+        return any(finding.code in self._from_outside for finding in diagnosis.findings)
+
     def unfinished(self, *, succeeded: bool) -> Diagnosis | None:
         """What was known when the job ended: the hang, or the last poll and what still stood, without what was refuted."""
         if self.hang is not None or self.last is None:
@@ -296,10 +300,6 @@ class Watcher:
 
 
 _Key = tuple[object, ...]
-
-
-def _is_in_backend(diagnosis: Diagnosis) -> bool:
-    return any(finding.code == IN_BACKEND for finding in diagnosis.findings)
 
 
 def _key(finding: Finding) -> _Key:

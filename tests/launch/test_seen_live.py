@@ -22,7 +22,7 @@ def test_a_dead_connection_is_told_after_the_end_as_it_was_told_live() -> None:
     live = examine(replace(jammed, stacks=stacks), CHECKS, PLUGINS.remedies, live=True)
     afterwards = examine(jammed, CHECKS, PLUGINS.remedies)
 
-    told = with_what_stood(afterwards, live.findings)
+    told = with_what_stood(afterwards, live.findings, PLUGINS.checks)
 
     assert [finding.code for finding in afterwards.findings] == ["DD122"]
     assert [(finding.code, finding.title.partition(" is dead")[1]) for finding in told.findings] == [

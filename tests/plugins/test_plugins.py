@@ -78,6 +78,36 @@ def test_a_strangers_strategy_is_run_by_its_check_and_cured_by_its_remedy(instal
     assert findings[0]["remedies"][0]["what"] == "Leave the barriers out."
 
 
+STRANGERS_FINDINGS = """
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.testing import recording
+from distdoctor.testing.gradients import trained_job
+
+loop = recording(3)
+for step in range(4):
+    loop.collective("all_reduce", [8], site="train.py:41 step").collective("broadcast", [1], site="train.py:42 step")
+    if step == 2:
+        loop.skipped_by(1)
+    loop.step()
+apart = trained_job(3).initial().step().step(grads={1: 1}, params={1: 1}, names=["head.weight"])
+for blocked in ((), ("toylab",)):
+    checks = plugins.load(blocked).checks.values()
+    print(*(finding.code for seen in (loop.live(), apart.recording()) for finding in examine(seen, checks).findings))
+"""
+
+
+@pytest.mark.job
+def test_a_strangers_checks_are_heard_where_they_are_more_specific_and_ours_where_they_are_not_there(installed) -> None:
+    env = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGERS_FINDINGS], env=env, capture_output=True, text=True, timeout=120
+    )
+
+    assert done.stdout.splitlines() == ["LAB002 LAB003", "DD101 DD202"], done.stderr
+
+
 @pytest.mark.job
 def test_a_blocked_plugin_takes_no_part(installed: Path, tmp_path: Path) -> None:
     done = doctor("run", "--no-plugin", "toylab", "--strategy", "patient", site=installed, cwd=tmp_path)

@@ -32,6 +32,11 @@ CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SI
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
 
 
+def end_of(rank: int) -> str:
+    """The key of an incident that is the end of a rank, for findings that explain it."""
+    return f"end of rank {rank}"
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a rank ended. `how`: it RAISED, was SIGNALLED, LEFT in order (0), EXITED with another code, WAS ENDED by the launcher,

@@ -42,7 +42,7 @@ def devices_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> I
 
 def nothing_better(verdict: Verdict | None) -> bool:
     """Whether the calls in the dumps tell nothing themselves: where the ranks' calls differ, that is the cause."""
-    return verdict is None or not verdict.events
+    return verdict is None or not verdict.incidents
 
 
 def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None) -> Finding:

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from distdoctor.diagnosis.finding import Finding, Prescription
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import full, group_words, of_variants, table, test_of
 from distdoctor.recording.recording import Call
 
 
+def in_place(verdict: Verdict, what: str) -> Iterator[Incident]:
+    """The incidents in which the ranks of a group issued one call with different arguments."""
+    found = verdict.of_kind(IncidentKind.DIVERGED)
+    return (incident for incident in found if incident.in_place and incident.differs == what)
+
+
 def mismatch(
-    verdict: Verdict, event: Event, what: str, value: dict[Call, str], cure: Prescription, harm: str
+    verdict: Verdict, incident: Incident, what: str, value: dict[Call, str], cure: Prescription, harm: str
 ) -> Finding:
     """`what` differs; `value` says, per variant's first call, what it was; `harm` is what comes of it."""
-    assert event.divergence is not None
-    assert event.odd is not None
-    variants = {value[variant.call]: variant.ranks for variant in event.divergence.variants}
-    op = event.odd.op.word
-    why = f"{op} #{event.divergence.number}{group_words(event)} has {what} {table(variants)}: {harm}"
-    if event.guard is not None:
-        why += f"; `{test_of(event.guard)}` (line {event.guard.line}) sends the ranks two ways"
-    usual = [text for text, ranks in variants.items() if not set(ranks) & set(event.ranks)]
-    mine = [text for text, ranks in variants.items() if set(ranks) & set(event.ranks)]
+    incident = incident.decided_by(incident.branch or incident.choice)
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    variants = {value[variant.call]: variant.ranks for variant in incident.divergence.variants}
+    op = incident.odd.op.word
+    why = f"{op} #{incident.divergence.number}{group_words(incident)} has {what} {table(variants)}: {harm}"
+    if incident.guard is not None:
+        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
+    usual = [text for text, ranks in variants.items() if not set(ranks) & set(incident.ranks)]
+    mine = [text for text, ranks in variants.items() if set(ranks) & set(incident.ranks)]
     against = f"{what} {' against '.join(mine)}" + (f", the others have {', '.join(usual)}" if usual else "")
     return Finding(
-        title=f"{op} #{event.divergence.number}{group_words(event)} with {against}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
-        place=event.odd.site,
-        places=of_variants(verdict, event),
+        title=f"{op} #{incident.divergence.number}{group_words(incident)} with {against}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=incident.odd.site,
+        places=of_variants(verdict, incident),
         evidence={
-            "group": event.divergence.group.name,
-            "sequence_number": event.divergence.number,
+            "group": incident.divergence.group.name,
+            "sequence_number": incident.divergence.number,
             what.replace(" ", "_"): {text: list(ranks) for text, ranks in variants.items()},
-            "calls": [full(variant.call) for variant in event.divergence.variants],
+            "calls": [full(variant.call) for variant in incident.divergence.variants],
         },
         why=why,
         prescriptions=(cure,),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )

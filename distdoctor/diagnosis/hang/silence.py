@@ -11,6 +11,7 @@ from distdoctor.diagnosis.facts.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.rendezvous import misfit
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.recording.trace.events import InitBegun, InitDone, LongPhase
@@ -26,11 +27,9 @@ MEETING_NS = 8 * SECOND  # for ranks that cannot meet with what they asked for, 
 # What other hosts write into a shared folder is seen late: Linux writes dirty pages of a mapped file back after 30 s
 # (vm.dirty_expire_centisecs), and an NFS client keeps attributes for up to 60 s (acregmax).
 LATE_NS = 90 * SECOND
-# torch's own are 10 min (NCCL) and 30 min (gloo); who gave a group less than this did not think of saving or tokenising.
-SHORT_TIMEOUT_SECONDS = 120.0
 FEWEST_STEPS, FEWEST_CALLS = 3, 16  # that make a rhythm
 
-Judgement = tuple[str, tuple[int, ...], Confidence]
+Judgement = tuple[IncidentKind, tuple[int, ...], Confidence]
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def open_phase(timeline: Timeline) -> str:
 
 
 def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[int, Ending]) -> Judgement | None:
-    """What the silence is about: (code, ranks, confidence)."""
+    """What the silence is about: (kind, ranks, confidence)."""
     living = _living(facts, ended)
     starting = _at_start(facts, living) or _in_new_group(facts, living, quiet)
     if starting is not None or not found:
@@ -116,9 +115,9 @@ def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[in
     inside = tuple(sorted({rank for wait in found for rank in wait.ranks}))
     if set(inside) >= living.keys():
         if all(wait.has_all for wait in found):
-            return "DD122", inside, LIKELY
+            return IncidentKind.TOGETHER, inside, LIKELY
         if all(wait.call.op is Op.SEND for wait in found):
-            return "DD114", inside, LIKELY
+            return IncidentKind.ALL_SENT, inside, LIKELY
     if any(wait.unseen and wait.call.op is not Op.SEND for wait in found):
         return None  # whom they wait for left no recording
     if facts.recording.missing and any(
@@ -128,9 +127,7 @@ def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[in
     idle = tuple(sorted({rank for wait in found for rank in wait.on if rank not in inside and rank in living}))
     if not idle:
         return None
-    if quiet.timed_out and (quiet.phase or quiet.seconds < SHORT_TIMEOUT_SECONDS):
-        return "DD129", idle, LIKELY if quiet.phase else POSSIBLE
-    return "DD123", idle, LIKELY if quiet.timed_out else POSSIBLE
+    return IncidentKind.ABSENT, idle, LIKELY if quiet.timed_out else POSSIBLE
 
 
 def _living(facts: Collectives, ended: dict[int, Ending]) -> dict[int, Timeline]:
@@ -159,17 +156,17 @@ def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | No
         return None
     apart = misfit(facts)
     if apart is not None:
-        return "DD118", apart.ranks, LIKELY
+        return IncidentKind.NEVER_CAME, apart.ranks, LIKELY
     absent = tuple(
         rank
         for rank in range(facts.recording.world_size)
         if rank not in facts.timelines or not facts.timelines[rank].log.has_noted(InitBegun)
     )
-    return ("DD118", absent, LIKELY) if absent else None
+    return (IncidentKind.NEVER_CAME, absent, LIKELY) if absent else None
 
 
 def _in_new_group(facts: Collectives, living: dict[int, Timeline], quiet: IdleTime) -> Judgement | None:
     """Ranks inside new_group, and others that have called it less often, or for other ranks."""
     found = stalled(facts, living)
     long = quiet.timed_out or quiet.seconds * SECOND >= AT_START_NS  # else they may only be late
-    return ("DD119", found.odd, LIKELY if long else POSSIBLE) if found else None
+    return (IncidentKind.PASSED_BY, found.odd, LIKELY if long else POSSIBLE) if found else None

@@ -1,4 +1,4 @@
-"""Whether ranks wait for ever because of an event: proven by what they have entered and not left, or only by long silence.
+"""Whether ranks wait for ever because of an incident: proven by what they have entered and not left, or only by long silence.
 
 Nothing else may end a job. A rank that is merely late (a checkpoint, a download, a slow loader, a stopped process) always may
 come, so what is told about it never counts as proof; nor does a disagreement that the transport let through, after which every
@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING
 
 from distdoctor.diagnosis.finding import CERTAIN, Stalls
 from distdoctor.diagnosis.hang.alignment import REDUCTION, went_past
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.silence import silence
 
 if TYPE_CHECKING:
-    from distdoctor.diagnosis.hang.verdict import Event, Verdict
+    from distdoctor.diagnosis.hang.incident import Incident
+    from distdoctor.diagnosis.hang.verdict import Verdict
 
 
-def stalls(known: Verdict, event: Event) -> Stalls:
-    """What the event means for the ranks that live: they go on, they may go on, or they cannot."""
-    if _is_silent(event):
+def stalls(known: Verdict, incident: Incident) -> Stalls:
+    """What the incident means for the ranks that live: they go on, they may go on, or they cannot."""
+    if _is_silent(incident):
         return Stalls.NO
-    if event.confidence is not CERTAIN or event.silence is not None:
+    if incident.confidence is not CERTAIN or incident.silence is not None:
         return Stalls.MAYBE
-    if event.is_closed or any(wait.is_certain for wait in known.deadlock.dead):
+    if incident.is_closed or any(wait.is_certain for wait in known.deadlock.dead):
         return Stalls.FOREVER
-    if event.divergence is not None and went_past(event.divergence):
+    if incident.divergence is not None and went_past(incident.divergence):
         return Stalls.NO
     # Who waits for a handle, or inside backward, leaves no open call: there the job's own rhythm has to agree.
     return Stalls.FOREVER if silence(known.facts, known.endings) is not None else Stalls.MAYBE
 
 
-def _is_silent(event: Event) -> bool:
+def _is_silent(incident: Incident) -> bool:
     """Whether nobody waits because of it: other numbers come out, and that is all."""
-    if event.divergence is not None:
-        return event.divergence.differs == REDUCTION
-    return event.code == "DD107"
+    if incident.divergence is not None:
+        return incident.divergence.differs == REDUCTION
+    return incident.kind is IncidentKind.SWAPPED

@@ -1,8 +1,9 @@
-"""What happened to the job's communication: one event, one code. Computed once; each check picks its own kind out of it.
+"""What happened to the job's communication: the facts that checks on hangs ask for, computed once. Which check explains an
+incident is for the checks to say.
 
 Whatever parts first in time is the cause: a group whose members issue different calls, a rank that fails or leaves while
-others need it, a ring of waits. All that comes later is a consequence and no event. What hangs nobody (another reduction,
-swapped calls of equal size) is an event of its own.
+others need it, a ring of waits. All that comes later is a consequence and no incident. What hangs nobody (another reduction,
+swapped calls of equal size) is an incident of its own.
 """
 
 from __future__ import annotations
@@ -11,24 +12,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-import numpy as np
-
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part
-from distdoctor.diagnosis.hang.ending import LEFT, Ending, endings, failures
+from distdoctor.diagnosis.hang.ending import LEFT, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.diagnosis.hang.program import (
     ADDED,
     REPLACED,
     SKIPPED,
     SWAPPED,
-    UNCLEAR,
     CallEdit,
     Program,
     Symbol,
@@ -39,65 +39,14 @@ from distdoctor.diagnosis.hang.program import (
     line_of,
     symbol,
 )
-from distdoctor.diagnosis.hang.silence import IdleTime, judge, silence
+from distdoctor.diagnosis.hang.silence import judge, silence
 from distdoctor.diagnosis.hang.standstill import stalls
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
 from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, deciding_value
 from distdoctor.diagnosis.source.rank_choice import singled_out
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at
 from distdoctor.recording.recording import Call, Recording, SourceLine
-from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
-
-BY_WHAT_DIFFERS = {
-    alignment.ROOT: "DD106",
-    alignment.DTYPE: "DD104",
-    alignment.SHAPE: "DD103",
-    alignment.REDUCTION: "DD105",
-}
-_SAVES = (
-    "state_dict",
-    "full_tensor",
-    "dcp.save",
-    "checkpoint.save",
-    "save_checkpoint",
-    "save_model",
-    "save_pretrained",
-)
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that went wrong, with everything that its check needs to put it into words.
-
-    `ranks`: the odd ones out, the most suspect first. `odd` is what they did instead, `usual` what the others did; `guarded`
-    is the one of the two that `guard` decides about. `at_ns` is wall time. What does not apply is left out.
-    """
-
-    code: str
-    ranks: tuple[int, ...]
-    at_ns: int
-    confidence: Confidence = CERTAIN
-    divergence: CallDivergence | None = None
-    departure: CallEdit | None = None
-    odd: Call | None = None
-    usual: Call | None = None
-    guard: Guard | None = None
-    guarded: Call | None = None
-    guard_at: SourceLine = field(default_factory=SourceLine)
-    ending: Ending | None = None
-    also: tuple[Ending, ...] = ()
-    uneven: Uneven | None = None
-    group: GroupCalls | None = None
-    waiting: tuple[Wait, ...] = ()
-    cycle: tuple[Wait, ...] = ()
-    silence: IdleTime | None = None
-    pair: tuple[Call, Call] | None = None
-    unpaired: tuple[Call, ...] = ()
-    is_tie: bool = False
-    is_closed: bool = False  # ranks wait for each other in calls that are no collectives
-    stalls: Stalls = Stalls.NO
-    decision: Decision | None = None  # what in the source most likely let the ranks part
 
 
 @dataclass(frozen=True)
@@ -113,7 +62,7 @@ class Verdict:
     deadlock: Deadlock
     uneven: tuple[Uneven, ...]
     progress: DeviceProgress | None = None  # of dumps
-    events: tuple[Event, ...] = field(default=())
+    incidents: tuple[Incident, ...] = field(default=())
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -126,15 +75,20 @@ class Verdict:
         dead = deadlock(facts, found, gone_for_good(ended))
         progress = DeviceProgress.in_dumps(recording)
         known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
-        events = (
-            replace(event, stalls=stalls(known, event), decision=decision_of(known, event))
-            for event in _Judge(known).events()
+        happened = enumerate(_Judge(known).incidents())
+        incidents = (
+            replace(one, stalls=stalls(known, one), key=_key(number, one), decision=decision_of(known, one))
+            for number, one in happened
         )
-        return replace(known, events=tuple(events))
+        return replace(known, incidents=tuple(incidents))
 
-    def told(self, code: str) -> Iterator[Event]:
-        """The events that go by this code."""
-        return (event for event in self.events if event.code == code)
+    def of_kind(self, *kinds: IncidentKind) -> Iterator[Incident]:
+        """The incidents of these kinds."""
+        return (incident for incident in self.incidents if incident.kind in kinds)
+
+    def unpaired(self, receive: Call) -> tuple[Call, ...]:
+        """What the rank that a receive awaits has sent, or waits for, instead."""
+        return tuple((*self.pairs.unreceived_of(receive), *self.pairs.unsent_to(receive))[:4])
 
     @property
     def recording(self) -> Recording:
@@ -157,11 +111,11 @@ class _Judge:
         self.facts = known.facts
         self.sources = known.recording.sources
 
-    def events(self) -> Iterator[Event]:
+    def incidents(self) -> Iterator[Incident]:
         silent = [d for d in self.known.divergences if d.differs == alignment.REDUCTION]
         for parted in silent:
             yield self._parted(parted)
-        causes = sorted(self._causes(), key=lambda event: (event.at_ns or 1 << 63, event.code, event.ranks))
+        causes = sorted(self._causes(), key=lambda one: (one.at_ns or 1 << 63, KINDS.index(one.kind), one.ranks))
         if causes:
             yield causes[0]
             return
@@ -179,15 +133,17 @@ class _Judge:
         if not (silent or unnoticed or quiet):
             yield from self._only_echoes()
 
-    def _only_echoes(self) -> Iterator[Event]:
+    def _only_echoes(self) -> Iterator[Incident]:
         """Ranks failed for lack of a peer, and what happened to the peer is not on record."""
         victims = sorted(
             (e for e in self.known.endings.values() if e.victim), key=lambda e: (e.at_ns or 1 << 63, e.rank)
         )
         if victims and not self.known.recording.job.running:
-            yield Event("DD110", (), victims[0].at_ns, POSSIBLE, ending=victims[0], also=tuple(victims[1:]))
+            yield Incident(
+                IncidentKind.ECHOED, (), victims[0].at_ns, POSSIBLE, ending=victims[0], also=tuple(victims[1:])
+            )
 
-    def _causes(self) -> Iterator[Event]:
+    def _causes(self) -> Iterator[Incident]:
         """What can have stopped the job."""
         for parted in self.known.divergences:
             if parted.differs != alignment.REDUCTION:
@@ -201,7 +157,7 @@ class _Judge:
 
     # --- a group parts -----------------------------------------------------------------------------------------------------
 
-    def _parted(self, parted: CallDivergence) -> Event:
+    def _parted(self, parted: CallDivergence) -> Incident:
         if parted.differs != alignment.REDUCTION:
             surplus = not_joined(parted, self.sources)
             if surplus is not None:
@@ -215,8 +171,8 @@ class _Judge:
             usual, odd = odd, usual
         is_tie = suspect is None
         ranks = parted.odd_ranks if is_tie or not parted.is_tie else odd.ranks
-        event = Event(
-            "DD102",
+        incident = Incident(
+            IncidentKind.DIVERGED,
             ranks,
             parted.at_ns,
             divergence=parted,
@@ -225,11 +181,11 @@ class _Judge:
             group=parted.group,
             waiting=self._waiting_in(parted.group),
             is_tie=is_tie,
+            choice=choice,
             guard=choice,
             confidence=LIKELY if choice is not None else CERTAIN,
         )
-        event = replace(event, departure=self._departure(event))
-        return self._classified(event, several=len(parted.variants) > 2)
+        return self._explained(replace(incident, departure=self._departure(incident)))
 
     def _where_lines_part(self, parted: CallDivergence) -> CallDivergence:
         """The divergence, or the beginning of it; two branches of one condition are no parting."""
@@ -237,10 +193,10 @@ class _Judge:
         usual, odd = earlier.variants[0], earlier.variants[1]
         return parted if self._branch(odd.call.site, usual.call.site) is not None else earlier
 
-    def _not_joined(self, parted: CallDivergence, issued: Variant, answered: Variant) -> Event:
+    def _not_joined(self, parted: CallDivergence, issued: Variant, answered: Variant) -> Incident:
         """A collective inside join() that it does not stand in for."""
-        return Event(
-            "DD101",
+        return Incident(
+            IncidentKind.STRAYED,
             issued.ranks,
             parted.at_ns,
             divergence=parted,
@@ -295,64 +251,46 @@ class _Judge:
         guard, call = found
         return guard.how == ENCLOSES if call is mine.call else guard.how == LEAVES
 
-    def _departure(self, event: Event) -> CallEdit:
-        assert event.odd is not None
-        assert event.usual is not None
-        theirs, mine = self.known.timeline(event.usual.rank), self.known.timeline(event.odd.rank)
-        past = Program.of(theirs, event.usual.seq)
-        if past.distance(symbol(event.usual), symbol(event.odd)) is None:
-            own = Program.of(mine, event.odd.seq)
+    def _departure(self, incident: Incident) -> CallEdit:
+        assert incident.odd is not None
+        assert incident.usual is not None
+        theirs, mine = self.known.timeline(incident.usual.rank), self.known.timeline(incident.odd.rank)
+        past = Program.of(theirs, incident.usual.seq)
+        if past.distance(symbol(incident.usual), symbol(incident.odd)) is None:
+            own = Program.of(mine, incident.odd.seq)
             past = own if len(own.symbols) > len(past.symbols) else past
-        again = is_repeated(mine, event.odd)
+        again = is_repeated(mine, incident.odd)
         return departure(
-            issued_from(theirs, event.usual.seq), issued_from(mine, event.odd.seq), past, is_repeated=again
+            issued_from(theirs, incident.usual.seq), issued_from(mine, incident.odd.seq), past, is_repeated=again
         )
 
-    def _classified(self, event: Event, several: bool) -> Event:
-        """The event with the one code that explains it best."""
-        odd, usual, departed = event.odd, event.usual, event.departure
+    def _explained(self, incident: Incident) -> Incident:
+        """The incident with what can have parted the ranks: an uneven pass, a condition in the source."""
+        odd, usual = incident.odd, incident.usual
         assert odd is not None
         assert usual is not None
-        assert departed is not None
-        assert event.divergence is not None
-        uneven = self._uneven_behind(event)
-        if uneven is not None:
-            return replace(event, code="DD111", uneven=uneven, ranks=uneven.short, is_tie=False)
-        how, differs = departed.how, event.divergence.differs
-        same_line = odd.site == usual.site
-        if differs == alignment.REDUCTION:
-            return replace(event, code="DD105")
-        if how == SWAPPED:
-            return replace(event, code="DD107")
         branch = self._branch(odd.site, usual.site)
-        same_place = same_line or branch is not None or how == REPLACED
+        same_place = odd.site == usual.site or branch is not None or incident.how == REPLACED
         same_place = same_place or (self._as_ever(odd) and self._as_ever(usual))
-        if how != SKIPPED and differs != alignment.OPERATION and same_place:
-            return replace(event, code=BY_WHAT_DIFFERS[differs], guard=branch or event.guard)
-        if how != SKIPPED and (same_place or several):
-            return replace(event, code="DD102", guard=branch)
-        meant = self._meant_for_a_subgroup(event)
-        if meant is not None:
-            return meant
-        guard = self._guard_of(odd, usual, event.ranks, self._others(event))
-        if guard is not None:
-            event = _under(event, *guard)
-            if guard[0].instead and not guard[0].on_rank and how != SKIPPED and guard[1] is odd:
-                return replace(event, code="DD102")
-        if guard is not None and guard[0].on_rank and guard[0].how == ENCLOSES:
-            if self._is_save(odd, usual):
-                return replace(event, code="DD125")
-            return replace(event, code="DD112")
-        return replace(event, code="DD101")
+        incident = replace(
+            incident,
+            uneven=self._uneven_behind(incident),
+            branch=branch,
+            in_place=incident.how != SKIPPED and same_place,
+        )
+        if incident.replaces:
+            return incident
+        guard = self._guard_of(odd, usual, incident.ranks, self._others(incident))
+        return incident if guard is None else _under(incident, *guard)
 
     def _as_ever(self, call: Call) -> bool:
         """Whether the rank always went through this line at this point: then it is the arguments that are wrong."""
         expected = Program.of(self.known.timeline(call.rank), call.seq).expected()
         return expected is not None and line_of(expected) == line_of(symbol(call))
 
-    def _others(self, event: Event) -> tuple[int, ...]:
-        assert event.divergence is not None
-        return tuple(r for variant in event.divergence.variants for r in variant.ranks if r not in event.ranks)
+    def _others(self, incident: Incident) -> tuple[int, ...]:
+        assert incident.divergence is not None
+        return tuple(r for variant in incident.divergence.variants for r in variant.ranks if r not in incident.ranks)
 
     def _branch(self, one: SourceLine, other: SourceLine) -> Guard | None:
         """The condition of which two lines are the two branches."""
@@ -385,61 +323,11 @@ class _Judge:
         )
         return [guard for guard in guards_at(source, site.line) if (guard.line, guard.negated) not in shared]
 
-    def _is_save(self, odd: Call, usual: Call) -> bool:
-        gathers = {Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED, Op.BROADCAST, Op.GATHER}
-        for call in (odd, usual):
-            words = statement_at(self.sources.get(call.site.path, ""), call.site.line) + " " + call.site.function
-            if call.op in gathers and any(word in words for word in _SAVES):
-                return True
-        return False
-
-    def _meant_for_a_subgroup(self, event: Event) -> Event | None:
-        """The event as a call on the wrong group, when exactly the members of a smaller one issued what no other rank ever did.
-
-        They may be the majority: then the others did not skip the call, they never had one there.
-        """
-        assert event.divergence is not None
-        assert event.departure is not None
-        variants, how = event.divergence.variants, event.departure.how
-        if len(variants) > 2 or how == SWAPPED:
-            return None
-        found = []
-        for mine, other in (variants, variants[::-1]):
-            added = how in (ADDED, UNCLEAR) if mine.call is event.odd else how in (SKIPPED, UNCLEAR)
-            subgroup = self._group_of_exactly(mine.ranks, event.divergence.group)
-            if added and subgroup is not None and not self._passed(other.ranks, mine.call.site):
-                found.append(
-                    replace(
-                        event,
-                        code="DD124",
-                        ranks=mine.ranks,
-                        odd=mine.call,
-                        usual=other.call,
-                        group=subgroup,
-                        is_tie=False,
-                    )
-                )
-        return found[0] if len(found) == 1 else None
-
-    def _group_of_exactly(self, ranks: tuple[int, ...], larger: GroupCalls) -> GroupCalls | None:
-        """The group of these ranks; None where it is one of several alike: replicas that part do so along such groups."""
-        if not 1 < len(ranks) < len(larger.members):
-            return None
-        alike = [group for group in self.facts.groups if len(group.members) == len(ranks)]
-        if any(set(ranks).isdisjoint(group.members) for group in alike):
-            return None
-        return next((group for group in alike if set(group.members) == set(ranks)), None)
-
-    def _passed(self, ranks: Iterable[int], site: SourceLine) -> bool:
-        """Whether one of these ranks has a call at this line on record."""
-        logs = [self.known.timeline(rank).log for rank in ranks]
-        return any(site in {log.site(number) for number in np.unique(log.calls["site"])} for log in logs)
-
-    def _uneven_behind(self, event: Event) -> Uneven | None:
+    def _uneven_behind(self, incident: Incident) -> Uneven | None:
         """The uneven pass because of which the ranks parted: the odd ones ran out before."""
         for uneven in self.known.uneven:
-            blamed = set(uneven.short) & set(event.ranks)
-            if blamed and uneven.at_ns <= event.at_ns and set(uneven.short) <= set(event.ranks):
+            blamed = set(uneven.short) & set(incident.ranks)
+            if blamed and uneven.at_ns <= incident.at_ns and set(uneven.short) <= set(incident.ranks):
                 return uneven
         return None
 
@@ -448,7 +336,7 @@ class _Judge:
 
     # --- a rank is gone ----------------------------------------------------------------------------------------------------
 
-    def _failed(self, first: Ending) -> Event:
+    def _failed(self, first: Ending) -> Incident:
         """A rank that failed by itself; ranks that failed with the same words are named with it."""
 
         def alike(other: Ending) -> bool:
@@ -460,9 +348,8 @@ class _Judge:
             )
 
         same = [e for e in failures(self.known.endings) if e.rank != first.rank and alike(e)]
-        code = "DD121" if "Expected to have finished reduction in the prior iteration" in first.words else "DD110"
-        return Event(
-            code,
+        return Incident(
+            IncidentKind.FAILED,
             (first.rank, *(e.rank for e in same)),
             first.at_ns,
             ending=first,
@@ -470,7 +357,7 @@ class _Judge:
             waiting=self._held_by({first.rank}),
         )
 
-    def _left(self) -> Iterator[Event]:
+    def _left(self) -> Iterator[Incident]:
         """Ranks that left in order while others need them."""
         for ending in self.known.endings.values():
             if ending.how != LEFT or ending.rank not in self.facts.timelines:
@@ -479,8 +366,8 @@ class _Judge:
             if missed is None:
                 continue
             needed_at, usual, group = missed
-            event = Event(
-                "DD109",
+            incident = Incident(
+                IncidentKind.LEFT,
                 (ending.rank,),
                 max(needed_at, ending.at_ns),
                 ending=ending,
@@ -488,28 +375,22 @@ class _Judge:
                 group=group,
                 waiting=self._held_by({ending.rank}),
             )
-            surplus = self._surplus(event)
-            if surplus is not None:
-                yield surplus
-                continue
-            uneven = self._uneven_behind(event)
-            has_sent = any(lane[1:] == (ending.rank, usual.rank) for lane in self.known.pairs.sends)
-            if uneven is not None:
-                yield replace(event, code="DD111", uneven=uneven)
-            elif group is None and not has_sent:
-                yield replace(event, code="DD113", ranks=(usual.rank, ending.rank), unpaired=self._unpaired(usual))
-            else:
-                yield event
+            yield self._surplus(incident) or replace(incident, uneven=self._uneven_behind(incident))
 
-    def _crashed_on_the_way_out(self) -> Iterator[Event]:
+    def _crashed_on_the_way_out(self) -> Iterator[Incident]:
         """Ranks whose script had ended, and whose process died of itself after that."""
         crashed = [one for one in self.known.endings.values() if one.how == LEFT and one.signal]
         for number in sorted({one.signal for one in crashed}):
             alike = [one for one in crashed if one.signal == number]
-            yield Event("DD130", tuple(one.rank for one in alike), min(one.at_ns for one in alike), ending=alike[0])
+            yield Incident(
+                IncidentKind.DIED_LATE,
+                tuple(one.rank for one in alike),
+                min(one.at_ns for one in alike),
+                ending=alike[0],
+            )
 
-    def _surplus(self, left: Event) -> Event | None:
-        """The event seen the other way: few ranks issued a call that is no part of their routine, and most never did."""
+    def _surplus(self, left: Incident) -> Incident | None:
+        """The incident seen the other way: few ranks issued a call that is no part of their routine, and most never did."""
         call, group = left.usual, left.group
         if call is None or group is None:
             return None
@@ -520,11 +401,10 @@ class _Judge:
         if past.knows(symbol(call)) or past.expected() is None:
             return None
         guard = self._guard_of(call, replace(call, site=SourceLine()), issued, left.ranks)
-        event = replace(left, code="DD101", ranks=issued, odd=call, usual=None, departure=CallEdit(ADDED))
-        if guard is not None:
-            event = _under(event, *guard)
-        on_rank = guard is not None and guard[0].on_rank and guard[0].how == ENCLOSES
-        return replace(event, code="DD112") if on_rank else event
+        incident = replace(
+            left, kind=IncidentKind.STRAYED, ranks=issued, odd=call, usual=None, departure=CallEdit(ADDED)
+        )
+        return incident if guard is None else _under(incident, *guard)
 
     def _missed_by(self, rank: int) -> tuple[int, Call, GroupCalls | None] | None:
         """The first call of another rank that can never be completed because this rank has left: (when, the call, its group)."""
@@ -549,26 +429,17 @@ class _Judge:
 
     # --- a ring of waits ---------------------------------------------------------------------------------------------------
 
-    def _closed_ring(self, dead: Deadlock, confidence: Confidence) -> Iterator[Event]:
+    def _closed_ring(self, dead: Deadlock, confidence: Confidence) -> Iterator[Incident]:
         if not dead.cycle:
             return
         if not all(wait.is_certain for wait in dead.cycle):
             confidence = LIKELY
         at_ns = max(self.known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in dead.cycle)
         everybody = tuple(sorted({rank for wait in dead.cycle for rank in wait.ranks}))
-        event = Event("DD108", everybody, at_ns, confidence, cycle=dead.cycle, waiting=dead.dead)
-        in_pairs = [wait for wait in dead.cycle if wait.call.op in POINT_TO_POINT and not wait.is_posted]
-        if len(in_pairs) == len(dead.cycle) and len({wait.call.op is Op.SEND for wait in in_pairs}) == 1:
-            yield self._strayed(event) or replace(event, code="DD114")
-        elif in_pairs:
-            pair = next((wait for wait in in_pairs if wait.call.op is not Op.SEND), in_pairs[0])
-            receive, ranks = pair.call, (pair.call.rank, *pair.on)
-            unpaired = self._unpaired(receive)
-            yield self._strayed(event) or replace(event, code="DD113", ranks=ranks, usual=receive, unpaired=unpaired)
-        else:
-            yield self._strayed(event) or event
+        incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=dead.cycle, waiting=dead.dead)
+        yield self._strayed(incident) or incident
 
-    def _rings_in_dumps(self) -> Iterator[Event]:
+    def _rings_in_dumps(self) -> Iterator[Incident]:
         """Rings of calls that devices are at: the host that enqueued them has gone on."""
         if self.known.progress is None:
             return
@@ -588,12 +459,12 @@ class _Judge:
                 return Wait((call,), (edge.on,), group, is_certain=False, is_posted=edge.is_posted)
         return None
 
-    def _strayed(self, event: Event) -> Event | None:
-        """The event, when one side of a ring of waits left its own routine: it skipped a call that somebody else in the ring
+    def _strayed(self, incident: Incident) -> Incident | None:
+        """The incident, when one side of a ring of waits left its own routine: it skipped a call that somebody else in the ring
         waits in, or made one that it never made before."""
         off: list[tuple[Wait, Wait, tuple[int, ...], Call, Symbol]] = []
-        for at, wait in enumerate(event.cycle):
-            before = event.cycle[at - 1]  # waits for some of the ranks in `wait`
+        for at, wait in enumerate(incident.cycle):
+            before = incident.cycle[at - 1]  # waits for some of the ranks in `wait`
             needed = tuple(rank for rank in wait.ranks if rank in before.on)
             found = deviation(self.known.timeline(needed[0])) if needed else None
             if found is not None:
@@ -604,52 +475,55 @@ class _Judge:
         past = Program.of(self.known.timeline(before.call.rank), before.call.seq)
         gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
         strayed = replace(
-            event, ranks=needed, odd=odd, usual=before.call, group=before.group, cycle=(), waiting=(before,)
+            incident, ranks=needed, odd=odd, usual=before.call, group=before.group, cycle=(), waiting=(before,)
         )
-        strayed = replace(strayed, departure=CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED))
-        uneven = self._uneven_behind(strayed)
-        if uneven is not None:
-            return replace(strayed, code="DD111", uneven=uneven)
+        departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
+        strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed)
+        strayed = replace(strayed, uneven=self._uneven_behind(strayed))
         guard = self._guard_of(odd, before.call, needed, before.ranks)
-        if guard is not None:
-            strayed = _under(strayed, *guard)
-        on_rank = guard is not None and guard[0].on_rank and guard[0].how == ENCLOSES
-        return replace(strayed, code="DD112" if on_rank else "DD101")
+        return strayed if guard is None else _under(strayed, *guard)
 
-    def _unpaired(self, receive: Call) -> tuple[Call, ...]:
-        """What the awaited rank has sent, or waits for, instead."""
-        return tuple((*self.known.pairs.unreceived_of(receive), *self.known.pairs.unsent_to(receive))[:4])
-
-    def _misfit(self, pair: tuple[Call, Call]) -> Event:
+    def _misfit(self, pair: tuple[Call, Call]) -> Incident:
         sent, got = pair
         at_ns = self.known.timeline(got.rank).wall(max(got.entered_ns, 1))
-        return Event("DD113", (got.rank, sent.rank), at_ns, usual=got, pair=pair)
+        return Incident(IncidentKind.MISFITTED, (got.rank, sent.rank), at_ns, usual=got, pair=pair)
 
-    def _passed_by_new_group(self) -> Iterator[Event]:
+    def _passed_by_new_group(self) -> Iterator[Incident]:
         """Some ranks make a group, and others wait for them elsewhere."""
         living = {rank: timeline for rank, timeline in self.facts.timelines.items() if rank not in self.known.endings}
         found = stalled(self.facts, living)
         if found is not None and found.is_proven:
             begun = [self.known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
             waits = [self.known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
-            yield Event(
-                "DD119", found.odd, max(min(begun), min(waits)), waiting=self._held_by(set(found.odd)), is_closed=True
+            yield Incident(
+                IncidentKind.PASSED_BY,
+                found.odd,
+                max(min(begun), min(waits)),
+                waiting=self._held_by(set(found.odd)),
+                is_closed=True,
             )
 
     # --- nobody hangs, or nothing is proven --------------------------------------------------------------------------------
 
-    def _swapped_unnoticed(self) -> Iterator[Event]:
+    def _swapped_unnoticed(self) -> Iterator[Incident]:
         """Two calls of equal size in the other order on one rank: every sum is taken over different tensors."""
         from distdoctor.diagnosis.hang.swapped import swapped_calls
 
         for group in self.facts.groups:
             for usual, odd, ranks, at_ns in swapped_calls(group):
-                yield Event(
-                    "DD107", ranks, at_ns, LIKELY, usual=usual, odd=odd, group=group, departure=CallEdit(SWAPPED)
+                yield Incident(
+                    IncidentKind.SWAPPED,
+                    ranks,
+                    at_ns,
+                    LIKELY,
+                    usual=usual,
+                    odd=odd,
+                    group=group,
+                    departure=CallEdit(SWAPPED),
                 )
                 return
 
-    def _by_silence(self) -> Iterator[Event]:
+    def _by_silence(self) -> Iterator[Incident]:
         """What the job's own rhythm says, when nothing can be proven."""
         known = self.known
         quiet = silence(self.facts, known.endings)
@@ -662,42 +536,50 @@ class _Judge:
             return
         judged = judge(self.facts, quiet, found, known.endings)
         if judged is not None:
-            code, ranks, confidence = judged
-            yield Event(code, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+            kind, ranks, confidence = judged
+            yield Incident(kind, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
 
 
-def decision_of(known: Verdict, event: Event) -> Decision | None:
+def decision_of(known: Verdict, incident: Incident) -> Decision | None:
     """The condition that most likely sent the ranks to different calls, or gave one call different arguments."""
     sources = known.recording.sources
-    one, other = _sides(event)
+    one, other = _sides(incident)
     if not sources or one is None:
         return None
-    others = [] if other is None else [r for r in known.facts.timelines if r not in event.ranks]
-    differs = event.divergence.differs if event.divergence is not None else ""
+    others = [] if other is None else [r for r in known.facts.timelines if r not in incident.ranks]
+    differs = incident.divergence.differs if incident.divergence is not None else ""
     there = other.site if other is not None else None
     try:
         by_value = deciding_value(sources, one.site, differs) if one.site == there else None
-        return by_value or deciding_condition(sources, one.site, there, event.ranks, others)
+        return by_value or deciding_condition(sources, one.site, there, incident.ranks, others)
     except RecursionError:  # generated code
         return None
 
 
-def _sides(event: Event) -> tuple[Call | None, Call | None]:
+def _sides(incident: Incident) -> tuple[Call | None, Call | None]:
     """The calls that ranks are in instead of one another's; the second is None where it is missing altogether."""
-    if event.pair is not None:
-        return event.pair
-    if event.odd is not None:
-        return event.odd, event.usual
-    if event.cycle:
-        first = event.cycle[0].call
-        return first, next((wait.call for wait in event.cycle if wait.call.site != first.site), first)
-    return event.usual, None
+    if incident.pair is not None:
+        return incident.pair
+    if incident.odd is not None:
+        return incident.odd, incident.usual
+    if incident.cycle:
+        first = incident.cycle[0].call
+        return first, next((wait.call for wait in incident.cycle if wait.call.site != first.site), first)
+    return incident.usual, None
 
 
-def _under(event: Event, guard: Guard, call: Call) -> Event:
-    """The event with the condition that decides about one of its calls."""
+def _key(number: int, incident: Incident) -> str:
+    failed = incident.ending if incident.kind is IncidentKind.FAILED else None
+    return end_of(failed.rank) if failed is not None else f"incident {number}"
+
+
+def _under(incident: Incident, guard: Guard, call: Call) -> Incident:
+    """The incident with the condition that decides about one of its calls."""
     return replace(
-        event, guard=guard, guarded=call, guard_at=SourceLine(call.site.path, guard.line, guard.function or "<module>")
+        incident,
+        guard=guard,
+        guarded=call,
+        guard_at=SourceLine(call.site.path, guard.line, guard.function or "<module>"),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from distdoctor.diagnosis.finding import Place
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, SourceLine
@@ -70,41 +71,41 @@ def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Pla
     ]
 
 
-def of_variants(verdict: Verdict, event: Event) -> tuple[Place, ...]:
+def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
     """The rows of a group that parts: who issued what, where. The odd ones last, with the condition that they are under."""
-    assert event.divergence is not None
-    calls = [call for variant in event.divergence.variants for call in variant.calls]
-    odd = set(event.ranks) if not event.is_tie else set()
+    assert incident.divergence is not None
+    calls = [call for variant in incident.divergence.variants for call in variant.calls]
+    odd = set(incident.ranks) if not incident.is_tie else set()
     usual = [call for call in calls if call.rank not in odd]
     strange = by_site(verdict, [call for call in calls if call.rank in odd])
-    note = condition(event)
-    if note and strange and event.odd is not None and event.guard_at.line:
+    note = condition(incident)
+    if note and strange and incident.odd is not None and incident.guard_at.line:
         strange[0] = Place(strange[0].site, strange[0].ranks, f"{strange[0].role}, {note}")
-    return (*by_site(verdict, usual), *strange, *deciding_places(event))
+    return (*by_site(verdict, usual), *strange, *deciding_places(incident))
 
 
-def deciding_places(event: Event) -> tuple[Place, ...]:
+def deciding_places(incident: Incident) -> tuple[Place, ...]:
     """The rows of what let the ranks part, as far as the source tells: the condition, and what it depends on."""
-    decision = event.decision
+    decision = incident.decision
     if decision is None:
         return ()
-    calls = {call.site for call in (event.odd, event.usual) if call is not None}
+    calls = {call.site for call in (incident.odd, incident.usual) if call is not None}
     first = (Place(decision.site, (), f"decides: `{decision.test}`"),) if decision.site not in calls else ()
     call = (Place(decision.call, (), "leads there"),) if decision.call and decision.call not in calls else ()
     return (*first, *call, *(Place(site, (), f"which depends on `{text}`") for site, text in decision.way))
 
 
-def decided_words(event: Event) -> str:
+def decided_words(incident: Incident) -> str:
     """`most likely they parted at ...`, with the condition; "" when that is said already, or unknown."""
-    decision = event.decision
-    if decision is None or (event.guard is not None and decision.site.line == event.guard.line):
+    decision = incident.decision
+    if decision is None or (incident.guard is not None and decision.site.line == incident.guard.line):
         return ""
     return f"most likely they parted at {decision.words}"
 
 
-def condition(event: Event) -> str:
+def condition(incident: Incident) -> str:
     """``inside `if loss < best:` (line 56)``, or how the ranks got past the call; "" when no condition is known."""
-    guard = event.guard
+    guard = incident.guard
     if guard is None:
         return ""
     if guard.how == LEAVES:
@@ -114,12 +115,12 @@ def condition(event: Event) -> str:
     return f"{branch} `{word}` (line {guard.line})"
 
 
-def group_words(event: Event, call: Call | None = None) -> str:
-    """` of group tp (ranks 0-3)`; "" for the default group, and for a call of another group than the event's."""
-    other = call is not None and event.group is not None and call.group != event.group.name
-    if event.group is None or other or event.group.words == "the default group":
+def group_words(incident: Incident, call: Call | None = None) -> str:
+    """` of group tp (ranks 0-3)`; "" for the default group, and for a call of another group than the incident's."""
+    other = call is not None and incident.group is not None and call.group != incident.group.name
+    if incident.group is None or other or incident.group.words == "the default group":
         return ""
-    return f" of {event.group.words}"
+    return f" of {incident.group.words}"
 
 
 def counts(verdict: Verdict, ranks: Iterable[int]) -> str:

@@ -16,14 +16,12 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
 from distdoctor.diagnosis.replicas.gradients import (
     OBSERVED,
     PLACEMENT,
-    WRAPPER,
     Gradients,
     ReplicaGroup,
     TensorInfo,
     Update,
 )
 from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
-from distdoctor.diagnosis.replicas.unreduced import left_out
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted
@@ -91,6 +89,11 @@ class ReplicaDivergence:
     updates: Mapping[int, Update]
     earlier: Mapping[int, Update]  # of the look before
     started_equal: bool = False  # the parameters are known to have been equal when the step began
+
+    @property
+    def key(self) -> str:
+        """What findings name that explain this divergence (`Finding.explains`)."""
+        return f"{self.what} of optimizer {self.peers.optimizer}, replicas {self.peers.lane}, step {self.step}"
 
     @property
     def is_tie(self) -> bool:
@@ -317,52 +320,14 @@ def variants_of(values: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
 # -- what is behind a parting ------------------------------------------------------------------------------------------------
 
 
-def cause_of(parting: ReplicaDivergence, gradients: Gradients) -> str:
-    """The code of the check that explains a parting; the most specific that the recording proves."""
-    if parting.what == INITIAL:
-        return "DD201"
-    if len({(update.number("skipped"), update.value("scale")) for update in parting.updates.values()}) > 1:
-        return "DD802"
-    if parting.what == GRADS:
-        return _cause_of_gradients(parting, gradients)
-    if parting.what == BEFORE:
-        return "DD214" if single_bit(parting) is not None else "DD203"
-    if parting.what == PARAMS and differing_settings(parting):
-        return "DD218"
-    if parting.what in (STATE, STATE_BEFORE) or differing_state(parting):
-        return "DD205"
-    return "DD214" if single_bit(parting) is not None else "DD203"
+def scalers_differ(parting: ReplicaDivergence) -> bool:
+    """Whether the ranks have skipped other steps, or scale their losses differently."""
+    return len({(update.number("skipped"), update.value("scale")) for update in parting.updates.values()}) > 1
 
 
-def _cause_of_gradients(parting: ReplicaDivergence, gradients: Gradients) -> str:
-    outside = [d for d in parting.differences if d.tensor.flags & TensorFlag.OUTSIDE]
-    if parting.differences and len(outside) == len(parting.differences):
-        return "DD219"
-    if parting.peers.by != WRAPPER:
-        return _cause_without_wrapper(parting, gradients)
-    synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
-    if not any(synced.values()) and not any(unsynced.values()) and any(parting.counts("backwards").values()):
-        return "DD206"
-    if any(unsynced.values()):
-        return "DD207"
-    if uses_differ(parting):
-        return "DD210"
-    if left_out(parting.peers, parting.step, gradients):
-        return "DD121"
-    if single_bit(parting) is not None:
-        return "DD214"
-    if was_converted(parting, gradients):
-        return "DD219"
-    return "DD202"
-
-
-def _cause_without_wrapper(parting: ReplicaDivergence, gradients: Gradients) -> str:
-    """Of gradients that are averaged by hand, or that a mesh says are equal."""
-    if uses_differ(parting):
-        return "DD210"
-    if noise_differs(parting, gradients):
-        return "DD216"
-    return "DD214" if single_bit(parting) is not None else "DD202"
+def is_outside_the_reducer(parting: ReplicaDivergence) -> bool:
+    """Whether every gradient that differs belongs to a parameter that the wrapper does not average."""
+    return bool(parting.differences) and all(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
 
 
 def uses_differ(parting: ReplicaDivergence) -> bool:

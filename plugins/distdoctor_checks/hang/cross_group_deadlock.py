@@ -18,7 +18,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, short
 from distdoctor.recording.rank_set import named
@@ -28,30 +30,33 @@ from distdoctor.testing import recording
 
 @check("DD108", "cross-group-deadlock", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD108"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.RING):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    edges = [_edge(wait, event.cycle[(number + 1) % len(event.cycle)]) for number, wait in enumerate(event.cycle)]
-    groups = sorted({wait.group.name for wait in event.cycle if wait.group is not None})
-    lines = " and ".join(dict.fromkeys(at(wait.call.site) for wait in event.cycle))
-    order = ", then ".join(wait.group.words for wait in event.cycle if wait.group is not None)
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    edges = [
+        _edge(wait, incident.cycle[(number + 1) % len(incident.cycle)]) for number, wait in enumerate(incident.cycle)
+    ]
+    groups = sorted({wait.group.name for wait in incident.cycle if wait.group is not None})
+    lines = " and ".join(dict.fromkeys(at(wait.call.site) for wait in incident.cycle))
+    order = ", then ".join(wait.group.words for wait in incident.cycle if wait.group is not None)
     return Finding(
         title=f"wait for each other in a ring through {len(groups)} groups"
         if len(groups) > 1
         else "wait for each other in a ring",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
-        place=event.cycle[0].call.site,
-        places=(*(one for wait in event.cycle for one in by_site(verdict, wait.calls)), *deciding_places(event)),
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=incident.cycle[0].call.site,
+        places=(*(one for wait in incident.cycle for one in by_site(verdict, wait.calls)), *deciding_places(incident)),
         evidence={"groups": groups, "cycle": edges},
         why="; ".join(edges),
         prescriptions=(
             Prescription("same-order", change=f"use the groups in one order on every rank: {order} ({lines})"),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import SIGABRT, Ending
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed
@@ -31,31 +33,32 @@ NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 
 @check("DD130", "died-on-the-way-out", severity=WARNING, family="hang")
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD130"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIED_LATE):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    ending = event.ending
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    ending = incident.ending
     assert ending is not None
     word = NAMES.get(ending.signal, f"signal {ending.signal}")
     timeline = verdict.timeline(ending.rank)
     last = timeline.last_site
     return Finding(
         title=f"died of {word} while its interpreter went down; the script had ended, and its results are complete",
-        ranks=event.ranks,
+        ranks=incident.ranks,
         confidence=CERTAIN,
         place=last,
-        places=(Place(last, event.ranks, "the last line on record that communicates"),) if last else (),
+        places=(Place(last, incident.ranks, "the last line on record that communicates"),) if last else (),
         evidence={"signal": ending.signal, "steps": timeline.steps},
-        why=_why(event, ending),
+        why=_why(incident, ending),
         prescriptions=(Prescription("leave-in-order", change=_CHANGE),),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _why(event: Event, ending: Ending) -> str:
-    words = f"{named(event.ranks)} had come to the end of the script without an error before the signal"
+def _why(incident: Incident, ending: Ending) -> str:
+    words = f"{named(incident.ranks)} had come to the end of the script without an error before the signal"
     if ending.signal == SIGABRT:
         words += "; a thread of the backend that outlives the interpreter ends so (`terminate called without an active"
         words += " exception`)"

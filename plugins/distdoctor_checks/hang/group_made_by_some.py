@@ -19,8 +19,10 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.group_making import Making
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import GROUP, RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -38,11 +40,11 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD119"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.PASSED_BY):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
     asked = {
         rank: [(",".join(map(str, one.members)), one.site) for one in timeline.log.noted(NewGroupBegun)]
         for rank, timeline in verdict.facts.timelines.items()
@@ -50,18 +52,18 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     inside = {
         rank: asked[rank][-1]
         for rank, timeline in verdict.facts.timelines.items()
-        if rank not in event.ranks and Making(timeline).inside
+        if rank not in incident.ranks and Making(timeline).inside
     }
     site = inside[min(inside)][1] if inside else SourceLine()
     members = inside[min(inside)][0] if inside else ""
-    silent = event.silence.seconds if event.silence else 0.0
-    instead = [call for wait in event.waiting for call in wait.calls if call.rank in event.ranks]
+    silent = incident.silence.seconds if incident.silence else 0.0
+    instead = [call for wait in incident.waiting for call in wait.calls if call.rank in incident.ranks]
     since = f" since {seconds(silent)}" if silent else ""
     return Finding(
         title=f"did not make the group of ranks {members or 'all ranks'}, for which {wait(inside)}{since}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=site,
         places=(
             *(
@@ -76,10 +78,11 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         prescriptions=(
             Prescription(
                 "new-group-on-every-rank",
-                change=f"take the new_group of {at(site)} out of any condition, for {named(event.ranks)} too",
+                change=f"take the new_group of {at(site)} out of any condition, for {named(incident.ranks)} too",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

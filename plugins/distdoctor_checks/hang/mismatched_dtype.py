@@ -15,28 +15,30 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.mismatch import mismatch
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang import alignment
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD104", "mismatched-dtype", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
+@check("DD104", "mismatched-dtype", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=60)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD104"):
-        yield _finding(verdict, event)
+    for incident in in_place(verdict, alignment.DTYPE):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.divergence is not None
-    assert event.odd is not None
-    value = {variant.call: variant.call.dtype or "unknown" for variant in event.divergence.variants}
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    value = {variant.call: variant.call.dtype or "unknown" for variant in incident.divergence.variants}
     cure = Prescription(
         "same-dtype",
-        change=f"convert before {event.odd.op.word} at {at(event.odd.site)}: tensor = tensor.to(torch.float32)",
+        change=f"convert before {incident.odd.op.word} at {at(incident.odd.site)}: tensor = tensor.to(torch.float32)",
     )
-    return mismatch(verdict, event, "dtype", value, cure, "the bytes of one are taken for the other")
+    return mismatch(verdict, incident, "dtype", value, cure, "the bytes of one are taken for the other")
 
 
 def sick() -> Recording:

@@ -16,11 +16,15 @@ Source           torch.distributed, "collective functions": all members call the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import OPERATION, LogVerdict
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.program import SKIPPED
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, full, group_words, of_variants, table, test_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -34,6 +38,7 @@ from distdoctor.testing import recording
     family="hang",
     formerly=("DD127 told-by-the-log",),
     stalls=Stalls.FOREVER,
+    specificity=50,
 )
 def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
@@ -42,45 +47,55 @@ def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding
         if log is None:
             raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
-    for event in verdict.told("DD102"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED):
+        if incident.replaces:
+            yield _finding(verdict, incident.decided_by(incident.branch))
+        elif _takes_a_branch(incident):
+            yield replace(_finding(verdict, incident), specificity=35)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.odd is not None
-    assert event.usual is not None
-    assert event.divergence is not None
-    variants = {full(variant.call): variant.ranks for variant in event.divergence.variants}
-    words = " and ".join(sorted({variant.call.op.word for variant in event.divergence.variants}))
-    why = f"at number {event.divergence.number}{group_words(event)}: {table(variants)}"
-    if event.guard is not None:
-        why += f"; `{test_of(event.guard)}` (line {event.guard.line}) sends the ranks two ways"
+def _takes_a_branch(incident: Incident) -> bool:
+    """Whether the odd call stands in one branch of a condition whose other branch does something else."""
+    guard = incident.guard if incident.guarded is not None and incident.guarded is incident.odd else None
+    return guard is not None and guard.instead and not guard.on_rank and incident.how != SKIPPED
+
+
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.odd is not None
+    assert incident.usual is not None
+    assert incident.divergence is not None
+    variants = {full(variant.call): variant.ranks for variant in incident.divergence.variants}
+    words = " and ".join(sorted({variant.call.op.word for variant in incident.divergence.variants}))
+    why = f"at number {incident.divergence.number}{group_words(incident)}: {table(variants)}"
+    if incident.guard is not None:
+        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
     return Finding(
-        title=f"{words} meet at number {event.divergence.number}{group_words(event)}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
-        place=event.odd.site,
-        places=of_variants(verdict, event),
+        title=f"{words} meet at number {incident.divergence.number}{group_words(incident)}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=incident.odd.site,
+        places=of_variants(verdict, incident),
         evidence={
-            "group": event.divergence.group.name,
-            "sequence_number": event.divergence.number,
+            "group": incident.divergence.group.name,
+            "sequence_number": incident.divergence.number,
             "variants": {words: list(ranks) for words, ranks in variants.items()},
         },
         why=why,
-        prescriptions=(_cure(event),),
-        at_ns=event.at_ns,
+        prescriptions=(_cure(incident),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _cure(event: Event) -> Prescription:
-    assert event.odd is not None
-    assert event.usual is not None
-    if event.is_tie:
-        two = " or ".join(f"{call.op.word} at {at(call.site)}" for call in (event.odd, event.usual))
+def _cure(incident: Incident) -> Prescription:
+    assert incident.odd is not None
+    assert incident.usual is not None
+    if incident.is_tie:
+        two = " or ".join(f"{call.op.word} at {at(call.site)}" for call in (incident.odd, incident.usual))
         change = f"issue one operation on all ranks: {two}"
     else:
-        change = f"issue {event.usual.op.word} at {at(event.odd.site)} on {named(event.ranks)} too"
+        change = f"issue {incident.usual.op.word} at {at(incident.odd.site)} on {named(incident.ranks)} too"
     return Prescription("same-operation", change=change)
 
 

@@ -17,30 +17,34 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.hang import alignment
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.mismatch import mismatch
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD105", "mismatched-reduce-op", severity=ERROR, family="hang")
+@check("DD105", "mismatched-reduce-op", severity=ERROR, family="hang", specificity=80)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD105"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED):
+        if incident.differs == alignment.REDUCTION:
+            yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.divergence is not None
-    assert event.odd is not None
-    value = {variant.call: variant.call.reduce_op.name.lower() for variant in event.divergence.variants}
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    value = {variant.call: variant.call.reduce_op.name.lower() for variant in incident.divergence.variants}
     cure = Prescription(
         "same-reduce-op",
-        change=f"use one reduction on every rank at {at(event.odd.site)}, for example op=dist.ReduceOp.SUM",
+        change=f"use one reduction on every rank at {at(incident.odd.site)}, for example op=dist.ReduceOp.SUM",
     )
     return mismatch(
         verdict,
-        event,
+        incident,
         "reduction",
         value,
         cure,

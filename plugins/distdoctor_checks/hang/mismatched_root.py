@@ -16,16 +16,24 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang import alignment
+from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.live.apart import ROOT, RanksApart
-from distdoctor.diagnosis.hang.mismatch import mismatch
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
 @check(
-    "DD106", "mismatched-root", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+    "DD106",
+    "mismatched-root",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart",),
+    stalls=Stalls.FOREVER,
+    specificity=60,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -34,20 +42,20 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD106"):
-        yield _finding(verdict, event)
+    for incident in in_place(verdict, alignment.ROOT):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.divergence is not None
-    assert event.odd is not None
-    value = {variant.call: f"rank {variant.call.root}" for variant in event.divergence.variants}
-    word = "dst" if event.odd.op.word in ("reduce", "gather") else "src"
-    right = event.usual.root if event.usual is not None else 0
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    value = {variant.call: f"rank {variant.call.root}" for variant in incident.divergence.variants}
+    word = "dst" if incident.odd.op.word in ("reduce", "gather") else "src"
+    right = incident.usual.root if incident.usual is not None else 0
     cure = Prescription(
-        "same-root", change=f"pass one {word} on every rank at {at(event.odd.site)}, for example {word}={right}"
+        "same-root", change=f"pass one {word} on every rank at {at(incident.odd.site)}, for example {word}={right}"
     )
-    return mismatch(verdict, event, "root", value, cure, "nobody sends what the others wait for")
+    return mismatch(verdict, incident, "root", value, cure, "nobody sends what the others wait for")
 
 
 def sick() -> Recording:

@@ -20,9 +20,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.in_logs import SIZE, LogVerdict
-from distdoctor.diagnosis.hang.mismatch import mismatch
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag
@@ -36,6 +38,7 @@ from distdoctor.testing import recording
     family="hang",
     formerly=("DD127 told-by-the-log",),
     stalls=Stalls.FOREVER,
+    specificity=60,
 )
 def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
     if log is not None:
@@ -44,19 +47,19 @@ def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding
         if log is None:
             raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
-    for event in verdict.told("DD103"):
-        yield _finding(verdict, event)
+    for incident in in_place(verdict, alignment.SHAPE):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.divergence is not None
-    assert event.odd is not None
-    value = {variant.call: variant.call.shape or "[]" for variant in event.divergence.variants}
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    value = {variant.call: variant.call.shape or "[]" for variant in incident.divergence.variants}
     cure = Prescription(
         "same-shape",
-        change=f"give {event.odd.op.word} at {at(event.odd.site)} the same size on every rank: pad it, or cut it",
+        change=f"give {incident.odd.op.word} at {at(incident.odd.site)} the same size on every rank: pad it, or cut it",
     )
-    return mismatch(verdict, event, "shape", value, cure, "each rank moves as many bytes as its own tensor has")
+    return mismatch(verdict, incident, "shape", value, cure, "each rank moves as many bytes as its own tensor has")
 
 
 def sick() -> Recording:

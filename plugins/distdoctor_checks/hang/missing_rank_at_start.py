@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import NEVER_CAME, LogVerdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -45,51 +47,52 @@ def examine(verdict: Verdict | None, standstill: Stall | None, log: LogVerdict |
     elif standstill is not None and (verdict is None or misfit(verdict.facts) is None):
         yield from seen_at_start(standstill)
     elif verdict is not None:
-        yield from (_finding(verdict, event) for event in verdict.told("DD118"))
+        yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.NEVER_CAME))
     else:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
     apart = misfit(verdict.facts)
     if apart is not None:
-        return _cannot_meet(verdict, event, apart)
-    inside = sorted(verdict.facts.timelines.keys() - set(event.ranks))
+        return _cannot_meet(verdict, incident, apart)
+    inside = sorted(verdict.facts.timelines.keys() - set(incident.ranks))
     begun = {rank: entered.site for rank in inside for entered in verdict.timeline(rank).log.noted(InitBegun)}
     place = begun[min(begun)] if begun else SourceLine()
-    unstarted = [rank for rank in event.ranks if rank not in verdict.facts.timelines]
-    silent = event.silence.seconds if event.silence else 0.0
+    unstarted = [rank for rank in incident.ranks if rank not in verdict.facts.timelines]
+    silent = incident.silence.seconds if incident.silence else 0.0
     words = [f"{wait(inside)} in init_process_group for {verdict.recording.world_size} ranks"]
     if unstarted:
         words.append(f"{named(unstarted)} left no sign of life at all")
-    ended = [rank for rank in event.ranks if rank in verdict.endings]
+    ended = [rank for rank in incident.ranks if rank in verdict.endings]
     if ended:
         words.append(f"{named(ended)} ended before it")
     return Finding(
         title=f"never came to init_process_group, where {wait(inside)} since {seconds(silent)}",
-        ranks=event.ranks,
-        confidence=event.confidence,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
         place=place,
         places=tuple(Place(site, (rank,), "waits in init_process_group") for rank, site in begun.items()),
-        evidence={"arrived": inside, "missing": list(event.ranks), "world_size": verdict.recording.world_size},
+        evidence={"arrived": inside, "missing": list(incident.ranks), "world_size": verdict.recording.world_size},
         why="; ".join(words),
         prescriptions=(
             Prescription(
                 "start-every-rank",
-                change=f"start {named(event.ranks)}, or launch with as many ranks as there are: {len(inside)}",
+                change=f"start {named(incident.ranks)}, or launch with as many ranks as there are: {len(inside)}",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _cannot_meet(verdict: Verdict, event: Event, apart: Misfit) -> Finding:
+def _cannot_meet(verdict: Verdict, incident: Incident, apart: Misfit) -> Finding:
     calls = waiting_inside(list(verdict.facts.timelines.values()))
-    silent = event.silence.seconds if event.silence else 0.0
+    silent = incident.silence.seconds if incident.silence else 0.0
     return Finding(
         title=apart.text,
-        ranks=event.ranks,
-        confidence=event.confidence,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
         place=apart.site,
         places=tuple(
             Place(call.site, (call.process,), f"asked for rank {call.rank} of {call.size} at {call.address}")
@@ -103,7 +106,8 @@ def _cannot_meet(verdict: Verdict, event: Event, apart: Misfit) -> Finding:
         },
         why=f"{wait([call.process for call in calls])} inside it for {seconds(silent)}",
         prescriptions=(Prescription("start-every-rank", change=apart.change),),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

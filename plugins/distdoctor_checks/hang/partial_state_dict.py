@@ -18,16 +18,36 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import SAVE, RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short, test_of
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
+
+_GATHERS = {Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED, Op.BROADCAST, Op.GATHER}
+_SAVES = (
+    "state_dict",
+    "full_tensor",
+    "dcp.save",
+    "checkpoint.save",
+    "save_checkpoint",
+    "save_model",
+    "save_pretrained",
+)
 
 
 @check(
-    "DD125", "partial-state-dict", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+    "DD125",
+    "partial-state-dict",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart",),
+    stalls=Stalls.FOREVER,
+    specificity=30,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -36,25 +56,37 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD125"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED):
+        if incident.is_under_rank and _is_save(verdict, incident):
+            yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    call, guard = event.guarded, event.guard
+def _is_save(verdict: Verdict, incident: Incident) -> bool:
+    """Whether one of the calls gathers shards for a checkpoint, as far as the words on its line tell."""
+    for call in filter(None, (incident.odd, incident.usual)):
+        words = (
+            statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line) + " " + call.site.function
+        )
+        if call.op in _GATHERS and any(word in words for word in _SAVES):
+            return True
+    return False
+
+
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    call, guard = incident.guarded, incident.guard
     assert call is not None
     assert guard is not None
-    assert event.usual is not None
-    assert event.odd is not None
+    assert incident.usual is not None
+    assert incident.odd is not None
     statement = statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line)
     return Finding(
         title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
-        f"{short(event.odd)} meets {short(event.usual)}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        f"{short(incident.odd)} meets {short(incident.usual)}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=call.site,
-        places=of_variants(verdict, event),
+        places=of_variants(verdict, incident),
         evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line},
         why=f"only where `{guard.only_if}` is {at(call.site)} reached, but every rank holds a part of the state",
         prescriptions=(
@@ -63,7 +95,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the writing inside",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -19,8 +19,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,
@@ -44,6 +46,7 @@ from distdoctor.testing import recording
     family="hang",
     formerly=("DD126 ranks-apart",),
     stalls=Stalls.FOREVER,
+    specificity=20,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -52,56 +55,62 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD112"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.STRAYED):
+        if incident.is_under_rank:
+            yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.guard is not None
-    assert event.guarded is not None
-    guarded = event.guarded
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.guard is not None
+    assert incident.guarded is not None
+    guarded = incident.guarded
     others = ""
-    if guarded == event.odd and event.usual is not None:
-        others = f", the others are in {short(event.usual)}"
-        others += group_words(event, event.usual) if event.usual.group != guarded.group else ""
-    who = f"{named(event.ranks)} went on to {short(event.odd)}" if guarded != event.odd and event.odd else ""
+    if guarded == incident.odd and incident.usual is not None:
+        others = f", the others are in {short(incident.usual)}"
+        others += group_words(incident, incident.usual) if incident.usual.group != guarded.group else ""
+    who = (
+        f"{named(incident.ranks)} went on to {short(incident.odd)}" if guarded != incident.odd and incident.odd else ""
+    )
     return Finding(
-        title=f"{short(guarded)}{group_words(event, guarded)} stands under `{test_of(event.guard)}`{others}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
-        place=event.guard_at,
-        places=_places(verdict, event),
+        title=f"{short(guarded)}{group_words(incident, guarded)} stands under `{test_of(incident.guard)}`{others}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=incident.guard_at,
+        places=_places(verdict, incident),
         evidence={
-            "group": event.group.name if event.group else "",
-            "condition": event.guard.test,
-            "condition_line": event.guard.line,
+            "group": incident.group.name if incident.group else "",
+            "condition": incident.guard.test,
+            "condition_line": incident.guard.line,
             "guarded": full(guarded),
-            "expected": full(event.usual) if event.usual else "",
-            "issued": full(event.odd) if event.odd else "",
+            "expected": full(incident.usual) if incident.usual else "",
+            "issued": full(incident.odd) if incident.odd else "",
         },
-        why=f"not every member of the group reaches {at(guarded.site)}: only where `{event.guard.only_if}`"
+        why=f"not every member of the group reaches {at(guarded.site)}: only where `{incident.guard.only_if}`"
         + (f"; {who}" if who else ""),
-        prescriptions=(cure(verdict, event, guarded),),
-        at_ns=event.at_ns,
+        prescriptions=(cure(verdict, incident, guarded),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def cure(verdict: Verdict, event: Event, guarded: Call) -> Prescription:
-    assert event.guard is not None
+def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
+    assert incident.guard is not None
     source = verdict.recording.sources.get(guarded.site.path, "")
-    edit = out_of_condition(source, guarded.site.line, event.guard.line) if source else ""
-    words = (
-        f"take the {guarded.op.word} of {at(guarded.site)} out of `{test_of(event.guard)}` (line {event.guard.line})"
-    )
+    edit = out_of_condition(source, guarded.site.line, incident.guard.line) if source else ""
+    words = f"take the {guarded.op.word} of {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
     return Prescription("call-on-every-rank", change=edit or words)
 
 
-def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
-    if event.divergence is not None:
-        return of_variants(verdict, event)
-    calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
-    return (*by_site(verdict, calls), *by_site(verdict, [event.odd] if event.odd else []), *deciding_places(event))
+def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
+    if incident.divergence is not None:
+        return of_variants(verdict, incident)
+    calls = [call for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks]
+    return (
+        *by_site(verdict, calls),
+        *by_site(verdict, [incident.odd] if incident.odd else []),
+        *deciding_places(incident),
+    )
 
 
 SOURCE = """\

@@ -22,13 +22,14 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, failures
+from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
 from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import DIED as DIED_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site
-from distdoctor.diagnosis.memory.oom_message import lost_its_worker, request_of, shared_memory_in
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -58,41 +59,39 @@ def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart |
         if log is None and apart is None:
             raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
         return
-    for event in verdict.told("DD110"):
-        if event.ranks and event.ending is not None and _told_elsewhere(verdict, event.ending):
-            continue
-        yield _finding(verdict, event) if event.ranks else _unknown(event)
-        yield from (_finding(verdict, other) for other in _independent(verdict, event))
+    for incident in verdict.of_kind(IncidentKind.FAILED, IncidentKind.ECHOED):
+        yield _finding(verdict, incident) if incident.kind is IncidentKind.FAILED else _unknown(incident)
+        yield from (_finding(verdict, other) for other in _independent(verdict, incident))
 
 
-def _independent(verdict: Verdict, event: Event) -> Iterator[Event]:
+def _independent(verdict: Verdict, incident: Incident) -> Iterator[Incident]:
     """Ranks that raised something else, in words of their own: nothing shows that they did so because of the first."""
     alike: dict[tuple[str, SourceLine], list[Ending]] = {}
     for ending in failures(verdict.endings):
-        if event.ranks and ending.how == RAISED and ending.rank not in event.ranks:
+        if incident.ranks and ending.how == RAISED and ending.rank not in incident.ranks:
             alike.setdefault((ending.kind, ending.site), []).append(ending)
     for endings in list(alike.values())[:MOST_INDEPENDENT]:
         first, ranks = endings[0], tuple(ending.rank for ending in endings)
-        yield replace(event, ranks=ranks, at_ns=first.at_ns, ending=first, also=tuple(endings[1:]), waiting=())
+        yield replace(
+            incident,
+            ranks=ranks,
+            at_ns=first.at_ns,
+            ending=first,
+            also=tuple(endings[1:]),
+            waiting=(),
+            key=end_of(first.rank),
+        )
 
 
-def _told_elsewhere(verdict: Verdict, ending: Ending) -> bool:
-    """Whether DD408 or DD413 says more about it."""
-    end = verdict.recording.job.ends.get(ending.rank)
-    killed = ending.how == SIGNALLED and end is not None and end.killed_for_memory
-    starved = bool(shared_memory_in(ending.words)) or lost_its_worker(ending.words, end)
-    return killed or starved or request_of(ending.words) is not None
-
-
-def _unknown(event: Event) -> Finding:
+def _unknown(incident: Incident) -> Finding:
     """Every failure on record is an echo."""
-    first = event.ending
+    first = incident.ending
     assert first is not None
-    victims = sorted((first.rank, *(ending.rank for ending in event.also)))
+    victims = sorted((first.rank, *(ending.rank for ending in incident.also)))
     return Finding(
         title="a rank was lost, and the recording does not tell which",
-        confidence=event.confidence,
-        stalls=event.stalls,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=first.site,
         places=(Place(first.site, tuple(victims), "failed for lack of a peer"),),
         evidence={"exception": first.words, "failed_after_it": victims, "traceback": first.traceback},
@@ -104,23 +103,24 @@ def _unknown(event: Event) -> Finding:
                 change="find the rank that left no last words: its host's log, `dmesg`, the scheduler",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    ending = event.ending
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    ending = incident.ending
     assert ending is not None
-    stuck = [call for wait in event.waiting for call in wait.calls]
+    stuck = [call for wait in incident.waiting for call in wait.calls]
     place = ending.site or _last_site(verdict, ending.rank)
     guessed = ending.how == VANISHED or (_is_killed(ending) and _kernel_kills(verdict, ending) is None)
     return Finding(
-        title=_title(verdict, ending, len(event.ranks)),
-        ranks=event.ranks,
+        title=_title(verdict, ending, len(incident.ranks)),
+        ranks=incident.ranks,
         confidence=LIKELY if guessed else CERTAIN,
-        stalls=event.stalls,
+        stalls=incident.stalls,
         place=place,
-        places=(*([Place(place, event.ranks, _role(ending))] if place else []), *by_site(verdict, stuck)),
+        places=(*([Place(place, incident.ranks, _role(ending))] if place else []), *by_site(verdict, stuck)),
         evidence={
             "exception": ending.words,
             "exit_code": ending.exit_code,
@@ -128,11 +128,12 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
             "steps": verdict.timeline(ending.rank).steps if ending.rank in verdict.facts.timelines else None,
             "traceback": ending.traceback,
             "waiting_ranks": sorted(call.rank for call in stuck),
-            "failed_after_it": _echoes(verdict, event),
+            "failed_after_it": _echoes(verdict, incident),
         },
-        why=_why(verdict, event, ending),
-        prescriptions=(_cure(verdict, ending, place, event.ranks),),
-        at_ns=event.at_ns,
+        why=_why(verdict, incident, ending),
+        prescriptions=(_cure(verdict, ending, place, incident.ranks),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
@@ -169,14 +170,14 @@ def _role(ending: Ending) -> str:
     return "last seen here"
 
 
-def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
+def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
     words = []
-    if len(event.ranks) > 1:
-        words.append(f"{named(event.ranks)} failed alike, rank {ending.rank} first")
+    if len(incident.ranks) > 1:
+        words.append(f"{named(incident.ranks)} failed alike, rank {ending.rank} first")
     elif ending.how == VANISHED:
         words.append(f"nothing of rank {ending.rank}'s end is on record, and it is the only rank of which that is true")
     elif verdict.recording.world_size > 1:
-        others = {one.rank for one in failures(verdict.endings) if one.how == RAISED} - set(event.ranks)
+        others = {one.rank for one in failures(verdict.endings) if one.how == RAISED} - set(incident.ranks)
         first = next(failures(verdict.endings)).rank == ending.rank
         alone = (
             f"by itself; {named(sorted(others))} raised something else, not because of it" if others else "by itself"
@@ -191,10 +192,10 @@ def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
         words.append(
             "neither the launcher nor distdoctor sent that signal; `dmesg` or memory.events of the container tells for sure"
         )
-    stuck = sorted({call.rank for wait in event.waiting for call in wait.calls})
+    stuck = sorted({call.rank for wait in incident.waiting for call in wait.calls})
     if stuck:
         words.append(f"{named(stuck)} wait{'s' if len(stuck) == 1 else ''} for it in vain")
-    echoes = _echoes(verdict, event)
+    echoes = _echoes(verdict, incident)
     if echoes:
         words.append(f"{named(echoes)} failed afterwards because a peer was gone")
     if ending.traceback:
@@ -202,9 +203,9 @@ def _why(verdict: Verdict, event: Event, ending: Ending) -> str:
     return "; ".join(words)
 
 
-def _echoes(verdict: Verdict, event: Event) -> list[int]:
+def _echoes(verdict: Verdict, incident: Incident) -> list[int]:
     """Ranks that failed because this one was gone."""
-    return sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    return sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
 
 
 def _last_site(verdict: Verdict, rank: int) -> SourceLine:

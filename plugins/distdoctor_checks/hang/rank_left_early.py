@@ -19,9 +19,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import LEFT as LEFT_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,
@@ -48,43 +50,43 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD109"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.LEFT):
+        yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.usual is not None
-    assert event.ending is not None
-    rank = event.ranks[0]
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.usual is not None
+    assert incident.ending is not None
+    rank = incident.ranks[0]
     timeline = verdict.timeline(rank)
-    code = event.ending.exit_code
+    code = incident.ending.exit_code
     ended = f"exit code {code}" if code is not None else "its interpreter shut down"
-    stuck = [call for wait in event.waiting for call in wait.calls] or [event.usual]
+    stuck = [call for wait in incident.waiting for call in wait.calls] or [incident.usual]
     wait = "waits" if len(stuck) == 1 else "wait"
-    issued = event.group.tracks[rank].count if event.group is not None else 0
+    issued = incident.group.tracks[rank].count if incident.group is not None else 0
     why = [f"rank {rank} ended in order ({ended}) after {timeline.steps} optimizer steps"]
-    if event.group is not None:
-        why.append(f"it had issued {issued} collectives{group_words(event)}, the others wait in number {issued + 1}")
-    steps = counts(verdict, event.ranks)
+    if incident.group is not None:
+        why.append(f"it had issued {issued} collectives{group_words(incident)}, the others wait in number {issued + 1}")
+    steps = counts(verdict, incident.ranks)
     why += [steps] if steps else []
-    left = left_by(verdict.recording.sources, event.usual.site)
-    why += [left.effect] if left else [words for words in [decided_words(event)] if words]
+    left = left_by(verdict.recording.sources, incident.usual.site)
+    why += [left.effect] if left else [words for words in [decided_words(incident)] if words]
     return Finding(
-        title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(event.usual)}",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(incident.usual)}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=timeline.last_site,
         places=(
             *by_site(verdict, stuck),
             Place(timeline.last_site, (rank,), f"last seen here; then it ended ({ended})"),
-            *deciding_places(event),
+            *deciding_places(incident),
         ),
         evidence={
             "exit_code": code,
             "steps": timeline.steps,
             "collectives_issued": issued,
-            "waited_for": full(event.usual),
+            "waited_for": full(incident.usual),
             "waiting_ranks": sorted(call.rank for call in stuck),
         },
         why="; ".join(why),
@@ -94,10 +96,11 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 change=left.cure
                 if left
                 else f"let rank {rank} go on after {at(timeline.last_site)} until every rank has done its last "
-                f"{event.usual.op.word} ({at(event.usual.site)}), or let all of them stop at the same step",
+                f"{incident.usual.op.word} ({at(incident.usual.site)}), or let all of them stop at the same step",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

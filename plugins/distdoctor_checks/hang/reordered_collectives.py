@@ -18,37 +18,41 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.program import SWAPPED
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, condition, full, group_words, of_variants, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
 
-@check("DD107", "reordered-collectives", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
+@check("DD107", "reordered-collectives", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=70)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD107"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED):
+        if incident.how == SWAPPED:
+            yield _finding(verdict, incident.decided_by(incident.choice))
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    odd, usual = event.odd, event.usual
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    odd, usual = incident.odd, incident.usual
     assert odd is not None
     assert usual is not None
-    unnoticed = event.divergence is None
+    unnoticed = incident.divergence is None
     mine, theirs = _names(odd, usual)
     why = f"here {mine} comes first, elsewhere {theirs}"
     if unnoticed:
         why += "; both take as many bytes, so nothing hangs: each result is made of different tensors"
-    note = condition(event)
+    note = condition(incident)
     return Finding(
-        title=f"two collectives in the other order: {short(odd)}{group_words(event)} is {mine} here, {theirs} elsewhere",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        title=f"two collectives in the other order: {short(odd)}{group_words(incident)} is {mine} here, {theirs} elsewhere",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=odd.site,
-        places=tuple(by_site(verdict, [usual, odd])) if unnoticed else of_variants(verdict, event),
+        places=tuple(by_site(verdict, [usual, odd])) if unnoticed else of_variants(verdict, incident),
         evidence={
-            "group": event.group.name if event.group else "",
+            "group": incident.group.name if incident.group else "",
             "sequence_number": usual.number,
             "expected": full(usual),
             "issued": full(odd),
@@ -61,7 +65,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 change=f"call {theirs} before {mine} on every rank (sort the names, not the arrival)",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -16,16 +16,25 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import CYCLE, RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 
 @check(
-    "DD114", "send-recv-cycle", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
+    "DD114",
+    "send-recv-cycle",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD126 ranks-apart",),
+    stalls=Stalls.FOREVER,
+    specificity=20,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -34,22 +43,29 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD114"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
+        if incident.kind is IncidentKind.ALL_SENT or _is_one_way(incident):
+            yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    calls = [wait.call for wait in (event.cycle or event.waiting)]
+def _is_one_way(incident: Incident) -> bool:
+    """Whether everybody in a ring sends, or everybody receives."""
+    pairs = incident.in_pairs
+    return len(pairs) == len(incident.cycle) and len({wait.call.op is Op.SEND for wait in pairs}) == 1
+
+
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    calls = [wait.call for wait in (incident.cycle or incident.waiting)]
     edges = [f"{named([call.rank])} waits in {pairwise(call)}" for call in calls]
-    first = "receives" if event.cycle else "sends"
+    first = "receives" if incident.cycle else "sends"
     why = "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
-    if event.silence is not None:
-        why += f"; nobody has moved for {seconds(event.silence.seconds)}"
+    if incident.silence is not None:
+        why += f"; nobody has moved for {seconds(incident.silence.seconds)}"
     return Finding(
         title=f"everybody {first} first: a ring of {len(calls)} {calls[0].op.word}s",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=calls[0].site,
         places=tuple(by_site(verdict, calls)),
         evidence={"cycle": edges},
@@ -60,7 +76,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 change=f"post the send and the receive of {at(calls[0].site)} together: batch_isend_irecv",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -27,10 +27,12 @@ from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
 from distdoctor.diagnosis.hang.in_logs import SKIPPED as SKIPPED_IN_LOG
 from distdoctor.diagnosis.hang.in_logs import LogVerdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import SKIPPED as APART
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,
@@ -71,86 +73,89 @@ def examine(
         if log is None and apart is None:
             raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
         return
-    for event in verdict.told("DD101"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.STRAYED):
+        yield _finding(verdict, incident)
     if progress is not None:
         yield from hosts_that_went_elsewhere(progress, verdict)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    odd, usual = event.odd, event.usual
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    odd, usual = incident.odd, incident.usual
     assert odd is not None
     return Finding(
-        title=_title(event, odd),
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        title=_title(incident, odd),
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=odd.site,
-        places=of_variants(verdict, event) if event.divergence else _of_ring(verdict, event, odd),
+        places=of_variants(verdict, incident) if incident.divergence else _of_ring(verdict, incident, odd),
         evidence={
-            "group": event.group.name if event.group else "",
+            "group": incident.group.name if incident.group else "",
             "sequence_number": usual.number if usual else odd.number,
             "expected": full(usual) if usual else "",
             "issued": full(odd),
-            "how": event.departure.how if event.departure else "",
-            "condition": event.guard.test if event.guard else "",
+            "how": incident.departure.how if incident.departure else "",
+            "condition": incident.guard.test if incident.guard else "",
         },
-        why=_why(verdict, event, odd),
-        prescriptions=(_cure(verdict, event, odd),),
-        at_ns=event.at_ns,
+        why=_why(verdict, incident, odd),
+        prescriptions=(_cure(verdict, incident, odd),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _title(event: Event, odd: Call) -> str:
-    usual = event.usual
+def _title(incident: Incident, odd: Call) -> str:
+    usual = incident.usual
     if usual is None:
-        return f"issued {short(odd)}{group_words(event, odd)} that the others never issue"
-    if event.is_tie:
-        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(event, usual)} on the other"
-    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(event, usual)}"
+        return f"issued {short(odd)}{group_words(incident, odd)} that the others never issue"
+    if incident.is_tie:
+        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(incident, usual)} on the other"
+    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(incident, usual)}"
 
 
-def _why(verdict: Verdict, event: Event, odd: Call) -> str:
-    usual, departure = event.usual, event.departure
-    joined = usual is not None and usual.rank not in event.ranks and is_join(verdict.recording.sources, usual.site)
+def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
+    usual, departure = incident.usual, incident.departure
+    joined = usual is not None and usual.rank not in incident.ranks and is_join(verdict.recording.sources, usual.site)
     if usual is not None and joined:
         words = [
-            f"{named(_others(event))} ran out of inputs and stands in for the reductions of the model, and only for those: "
+            f"{named(_others(incident))} ran out of inputs and stands in for the reductions of the model, and only for those: "
             f"join() of {at(usual.site)} answered the {odd.op.word} of {at(odd.site)} with one of its own"
         ]
     elif usual is None:
-        words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(event.ranks)} did before"]
-        gone = [rank for rank in verdict.endings if rank not in event.ranks]
+        words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(incident.ranks)} did before"]
+        gone = [rank for rank in verdict.endings if rank not in incident.ranks]
         words += [f"{named(gone)} ended without it"] if gone else []
     elif departure is not None and departure.how == SKIPPED:
         several = f" and {departure.count - 1} more" if departure.count > 1 else ""
         words = [
-            f"{named(event.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several}: after it this program goes on with "
-            f"{odd.op.word} of {at(odd.site)}, and that is what came"
+            f"{named(incident.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several}: after it this program goes on "
+            f"with {odd.op.word} of {at(odd.site)}, and that is what came"
         ]
-    elif event.is_tie:
+    elif incident.is_tie:
         words = ["with as many ranks on either side, the recording does not say which one is wrong"]
     else:
         words = [
-            f"{named(event.ranks)} issued {odd.op.word} of {at(odd.site)}, where the others issued {usual.op.word} of "
+            f"{named(incident.ranks)} issued {odd.op.word} of {at(odd.site)}, where the others issued {usual.op.word} of "
             f"{at(usual.site)}"
         ]
-    if event.silence is not None:
-        words.append(f"nobody has moved for {seconds(event.silence.seconds)}")
-    left = _left_by(verdict, event)
-    words += [left.effect] if left else [words for words in [decided_words(event)] if words]
-    words += [note for note in (condition(event), "" if event.is_tie else counts(verdict, event.ranks)) if note]
+    if incident.silence is not None:
+        words.append(f"nobody has moved for {seconds(incident.silence.seconds)}")
+    left = _left_by(verdict, incident)
+    words += [left.effect] if left else [words for words in [decided_words(incident)] if words]
+    words += [
+        note for note in (condition(incident), "" if incident.is_tie else counts(verdict, incident.ranks)) if note
+    ]
     return "; ".join(words)
 
 
-def _others(event: Event) -> list[int]:
+def _others(incident: Incident) -> list[int]:
     """The ranks on the other side of the divergence."""
-    variants = event.divergence.variants if event.divergence is not None else ()
-    return [rank for variant in variants for rank in variant.ranks if rank not in event.ranks]
+    variants = incident.divergence.variants if incident.divergence is not None else ()
+    return [rank for variant in variants for rank in variant.ranks if rank not in incident.ranks]
 
 
-def _cure(verdict: Verdict, event: Event, odd: Call) -> Prescription:
-    guard, usual = event.guard, event.usual
+def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
+    guard, usual = incident.guard, incident.usual
     if usual is not None and is_join(verdict.recording.sources, usual.site):
         return Prescription(
             "call-on-every-rank",
@@ -160,7 +165,7 @@ def _cure(verdict: Verdict, event: Event, odd: Call) -> Prescription:
     if guard is not None and guard.how == LEAVES and usual is not None:
         return Prescription(
             "call-on-every-rank",
-            change=f"{event.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
+            change=f"{incident.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
             f"{usual.op.word} of line {usual.site.line}; call it before leaving, or let all ranks leave together",
         )
     if guard is not None:
@@ -168,39 +173,39 @@ def _cure(verdict: Verdict, event: Event, odd: Call) -> Prescription:
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
         )
-    left = _left_by(verdict, event)
+    left = _left_by(verdict, incident)
     if left is not None:
         return Prescription("decide-once", change=left.cure)
-    if event.decision is not None and event.decision.decides_alone:
+    if incident.decision is not None and incident.decision.decides_alone:
         return Prescription(
             "decide-once",
-            change=f"decide once for all ranks: all_reduce or broadcast what `{event.decision.test}` tests before "
-            f"{at(event.decision.site)}",
+            change=f"decide once for all ranks: all_reduce or broadcast what `{incident.decision.test}` tests before "
+            f"{at(incident.decision.site)}",
         )
-    if usual is None or (event.departure is not None and event.departure.how == ADDED):
+    if usual is None or (incident.departure is not None and incident.departure.how == ADDED):
         return Prescription(
             "call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none"
         )
     return Prescription(
         "call-on-every-rank",
-        change=f"call the {usual.op.word} of {at(usual.site)} on {named(event.ranks)} too, before {at(odd.site)}",
+        change=f"call the {usual.op.word} of {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
     )
 
 
-def _left_by(verdict: Verdict, event: Event) -> LoopExit | None:
+def _left_by(verdict: Verdict, incident: Incident) -> LoopExit | None:
     """The condition under which one side left the loop that the other is in, or the rest of a turn."""
-    if event.guard is not None or event.usual is None or event.odd is None:
+    if incident.guard is not None or incident.usual is None or incident.odd is None:
         return None
-    sources, sites = verdict.recording.sources, (event.usual.site, event.odd.site)
-    found = left_by(sources, *sites) or (left_by(sources, *reversed(sites)) if event.is_tie else None)
-    skipped = event.departure is not None and event.departure.how == SKIPPED
-    return found or (skipped_by(sources, event.usual.site) if skipped else None)
+    sources, sites = verdict.recording.sources, (incident.usual.site, incident.odd.site)
+    found = left_by(sources, *sites) or (left_by(sources, *reversed(sites)) if incident.is_tie else None)
+    skipped = incident.departure is not None and incident.departure.how == SKIPPED
+    return found or (skipped_by(sources, incident.usual.site) if skipped else None)
 
 
-def _of_ring(verdict: Verdict, event: Event, odd: Call) -> tuple[Place, ...]:
+def _of_ring(verdict: Verdict, incident: Incident, odd: Call) -> tuple[Place, ...]:
     """The places of a rank that skipped a call of one group and waits in another one."""
-    calls = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
-    return (*by_site(verdict, calls), *by_site(verdict, [odd]), *deciding_places(event))
+    calls = [call for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks]
+    return (*by_site(verdict, calls), *by_site(verdict, [odd]), *deciding_places(incident))
 
 
 def sick() -> Recording:

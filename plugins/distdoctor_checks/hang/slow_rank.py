@@ -23,7 +23,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing
@@ -34,9 +36,9 @@ from distdoctor.testing import recording
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True, stalls=Stalls.MAYBE)
 def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
-    for event in verdict.told("DD123"):
-        yield _finding(verdict, event)
-    if verdict.events:
+    for incident in verdict.of_kind(IncidentKind.ABSENT):
+        yield _finding(verdict, incident)
+    if verdict.incidents:
         return
     if timing is None:
         few = straggler(verdict.facts)
@@ -100,14 +102,14 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
     )
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    silence = event.silence
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    silence = incident.silence
     assert silence is not None
-    stuck = [call for wait in event.waiting for call in wait.calls if call.rank not in event.ranks]
+    stuck = [call for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks]
     waiting = named({call.rank for call in stuck})
     verb = "waits" if len({call.rank for call in stuck}) == 1 else "wait"
-    sites = {rank: verdict.timeline(rank).last_site for rank in event.ranks}
-    place = next((site for site in sites.values() if site), verdict.timeline(event.ranks[0]).last_site)
+    sites = {rank: verdict.timeline(rank).last_site for rank in incident.ranks}
+    place = next((site for site in sites.values() if site), verdict.timeline(incident.ranks[0]).last_site)
     phase = f", in {silence.phase}" if silence.phase else ""
     rhythm = f"; a step usually takes {seconds(silence.usual_seconds)}" if silence.usual_seconds else ""
     title = f"{waiting} {verb} for it since {seconds(silence.seconds)}: it is in no collective{phase}"
@@ -115,8 +117,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         title = f"{waiting} gave up waiting for it after {seconds(silence.seconds)}: it was in no collective{phase}"
     return Finding(
         title=title,
-        ranks=event.ranks,
-        confidence=event.confidence,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
         severity=ERROR if silence.timed_out else None,
         place=place,
         places=(
@@ -132,7 +134,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         why=f"its last call was at {at(place)}, and since then it has been in code that is no communication{rhythm}; "
         "stuck or slow shows in its stack: distdoctor hang-dump",
         prescriptions=(Prescription("balance-ranks"),),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

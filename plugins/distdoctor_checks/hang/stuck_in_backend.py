@@ -24,17 +24,25 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.in_logs import DEVICE, LogVerdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
 from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
 from distdoctor.diagnosis.hang.live.stall import Stall
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
 @check(
-    "DD122", "stuck-in-backend", severity=ERROR, family="hang", formerly=("DD127 told-by-the-log",), stalls=Stalls.MAYBE
+    "DD122",
+    "stuck-in-backend",
+    severity=ERROR,
+    family="hang",
+    formerly=("DD127 told-by-the-log",),
+    stalls=Stalls.MAYBE,
+    outside=True,
 )
 def examine(
     verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogVerdict | None
@@ -44,29 +52,29 @@ def examine(
         return
     if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
-    events = verdict.events if verdict is not None else ()
-    if standstill is not None and (standstill.cut or not events) and all(event.code in _WAITS for event in events):
+    incidents = verdict.incidents if verdict is not None else ()
+    if standstill is not None and (standstill.cut or not incidents) and all(one.kind in _WAITS for one in incidents):
         yield from seen_in_backend(standstill, verdict)
     elif verdict is not None:
-        yield from (_finding(verdict, event) for event in verdict.told("DD122"))
+        yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.TOGETHER))
     if progress is not None:
         yield from devices_that_stopped(progress, verdict)
 
 
-_WAITS = ("DD122", "DD123")  # what a recording says of ranks that wait, and not of the reason
+_WAITS = (IncidentKind.TOGETHER, IncidentKind.ABSENT)  # what a recording says of ranks that wait, and not of the reason
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    calls = [call for wait in event.waiting for call in wait.calls]
-    group = event.waiting[0].group
-    silent = event.silence.seconds if event.silence else 0.0
-    usual = event.silence.usual_seconds if event.silence else 0.0
-    backend = told_by_backend(verdict.recording.backend, event.ranks, group.name if group else "")
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    calls = [call for wait in incident.waiting for call in wait.calls]
+    group = incident.waiting[0].group
+    silent = incident.silence.seconds if incident.silence else 0.0
+    usual = incident.silence.usual_seconds if incident.silence else 0.0
+    backend = told_by_backend(verdict.recording.backend, incident.ranks, group.name if group else "")
     rhythm = f", where {seconds(usual)} are usual" if usual else ""
     return Finding(
         title=f"all are in {short(calls[0])}, and it does not complete",
-        ranks=event.ranks,
-        confidence=event.confidence,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
         place=calls[0].site,
         places=tuple(by_site(verdict, calls)),
         evidence={
@@ -79,7 +87,8 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
         why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program"
         + (f"; {backend}" if backend else ""),
         prescriptions=(Prescription("gather-backend-evidence"),),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -25,7 +25,6 @@ from distdoctor.diagnosis.finding import (
     LIKELY,
     POSSIBLE,
     WARNING,
-    Confidence,
     Finding,
     Place,
     Prescription,
@@ -37,9 +36,6 @@ from distdoctor.diagnosis.hang.in_logs import HOST, LogVerdict
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.diagnosis.hang.wording import at, by_site, short
-from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
@@ -65,8 +61,6 @@ def examine(
         return
     if verdict is None:
         raise NotSeen("neither stacks nor collectives are known")
-    for event in verdict.told("DD116"):
-        yield _behind(verdict, event.ranks, event.waiting, event.confidence)
     if progress is not None:
         yield from hosts_that_stopped(progress, verdict)
 
@@ -146,36 +140,6 @@ def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
         why=f"{standstill.who_waits}; rank {standing.rank} was in {function} in every sample over "
         f"{standstill.stacks.observed_seconds:.1f} s and computes: a loop without end, or work that takes long",
         prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
-    )
-
-
-def _behind(verdict: Verdict, ranks: tuple[int, ...], waiting: tuple[Wait, ...], confidence: Confidence) -> Finding:
-    last = verdict.timeline(ranks[0]).last_call
-    waits = [call for wait in waiting for call in wait.calls]
-    usual = waits[0] if waits else None
-    reached = f"did not come to {short(usual)}" if usual is not None else "stands still"
-    after = f"after {short(last)} at {at(last.site)}" if last is not None else "and has issued nothing at all"
-    places = [Place(verdict.timeline(rank).last_site, (rank,), "last seen here, then nothing") for rank in ranks]
-    return Finding(
-        title=f"{reached}; it is in code of its own {after}",
-        ranks=ranks,
-        confidence=confidence,
-        place=verdict.timeline(ranks[0]).last_site,
-        places=(*places, *by_site(verdict, waits)),
-        evidence={
-            "last_call": short(last) if last is not None else "",
-            "waited_for": short(usual) if usual is not None else "",
-            "waiting_ranks": sorted(call.rank for call in waits),
-        },
-        why=f"{named(c.rank for c in waits)} entered it and {named(ranks)} issued nothing since; what it does meanwhile only its "
-        "stack says (distdoctor hang-dump, while the job lives)",
-        prescriptions=(
-            Prescription(
-                "bound-the-wait",
-                change=f"look at what {named(ranks)} does after {at(last.site) if last else 'its start'}",
-            ),
-        ),
-        at_ns=min((verdict.timeline(call.rank).wall(call.entered_ns) for call in waits), default=0),
     )
 
 

@@ -16,46 +16,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import LongPhase
 from distdoctor.testing import recording
 
+# torch's own are 10 min (NCCL) and 30 min (gloo); who gave a group less than this did not think of saving or tokenising.
+SHORT_TIMEOUT_SECONDS = 120.0
 
-@check("DD129", "timeout-too-short", severity=ERROR, family="hang")
+
+@check("DD129", "timeout-too-short", severity=ERROR, family="hang", specificity=10)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD129"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.ABSENT):
+        silence = incident.silence
+        if silence is not None and silence.timed_out and (silence.phase or silence.seconds < SHORT_TIMEOUT_SECONDS):
+            yield _finding(verdict, incident)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    silence = event.silence
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    silence = incident.silence
     assert silence is not None
-    waiting = sorted({call.rank for wait in event.waiting for call in wait.calls if call.rank not in event.ranks})
-    calls = [call for wait in event.waiting for call in wait.calls if call.rank in waiting]
-    place = next((verdict.timeline(rank).last_site for rank in event.ranks), calls[0].site)
+    waiting = sorted({call.rank for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks})
+    calls = [call for wait in incident.waiting for call in wait.calls if call.rank in waiting]
+    place = next((verdict.timeline(rank).last_site for rank in incident.ranks), calls[0].site)
     doing = f"in {_WORDS.get(silence.phase, silence.phase)}" if silence.phase else "busy with something of its own"
     limit = seconds(silence.seconds)
     return Finding(
         title=f"was {doing} when {named(waiting)} gave up waiting for it after {limit}: the timeout ended the job",
-        ranks=event.ranks,
-        confidence=event.confidence,
+        ranks=incident.ranks,
+        confidence=LIKELY if silence.phase else POSSIBLE,
         place=place,
-        places=(*by_site(verdict, calls), Place(place, event.ranks, "last seen here")),
+        places=(*by_site(verdict, calls), Place(place, incident.ranks, "last seen here")),
         evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
-        why=f"{named(event.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group that "
-        f"waits for {limit} only takes every longer pause for a hang",
+        why=f"{named(incident.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group "
+        f"that waits for {limit} only takes every longer pause for a hang",
         prescriptions=(
             Prescription(
                 "raise-the-timeout",
-                change=f"timeout=timedelta(minutes=30) where {limit} are set now, or do the work of {named(event.ranks)} before "
-                "init_process_group",
+                change=f"timeout=timedelta(minutes=30) where {limit} are set now, or do the work of {named(incident.ranks)} "
+                "before init_process_group",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -16,24 +16,29 @@ Source           torch.nn.parallel.DistributedDataParallel.join; torch.distribut
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, of_variants, short
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
-@check("DD111", "uneven-inputs", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
+@check("DD111", "uneven-inputs", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=90)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD111"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.STRAYED, IncidentKind.LEFT):
+        if incident.uneven is not None:
+            alone = replace(incident.decided_by(incident.choice), ranks=incident.uneven.short, is_tie=False)
+            yield _finding(verdict, alone)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    uneven = event.uneven
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    uneven = incident.uneven
     assert uneven is not None
     counts: dict[int, list[int]] = {}
     for rank, batches in uneven.batches.items():
@@ -41,16 +46,20 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
     table = "; ".join(f"{batches} batches on {named(ranks)}" for batches, ranks in sorted(counts.items()))
     least, most = min(counts), max(counts)
     return Finding(
-        title=f"ran out of batches after {least}, others drew {most}" + (f": {_then(event)}" if _then(event) else ""),
+        title=f"ran out of batches after {least}, others drew {most}"
+        + (f": {_then(incident)}" if _then(incident) else ""),
         ranks=uneven.short,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=uneven.site,
-        places=(*_places(verdict, event), Place(uneven.site, uneven.short, f"the loader ended after {least} batches")),
+        places=(
+            *_places(verdict, incident),
+            Place(uneven.site, uneven.short, f"the loader ended after {least} batches"),
+        ),
         evidence={
             "batches": dict(uneven.batches),
-            "expected": short(event.usual) if event.usual else "",
-            "issued": short(event.odd) if event.odd else "",
+            "expected": short(incident.usual) if incident.usual else "",
+            "issued": short(incident.odd) if incident.odd else "",
         },
         why=table,
         prescriptions=(
@@ -60,22 +69,23 @@ def _finding(verdict: Verdict, event: Event) -> Finding:
                 "(drop_last=True with a DistributedSampler)",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _then(event: Event) -> str:
+def _then(incident: Incident) -> str:
     """What came of it."""
-    if event.odd is not None and event.usual is not None:
-        return f"it issued {short(event.odd)}, they are in {short(event.usual)}"
-    return f"it ended, they wait in {short(event.usual)}" if event.usual is not None else ""
+    if incident.odd is not None and incident.usual is not None:
+        return f"it issued {short(incident.odd)}, they are in {short(incident.usual)}"
+    return f"it ended, they wait in {short(incident.usual)}" if incident.usual is not None else ""
 
 
-def _places(verdict: Verdict, event: Event) -> tuple[Place, ...]:
-    if event.divergence is not None:
-        return of_variants(verdict, event)
-    calls = [call for wait in event.waiting for call in wait.calls]
-    return (*by_site(verdict, calls or ([event.usual] if event.usual else [])), *deciding_places(event))
+def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
+    if incident.divergence is not None:
+        return of_variants(verdict, incident)
+    calls = [call for wait in incident.waiting for call in wait.calls]
+    return (*by_site(verdict, calls or ([incident.usual] if incident.usual else [])), *deciding_places(incident))
 
 
 def sick() -> Recording:

@@ -17,12 +17,15 @@ Source           torch.distributed.send, recv: gloo matches by tag, NCCL by orde
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import LEFT
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import PAIR, RanksApart
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
@@ -36,6 +39,7 @@ from distdoctor.testing import recording
     family="hang",
     formerly=("DD126 ranks-apart",),
     stalls=Stalls.FOREVER,
+    specificity=10,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None:
@@ -44,18 +48,32 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
-    for event in verdict.told("DD113"):
-        yield _misfit(verdict, event) if event.pair else _finding(verdict, event)
+    for incident in _unmatched(verdict):
+        yield _misfit(verdict, incident) if incident.pair else _finding(verdict, incident)
 
 
-def _misfit(verdict: Verdict, event: Event) -> Finding:
-    assert event.pair is not None
-    sent, got = event.pair
+def _unmatched(verdict: Verdict) -> Iterator[Incident]:
+    """Receives of another size than their send, that have no send, or that stand in a ring with something else."""
+    yield from verdict.of_kind(IncidentKind.MISFITTED)
+    for incident in verdict.of_kind(IncidentKind.LEFT):
+        receive, gone = incident.usual, incident.ranks[0]
+        never_sent = receive is not None and not any(lane[1:] == (gone, receive.rank) for lane in verdict.pairs.sends)
+        if incident.group is None and receive is not None and never_sent:
+            yield replace(incident, ranks=(receive.rank, gone))
+    for incident in verdict.of_kind(IncidentKind.RING):
+        if incident.in_pairs:
+            pair = next((wait for wait in incident.in_pairs if wait.call.op is not Op.SEND), incident.in_pairs[0])
+            yield replace(incident, ranks=(pair.call.rank, *pair.on), usual=pair.call)
+
+
+def _misfit(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.pair is not None
+    sent, got = incident.pair
     return Finding(
         title=f"{pairwise(got)} takes {got.nbytes} bytes {got.dtype}, the send has {sent.nbytes} bytes {sent.dtype}",
-        ranks=event.ranks,
+        ranks=incident.ranks,
         place=got.site,
-        places=(*by_site(verdict, [sent, got]), *deciding_places(event)),
+        places=(*by_site(verdict, [sent, got]), *deciding_places(incident)),
         evidence={"sent": full(sent), "received": full(got), "sent_bytes": sent.nbytes, "received_bytes": got.nbytes},
         why="a receive must be as large as its send: a larger send aborts it on gloo, a smaller one leaves the rest unset",
         prescriptions=(
@@ -63,34 +81,36 @@ def _misfit(verdict: Verdict, event: Event) -> Finding:
                 "pair-send-with-recv", change=f"give {at(sent.site)} and {at(got.site)} tensors of one shape and dtype"
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    receive = event.usual
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    receive = incident.usual
     assert receive is not None
-    sender = receive.root
-    places = [*by_site(verdict, [receive]), *by_site(verdict, [call for call in event.unpaired if call.rank == sender])]
-    doing = _doing(verdict, event, sender)
-    if doing is not None and not event.unpaired:
+    sender, unpaired = receive.root, verdict.unpaired(receive)
+    places = [*by_site(verdict, [receive]), *by_site(verdict, [call for call in unpaired if call.rank == sender])]
+    doing = _doing(verdict, incident, sender)
+    if doing is not None and not unpaired:
         places.append(doing)
     return Finding(
         title=f"{short(receive)} waits for a send that never comes",
-        ranks=event.ranks,
-        confidence=event.confidence,
-        stalls=event.stalls,
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
         place=receive.site,
-        places=(*places, *deciding_places(event)),
-        evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in event.unpaired]},
-        why=_why(verdict, event, receive),
-        prescriptions=(Prescription("pair-send-with-recv", change=_change(event, receive)),),
-        at_ns=event.at_ns,
+        places=(*places, *deciding_places(incident)),
+        evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in unpaired]},
+        why=_why(verdict, unpaired, receive),
+        prescriptions=(Prescription("pair-send-with-recv", change=_change(unpaired, receive)),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _doing(verdict: Verdict, event: Event, sender: int) -> Place | None:
-    for wait in event.waiting:
+def _doing(verdict: Verdict, incident: Incident, sender: int) -> Place | None:
+    for wait in incident.waiting:
         for call in wait.calls:
             if call.rank == sender:
                 return by_site(verdict, [call])[0]
@@ -98,7 +118,7 @@ def _doing(verdict: Verdict, event: Event, sender: int) -> Place | None:
     return Place(timeline.last_site, (sender,), "last seen here") if timeline and timeline.last_site else None
 
 
-def _why(verdict: Verdict, event: Event, receive: Call) -> str:
+def _why(verdict: Verdict, unpaired: tuple[Call, ...], receive: Call) -> str:
     ending = verdict.endings.get(receive.root)
     if receive.op is Op.RECV_ANY:
         words = [f"none of the members that could send to rank {receive.rank} can do so any more"]
@@ -106,7 +126,7 @@ def _why(verdict: Verdict, event: Event, receive: Call) -> str:
         words = [f"rank {receive.root} has ended in order and never sent to rank {receive.rank} with tag {receive.tag}"]
     else:
         words = [f"rank {receive.root} itself waits for something that needs rank {receive.rank}"]
-    for call in event.unpaired:
+    for call in unpaired:
         if call.op is Op.SEND and call.rank == receive.root:
             if call.root != receive.rank:
                 words.append(f"it sent to rank {call.root} instead, where nobody has received it")
@@ -116,8 +136,8 @@ def _why(verdict: Verdict, event: Event, receive: Call) -> str:
     return "; ".join(words)
 
 
-def _change(event: Event, receive: Call) -> str:
-    for call in event.unpaired:
+def _change(unpaired: tuple[Call, ...], receive: Call) -> str:
+    for call in unpaired:
         if call.op is Op.SEND and call.rank == receive.root and call.root == receive.rank and call.tag != receive.tag:
             return f"use one tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
         if call.op is Op.SEND and call.rank == receive.root and call.root != receive.rank:

@@ -19,15 +19,23 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+)
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
+RAISED = "Expected to have finished reduction in the prior iteration"
 MESSAGE = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error "
     "indicates that your module has parameters that were not used in producing loss. "
@@ -35,14 +43,19 @@ MESSAGE = (
 )
 
 
-@check("DD121", "unused-parameters", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
+@check("DD121", "unused-parameters", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=30)
 def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[Finding]:
-    told = list(verdict.told("DD121"))
-    for event in told:
-        yield _finding(verdict, event, left_out_last(partings.gradients, event.ranks[0]) if partings else ())
+    told = [
+        one for one in verdict.of_kind(IncidentKind.FAILED) if one.ending is not None and RAISED in one.ending.words
+    ]
+    for incident in told:
+        yield _finding(verdict, incident, left_out_last(partings.gradients, incident.ranks[0]) if partings else ())
     for parting in partings.found if partings and not told else ():
-        if partings is not None and cause_of(parting, partings.gradients) == "DD121":
-            yield _before_it_raises(verdict, parting, left_out(parting.peers, parting.step, partings.gradients))
+        assert partings is not None
+        averaged = parting.what == GRADS and parting.peers.by == WRAPPER
+        names = left_out(parting.peers, parting.step, partings.gradients) if averaged else ()
+        if names:
+            yield _before_it_raises(verdict, parting, names)
 
 
 def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple[str, ...]) -> Finding:
@@ -58,6 +71,7 @@ def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple
         "they share with others. The next forward will raise",
         prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=parting.at_ns,
+        explains=(parting.key,),
     )
 
 
@@ -65,29 +79,30 @@ def _several(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _finding(verdict: Verdict, event: Event, known: tuple[str, ...]) -> Finding:
-    ending = event.ending
+def _finding(verdict: Verdict, incident: Incident, known: tuple[str, ...]) -> Finding:
+    ending = incident.ending
     assert ending is not None
     indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", ending.words)
     names = re.search(r"did not receive grad for rank \d+: ([A-Za-z_][\w., ]+)", ending.words)
     by_number = f"number {', '.join(indices[1].split())}" if indices else ""
     words = _several(known) if known else names[1].strip() if names else by_number
     line = branch_line(verdict.recording.sources, known)
-    stuck = [call for wait in event.waiting for call in wait.calls]
+    stuck = [call for wait in incident.waiting for call in wait.calls]
     return Finding(
         title=f"DDP missed gradients of parameters {words}" if words else "DDP missed gradients of some parameters",
-        ranks=event.ranks,
-        stalls=event.stalls,
+        ranks=incident.ranks,
+        stalls=incident.stalls,
         place=ending.site,
         places=(
-            *((Place(line, event.ranks, "the branch"),) if line else ()),
-            Place(ending.site, event.ranks, "the forward after the one that left them out"),
+            *((Place(line, incident.ranks, "the branch"),) if line else ()),
+            Place(ending.site, incident.ranks, "the forward after the one that left them out"),
             *by_site(verdict, stuck),
         ),
         evidence={"exception": ending.words[:500], "parameters": words, "traceback": ending.traceback},
         why="the reducer waits for the gradient of every parameter that wants one; these took no part in the loss before",
         prescriptions=(Prescription("find-unused-parameters"),),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -15,54 +15,100 @@ Source           torch.distributed: group=None means the default process group.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.rank_activity import line_of
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, SWAPPED, UNCLEAR
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, of_variants, short
 from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.testing import recording
 
 _GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+(?:\[\w+\])?)")
 
 
-@check("DD124", "wrong-group", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
+@check("DD124", "wrong-group", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=40)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for event in verdict.told("DD124"):
-        yield _finding(verdict, event)
+    for incident in verdict.of_kind(IncidentKind.DIVERGED):
+        meant = _meant_for_a_subgroup(verdict, incident)
+        if meant is not None:
+            yield _finding(verdict, meant)
 
 
-def _finding(verdict: Verdict, event: Event) -> Finding:
-    assert event.divergence is not None
-    assert event.odd is not None
-    assert event.group is not None
-    assert event.usual is not None
-    larger, odd = event.divergence.group, event.odd
+def _meant_for_a_subgroup(verdict: Verdict, incident: Incident) -> Incident | None:
+    """The incident as a call on the wrong group, when exactly the members of a smaller one issued what no other rank ever did.
+
+    They may be the majority: then the others did not skip the call, they never had one there.
+    """
+    assert incident.divergence is not None
+    variants, how = incident.divergence.variants, incident.how
+    if len(variants) > 2 or how == SWAPPED or incident.replaces:
+        return None
+    found = []
+    for mine, other in (variants, variants[::-1]):
+        added = how in (ADDED, UNCLEAR) if mine.call is incident.odd else how in (SKIPPED, UNCLEAR)
+        group = _group_of_exactly(verdict, mine.ranks, incident.divergence.group)
+        if added and group is not None and not _passed(verdict, other.ranks, mine.call.site):
+            one = replace(incident.decided_by(incident.choice), ranks=mine.ranks, odd=mine.call, usual=other.call)
+            found.append(replace(one, group=group, is_tie=False))
+    return found[0] if len(found) == 1 else None
+
+
+def _group_of_exactly(verdict: Verdict, ranks: tuple[int, ...], larger: GroupCalls) -> GroupCalls | None:
+    """The group of these ranks; None where it is one of several alike: replicas that part do so along such groups."""
+    if not 1 < len(ranks) < len(larger.members):
+        return None
+    alike = [group for group in verdict.facts.groups if len(group.members) == len(ranks)]
+    if any(set(ranks).isdisjoint(group.members) for group in alike):
+        return None
+    return next((group for group in alike if set(group.members) == set(ranks)), None)
+
+
+def _passed(verdict: Verdict, ranks: Iterable[int], site: SourceLine) -> bool:
+    """Whether one of these ranks has a call at this line on record."""
+    logs = [verdict.timeline(rank).log for rank in ranks]
+    return any(site in {log.site(number) for number in set(log.calls["site"].tolist())} for log in logs)
+
+
+def _finding(verdict: Verdict, incident: Incident) -> Finding:
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    assert incident.group is not None
+    assert incident.usual is not None
+    larger, odd = incident.divergence.group, incident.odd
     source = verdict.recording.sources.get(odd.site.path, "")
-    name = _name_of(event.group, verdict)
+    name = _name_of(incident.group, verdict)
     edit = replaced(source, odd.site.line, ")", f", group={name})") if name and source.count("\n") else ""
     return Finding(
-        title=f"issued {short(odd)} on {larger.words}, where the others are at {at(event.usual.site)}: most likely meant for "
-        f"{event.group.words}",
-        ranks=event.ranks,
+        title=f"issued {short(odd)} on {larger.words}, where the others are at {at(incident.usual.site)}: most likely meant for "
+        f"{incident.group.words}",
+        ranks=incident.ranks,
         confidence=LIKELY,
-        stalls=event.stalls,
+        stalls=incident.stalls,
         place=odd.site,
-        places=of_variants(verdict, event),
-        evidence={"group_used": larger.name, "group_meant": event.group.name, "members": list(event.group.members)},
-        why=f"the ranks that issued it, {named(event.ranks)}, are exactly the members of {event.group.words}",
+        places=of_variants(verdict, incident),
+        evidence={
+            "group_used": larger.name,
+            "group_meant": incident.group.name,
+            "members": list(incident.group.members),
+        },
+        why=f"the ranks that issued it, {named(incident.ranks)}, are exactly the members of {incident.group.words}",
         prescriptions=(
             Prescription(
                 "use-the-subgroup",
-                change=edit or f"pass group= at {at(odd.site)}: the group of {named(event.group.members)}",
+                change=edit or f"pass group= at {at(odd.site)}: the group of {named(incident.group.members)}",
             ),
         ),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

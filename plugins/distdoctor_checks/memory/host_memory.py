@@ -22,7 +22,9 @@ from typing import Any
 from distdoctor.diagnosis.check import NotApplicable, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import Ending
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.diagnosis.memory.oom_message import lost_its_worker, shared_memory_in
@@ -34,9 +36,9 @@ LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
 
 
-@check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True)
+@check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True, specificity=30)
 def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]:
-    told = [_worker(verdict, event, memory) for event in _died(verdict)] if verdict is not None else []
+    told = [_worker(verdict, incident, memory) for incident in _died(verdict)] if verdict is not None else []
     yield from told
     if memory is None and not told:
         raise NotApplicable("no memory was recorded")
@@ -49,30 +51,30 @@ def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]
             yield found
 
 
-def _died(verdict: Verdict) -> Iterator[Event]:
+def _died(verdict: Verdict) -> Iterator[Incident]:
     """The events in which a worker found no room in shared memory, or was killed for lack of memory."""
-    for event in verdict.told("DD110"):
-        if event.ranks and event.ending is not None:
-            end = verdict.recording.job.ends.get(event.ending.rank)
-            if shared_memory_in(event.ending.words) or lost_its_worker(event.ending.words, end):
-                yield event
+    for incident in verdict.of_kind(IncidentKind.FAILED):
+        if incident.ending is not None:
+            end = verdict.recording.job.ends.get(incident.ending.rank)
+            if shared_memory_in(incident.ending.words) or lost_its_worker(incident.ending.words, end):
+                yield incident
 
 
-def _worker(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
-    ending = event.ending
+def _worker(verdict: Verdict, incident: Incident, memory: Memory | None) -> Finding:
+    ending = incident.ending
     assert ending is not None
     own = memory.ranks.get(ending.rank) if memory is not None else None
     place, words = ending.site, shared_memory_in(ending.words)
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
-    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
-    stuck = [call for wait in event.waiting for call in wait.calls]
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
+    stuck = [call for wait in incident.waiting for call in wait.calls]
     role = "asked for the batch" + (f": `{line[:80]}`" if line else "")
     cause = _no_room(words, own) if words else _killed(verdict, ending, own)
     return replace(
         cause,
-        ranks=event.ranks,
+        ranks=incident.ranks,
         place=place,
-        places=(*([Place(place, event.ranks, role)] if place else []), *by_site(verdict, stuck)),
+        places=(*([Place(place, incident.ranks, role)] if place else []), *by_site(verdict, stuck)),
         evidence={
             **cause.evidence,
             "exception": ending.words,
@@ -84,7 +86,8 @@ def _worker(verdict: Verdict, event: Event, memory: Memory | None) -> Finding:
         + (f"; {named(echoes)} failed afterwards because a peer was gone" if echoes else "")
         + (f"; its traceback is in {ending.traceback}" if ending.traceback else ""),
         severity=ERROR,
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

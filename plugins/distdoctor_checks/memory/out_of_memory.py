@@ -22,7 +22,9 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import Ending
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site
 from distdoctor.diagnosis.memory.memory import Memory, PhasePeak, RankMemory, Shortage, mib
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, Request, request_of
@@ -37,21 +39,23 @@ FRAGMENTED = 0.25  # of what the allocator has reserved
 MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be blamed
 
 
-@check("DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.FOREVER)
+@check(
+    "DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.FOREVER, specificity=30
+)
 def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
-    for event in verdict.told("DD110"):
-        end = verdict.recording.job.ends.get(event.ranks[0]) if event.ranks else None
-        if end is not None and end.killed_for_memory and event.ending is not None and event.ending.signal:
-            own = memory.ranks.get(event.ending.rank) if memory is not None else None
-            yield _killed(verdict, event, event.ending, end, own)
+    for incident in verdict.of_kind(IncidentKind.FAILED):
+        end = verdict.recording.job.ends.get(incident.ranks[0])
+        if end is not None and end.killed_for_memory and incident.ending is not None and incident.ending.signal:
+            own = memory.ranks.get(incident.ending.rank) if memory is not None else None
+            yield _killed(verdict, incident, incident.ending, end, own)
             continue
-        request = request_of(event.ending.words) if event.ranks and event.ending is not None else None
-        if request is not None and event.ending is not None:
-            own = memory.ranks.get(event.ending.rank) if memory is not None else None
-            yield _finding(verdict, event, event.ending, request, own)
+        request = request_of(incident.ending.words) if incident.ending is not None else None
+        if request is not None and incident.ending is not None:
+            own = memory.ranks.get(incident.ending.rank) if memory is not None else None
+            yield _finding(verdict, incident, incident.ending, request, own)
 
 
-def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
+def _finding(verdict: Verdict, incident: Incident, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
     shortage = own.shortage if own is not None else None
     place = ending.site or SourceLine()
     phase = shortage.phase if shortage is not None else ""
@@ -59,17 +63,17 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
     line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     step = own.last("step") + 1 if own is not None and len(own.rows) else 0
     when = f" in step {step}" if step and phase != "setting up" else ""
-    stuck = [call for wait in event.waiting for call in wait.calls]
-    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    stuck = [call for wait in incident.waiting for call in wait.calls]
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
     return Finding(
-        title=f"{named(event.ranks)} could not allocate {amount}{when}" + (f", {phase}" if phase else ""),
-        ranks=event.ranks,
+        title=f"{named(incident.ranks)} could not allocate {amount}{when}" + (f", {phase}" if phase else ""),
+        ranks=incident.ranks,
         confidence=CERTAIN,
-        stalls=event.stalls,
+        stalls=incident.stalls,
         place=place,
         places=(
             *(
-                [Place(place, event.ranks, f"could not allocate {amount}" + (f": `{line[:80]}`" if line else ""))]
+                [Place(place, incident.ranks, f"could not allocate {amount}" + (f": `{line[:80]}`" if line else ""))]
                 if place
                 else []
             ),
@@ -88,11 +92,12 @@ def _finding(verdict: Verdict, event: Event, ending: Ending, request: Request, o
         },
         why=_why(ending, request, own, shortage, echoes),
         prescriptions=tuple(_cures(request, own, phase)),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: RankMemory | None) -> Finding:
+def _killed(verdict: Verdict, incident: Incident, ending: Ending, end: RankEnd, own: RankMemory | None) -> Finding:
     """The kernel ended it, without a word of its own."""
     doing = own.doing if own is not None and len(own.rows) else None
     timeline = verdict.facts.timelines.get(ending.rank)
@@ -101,11 +106,11 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
     )
     place = SourceLine.parse(end.last_line) or began
     when = "" if doing is None else f" in step {doing.step}, {doing.phase.word}" if doing.phase else ", setting up"
-    stuck = [call for wait in event.waiting for call in wait.calls]
-    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in event.ranks)
+    stuck = [call for wait in incident.waiting for call in wait.calls]
+    echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
     of_host = end.kernel_counter.endswith("vmstat")
     growth, steps = own.growth() if own is not None else (0.0, 0)
-    kept = _kept(verdict, event, own, growth)
+    kept = _kept(verdict, incident, own, growth)
     words = [
         f"{end.kernel_counter} counts {end.kernel_kills} kill{'s' if end.kernel_kills != 1 else ''} in those seconds"
         + (", of any process on the host" if of_host else ""),
@@ -123,14 +128,14 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
         f"its cgroup's limit of {mib(end.memory_limit)} was reached" if end.memory_limit else "the host had none left"
     )
     return Finding(
-        title=f"{named(event.ranks)} was killed by the kernel because memory ran out{when}: {limit}",
-        ranks=event.ranks,
+        title=f"{named(incident.ranks)} was killed by the kernel because memory ran out{when}: {limit}",
+        ranks=incident.ranks,
         confidence=LIKELY if of_host else CERTAIN,
-        stalls=event.stalls,
+        stalls=incident.stalls,
         place=kept.site if kept else place,
         places=(
             *([kept] if kept else []),
-            *([Place(place, event.ranks, _last_at(verdict, end, doing, place))] if place else []),
+            *([Place(place, incident.ranks, _last_at(verdict, end, doing, place))] if place else []),
             *by_site(verdict, stuck),
         ),
         evidence={
@@ -147,11 +152,12 @@ def _killed(verdict: Verdict, event: Event, ending: Ending, end: RankEnd, own: R
         },
         why="; ".join(words),
         prescriptions=tuple(_cures_of_killed(own, doing, growth)),
-        at_ns=event.at_ns,
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 
-def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float) -> Place | None:
+def _kept(verdict: Verdict, incident: Incident, own: RankMemory | None, growth: float) -> Place | None:
     """The line that keeps more in each step, when that is what memory grew by."""
     found = own.fastest_growing() if own is not None and growth else None
     if found is None or found[1] < MOST_OF_IT * growth:
@@ -159,7 +165,7 @@ def _kept(verdict: Verdict, event: Event, own: RankMemory | None, growth: float)
     holder, size = found
     keeping = keeping_line(verdict.recording.sources, holder.site, holder.label)
     site = keeping.site if keeping is not None else holder.site
-    return Place(site, event.ranks, f"`{holder.label}` keeps {mib(size)} more every step") if site else None
+    return Place(site, incident.ranks, f"`{holder.label}` keeps {mib(size)} more every step") if site else None
 
 
 def _last_at(verdict: Verdict, end: RankEnd, doing: PhasePeak | None, place: SourceLine) -> str:

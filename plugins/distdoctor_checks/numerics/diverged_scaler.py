@@ -14,22 +14,29 @@ Source           torch.amp.GradScaler.unscale_, "working with multiple GPUs"; to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import INITIAL, all_partings, scalers_differ
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
-@check("DD802", "diverged-scaler", severity=ERROR, family="replicas")
+@check("DD802", "diverged-scaler", severity=ERROR, family="replicas", specificity=80)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
         apart = _first_apart(gradients, peers)
         if apart is not None:
-            yield _finding(peers, *apart)
+            apart_there = (
+                p.key
+                for p in all_partings(gradients).found
+                if p.peers == peers and p.what != INITIAL and scalers_differ(p)
+            )
+            yield replace(_finding(peers, *apart), explains=tuple(apart_there))
 
 
 def _first_apart(gradients: Gradients, peers: ReplicaGroup) -> tuple[int, dict[int, Update]] | None:

@@ -18,7 +18,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, all_partings, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+    all_partings,
+)
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, text_at, which
 from distdoctor.diagnosis.source.patch import replaced
@@ -27,14 +33,20 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Bypassed, Wrapped
 
 
-@check("DD206", "bypassed-ddp", severity=ERROR, family="replicas")
+@check("DD206", "bypassed-ddp", severity=ERROR, family="replicas", specificity=65)
 def examine(unwrapped: UnwrappedReplicas, recording: Recording) -> Iterator[Finding]:
     partings = all_partings(unwrapped.gradients)
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) == "DD206":
+        if parting.what == GRADS and parting.peers.by == WRAPPER and _never_went_through(parting):
             yield _bypassed(parting, partings, recording)
     for one in unwrapped.found:
         yield _never_wrapped(one)
+
+
+def _never_went_through(parting: ReplicaDivergence) -> bool:
+    """Whether there were backward passes, and no forward of the wrapper, averaging or not."""
+    forwards = (*parting.counts("synced").values(), *parting.counts("unsynced").values())
+    return not any(forwards) and any(parting.counts("backwards").values())
 
 
 def _bypassed(parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording) -> Finding:
@@ -58,6 +70,7 @@ def _bypassed(parting: ReplicaDivergence, partings: ReplicaDivergences, recordin
         prescriptions=(Prescription("call-the-wrapper", change=_change(recording, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
+        explains=(parting.key,),
     )
 
 

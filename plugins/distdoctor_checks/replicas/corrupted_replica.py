@@ -21,9 +21,10 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     BEFORE,
+    GRADS,
+    PARAMS,
     ReplicaDivergence,
     ReplicaDivergences,
-    cause_of,
     changed_between_steps,
     single_bit,
 )
@@ -35,11 +36,11 @@ _BITS = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 16, "int64": 6
 _MANTISSA = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}
 
 
-@check("DD214", "corrupted-replica", severity=ERROR, family="replicas")
+@check("DD214", "corrupted-replica", severity=ERROR, family="replicas", specificity=20)
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         bit = single_bit(parting)
-        if bit is None or parting.first is None or cause_of(parting, partings.gradients) != "DD214":
+        if bit is None or parting.first is None or parting.what not in (BEFORE, GRADS, PARAMS):
             continue
         ranks = (parting.is_tie and changed_between_steps(parting, partings.gradients)) or parting.odd
         what = "gradient" if parting.what == "gradients" else "parameter"
@@ -65,6 +66,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             prescriptions=(Prescription("check-hardware"), Prescription("change-every-replica")),
             confidence=LIKELY,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

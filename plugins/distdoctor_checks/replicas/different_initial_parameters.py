@@ -17,7 +17,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    INITIAL,
+    ReplicaDivergence,
+    ReplicaDivergences,
+)
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
@@ -27,7 +31,7 @@ from distdoctor.recording.recording import Recording
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD201":
+        if parting.what != INITIAL:
             continue
         update = parting.updates[parting.odd[0]]
         line = update.site or next((u.site for u in partings.gradients.every_update() if u.site), update.site)
@@ -48,6 +52,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             prescriptions=(Prescription("same-initial-weights"),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

@@ -20,7 +20,12 @@ from itertools import groupby
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    PARAMS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+    differing_settings,
+)
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
 from distdoctor.diagnosis.source.loop_exits import exits_around
@@ -30,10 +35,10 @@ from distdoctor.recording.recording import Recording, SourceLine
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
 
 
-@check("DD218", "diverging-schedule", severity=ERROR, family="replicas")
+@check("DD218", "diverging-schedule", severity=ERROR, family="replicas", specificity=40)
 def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD218":
+        if parting.what != PARAMS or not differing_settings(parting):
             continue
         rates = {rank: update.value("lr") for rank, update in parting.updates.items()}
         differ = len(set(rates.values())) > 1
@@ -60,6 +65,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             prescriptions=(Prescription("same-schedule", change=exits[0].cure if exits else ""),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

@@ -17,16 +17,22 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, cause_of, changed_between_steps
+from distdoctor.diagnosis.replicas.divergence import (
+    STATE,
+    STATE_BEFORE,
+    ReplicaDivergences,
+    changed_between_steps,
+    differing_state,
+)
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
-@check("DD205", "drifting-optimizer-state", severity=ERROR, family="replicas")
+@check("DD205", "drifting-optimizer-state", severity=ERROR, family="replicas", specificity=30)
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD205":
+        if parting.what not in (STATE, STATE_BEFORE) and not differing_state(parting):
             continue
         changed = changed_between_steps(parting, partings.gradients)
         parts = (
@@ -43,6 +49,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             prescriptions=(Prescription("same-optimizer-state"),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

@@ -20,9 +20,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     BEFORE,
+    PARAMS,
     ReplicaDivergence,
     ReplicaDivergences,
-    cause_of,
     changed_between_steps,
 )
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
@@ -34,7 +34,7 @@ from distdoctor.recording.recording import Recording
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD203":
+        if parting.what not in (BEFORE, PARAMS):
             continue
         changed = changed_between_steps(parting, partings.gradients)
         ranks = changed or parting.odd
@@ -50,6 +50,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             prescriptions=(Prescription("change-every-replica"),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

@@ -18,15 +18,21 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+)
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording
 
 
-@check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas")
+@check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas", specificity=60)
 def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD207":
+        local = parting.what == GRADS and parting.peers.by == WRAPPER and any(parting.counts("unsynced").values())
+        if not local:
             continue
         loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
         line = line_with(recording.sources, loss_line, "no_sync") or loss_line
@@ -45,6 +51,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             f"{parting.share} differ, {sides(parting)}",
             prescriptions=(Prescription("align-no-sync"),),
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

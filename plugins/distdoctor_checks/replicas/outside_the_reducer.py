@@ -17,17 +17,28 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+    is_outside_the_reducer,
+    was_converted,
+)
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Converted, ParameterAdded, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
 
+OF_A_HINT = 15  # that a module was moved after wrapping explains less than what the gradients themselves show
 
-@check("DD219", "outside-the-reducer", severity=ERROR, family="replicas")
+
+@check("DD219", "outside-the-reducer", severity=ERROR, family="replicas", specificity=70)
 def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD219":
+        outside = parting.what == GRADS and is_outside_the_reducer(parting)
+        converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, partings.gradients)
+        if not outside and not converted:
             continue
         wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
         line, how = _origin(parting, partings, recording, wrapped)
@@ -44,6 +55,8 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             why=f"{parting.share} differ at the step, {sides(parting)}, and the wrapper averages none of them",
             prescriptions=(Prescription("wrap-last"),),
             at_ns=parting.at_ns,
+            explains=(parting.key,),
+            specificity=None if outside else OF_A_HINT,
         )
 
 

@@ -17,17 +17,22 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+    uses_differ,
+)
 from distdoctor.diagnosis.replicas.wording import evidence
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
-@check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas")
+@check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas", specificity=50)
 def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) == "DD210":
+        if parting.what == GRADS and uses_differ(parting):
             yield _finding(parting, recording)
 
 
@@ -61,6 +66,7 @@ def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
         prescriptions=(Prescription("same-branch-everywhere"),),
         confidence=parting.confidence,
         at_ns=parting.at_ns,
+        explains=(parting.key,),
     )
 
 

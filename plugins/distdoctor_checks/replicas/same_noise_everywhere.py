@@ -21,7 +21,13 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, all_partings, cause_of, noise_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    all_partings,
+    noise_differs,
+    noise_of,
+)
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
 from distdoctor.recording.rank_set import named
@@ -31,10 +37,10 @@ from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
 SEEN = 2  # backward passes with a state of their own
 
 
-@check("DD216", "same-noise-everywhere", severity=NOTE)
+@check("DD216", "same-noise-everywhere", severity=NOTE, specificity=45)
 def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding]:
     for parting in all_partings(gradients).found:
-        if cause_of(parting, gradients) == "DD216":
+        if parting.what == GRADS and noise_differs(parting, gradients):
             yield _unequal(parting, gradients)
     yield from _recomputed(gradients)
     for one in replicas.sets if replicas is not None else ():
@@ -87,6 +93,7 @@ def _unequal(parting: ReplicaDivergence, gradients: Gradients) -> Finding:
         severity=ERROR,
         confidence=LIKELY,
         at_ns=parting.at_ns,
+        explains=(parting.key,),
     )
 
 

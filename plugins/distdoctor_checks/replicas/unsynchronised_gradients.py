@@ -18,7 +18,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, cause_of
+from distdoctor.diagnosis.replicas.divergence import (
+    GRADS,
+    ReplicaDivergence,
+    ReplicaDivergences,
+)
 from distdoctor.diagnosis.replicas.gradients import BY_HAND
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
@@ -28,7 +32,7 @@ from distdoctor.recording.recording import Recording
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
-        if cause_of(parting, partings.gradients) != "DD202":
+        if parting.what != GRADS:
             continue
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
@@ -40,6 +44,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             prescriptions=(Prescription("all-reduce-gradients"),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
+            explains=(parting.key,),
         )
 
 

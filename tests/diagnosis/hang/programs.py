@@ -5,7 +5,36 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.recording.recording import Recording
 from distdoctor.testing import Script, recording
+
+HANGS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An incident and the check that explains it."""
+
+    code: str
+    ranks: tuple[int, ...]
+    incident: Incident
+
+    @property
+    def is_tie(self) -> bool:
+        return self.incident.is_tie
+
+
+def judged(found: Recording) -> list[Judged]:
+    """What the checks on hangs say of each incident."""
+    incidents = {incident.key: incident for incident in Verdict.of(found).incidents}
+    findings = examine(found, HANGS).findings if incidents else ()
+    told = [Judged(one.code, one.ranks, incidents[key]) for one in findings for key in one.explains]
+    assert len(told) == len(incidents), "each incident is explained by one check"
+    return told
 
 
 def groups_of(rng: random.Random, ranks: int) -> dict[str, list[int]]:

@@ -173,8 +173,8 @@ def test_it_is_silent_at_every_moment_and_after_the_end(twin: Callable[[], Scrip
         film = twin().film(random.Random(seed), exits=True, rendezvous=seed == 2 and twin is not receive_from_anybody)
         assert all(runner.end is not None for runner in film.runners.values()), "the twin itself hangs"
         for moment in film.moments:
-            assert Verdict.of(film.read(moment)).events == ()
-        assert Verdict.of(film.read(film.last_ns, running=False)).events == ()
+            assert Verdict.of(film.read(moment)).incidents == ()
+        assert Verdict.of(film.read(film.last_ns, running=False)).incidents == ()
 
 
 def test_two_threads_of_a_rank_that_use_groups_of_their_own_are_no_deadlock() -> None:
@@ -186,4 +186,4 @@ def test_two_threads_of_a_rank_that_use_groups_of_their_own_are_no_deadlock() ->
     script.collective("all_reduce", [8], only=0, site="a.py:1 f")
     script.collective("all_reduce", [9], group="checkpoint", thread=1, only=1, site="a.py:2 f")
 
-    assert Verdict.of(script.live(silent_for=3)).events == ()
+    assert Verdict.of(script.live(silent_for=3)).incidents == ()

@@ -8,19 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from programs import EXPLAINED_BY, FAULTS, program
+from programs import EXPLAINED_BY, FAULTS, judged, program
 
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
-from distdoctor.recording.recording import Recording
 from distdoctor.testing import SimulatedJob, recording
 from distdoctor.testing.rank_trace import SECOND
 
 patient = settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 seeds = st.integers(0, 1 << 30)
-
-
-def judged(found: Recording) -> list[Event]:
-    return list(Verdict.of(found).events)
 
 
 def played(seed: int, ranks: int, fault: str, culprit: int) -> SimulatedJob:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from programs import judged
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
-from distdoctor.diagnosis.hang.verdict import Event, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.events import Exiting, LongPhase, NewGroupBegun
 from distdoctor.recording.trace.layout import ranks_of
@@ -21,12 +22,8 @@ PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 
 
-def events(found: Recording) -> list[Event]:
-    return list(Verdict.of(found).events)
-
-
 def codes(found: Recording) -> list[tuple[str, tuple[int, ...]]]:
-    return [(event.code, event.ranks) for event in events(found)]
+    return [(one.code, one.ranks) for one in judged(found)]
 
 
 def findings(found: Recording) -> list[Finding]:
@@ -108,7 +105,7 @@ def test_ctrl_c_is_no_illness() -> None:
 
 
 def test_ranks_that_failed_alike_are_named_together() -> None:
-    (event,) = events(loop().raises(range(4), "FileNotFoundError: data.bin", site="train.py:9 main").finished())
+    (event,) = judged(loop().raises(range(4), "FileNotFoundError: data.bin", site="train.py:9 main").finished())
 
     assert (event.code, set(event.ranks)) == ("DD110", {0, 1, 2, 3})
 
@@ -123,9 +120,9 @@ def test_failures_that_are_all_echoes_blame_nobody() -> None:
 
 def test_the_one_rank_whose_end_nobody_saw_is_the_one_that_was_lost() -> None:
     script = loop().raises([0, 1, 3], "RuntimeError: Connection reset by peer", site="train.py:41 step").stays(2)
-    (event,) = events(script.finished(survivors="left"))
+    (event,) = judged(script.finished(survivors="left"))
 
-    assert (event.code, event.ranks, event.ending and event.ending.how) == ("DD110", (2,), "vanished")
+    assert (event.code, event.ranks, event.incident.ending and event.incident.ending.how) == ("DD110", (2,), "vanished")
 
 
 def test_ranks_that_timed_out_waited_for_the_one_that_was_in_no_call() -> None:
@@ -180,7 +177,7 @@ def hung(keep: int, culprit: int = 2, after: int = 200) -> Recording:
 
 @pytest.mark.parametrize("keep", [1, 5, 50, 500])
 def test_a_ring_that_forgot_nearly_everything_still_names_the_rank(keep: int) -> None:
-    (event,) = events(hung(keep))
+    (event,) = judged(hung(keep))
 
     assert event.ranks == (2,)
     assert event.code == ("DD101" if keep > 8 else event.code)
@@ -369,13 +366,13 @@ def test_a_sum_that_another_sum_of_equal_size_answered_is_where_they_parted(rank
         script.collective("all_reduce", [], site="a.py:2 f")
         script.collective("all_reduce", [64], native=True, site="a.py:3 f").step()
 
-    (event,) = events(script.live())
+    (event,) = judged(script.live())
 
     assert (event.code, event.ranks) == ("DD101", (1,))
-    assert event.odd is not None
-    assert event.usual is not None
-    assert (event.usual.site.line, event.odd.site.line) == (1, 2)
-    assert event.usual.number == event.odd.number == 13
+    assert event.incident.odd is not None
+    assert event.incident.usual is not None
+    assert (event.incident.usual.site.line, event.incident.odd.site.line) == (1, 2)
+    assert event.incident.usual.number == event.incident.odd.number == 13
 
 
 def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
