@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
 SCRIPT = """
 import hashlib, json, sys, time
 import torch, torch.distributed as dist, torchvision
@@ -114,10 +116,8 @@ def measure(name: str, steps: int, mode: str) -> dict[str, float]:
         # The stream is switched on by the script itself, so that it can time it; its sections are there all the same.
         env = {
             **os.environ,
-            "DISTDOCTOR_RUN": str(run),
+            **ProbeSettings(frozenset({"gradients"})).hand_over(run),
             "OMP_NUM_THREADS": "1",
-            "DISTDOCTOR_STREAMS": "gradients",
-            "DISTDOCTOR_DEEP": "none",
         }
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
         done = subprocess.run(

@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
 SCRIPT = """
 import json, os, statistics, sys, time
 import torch, torch.distributed as dist, torchvision
@@ -43,7 +45,7 @@ def timing():  # every callback of the stream, timed; before any of them is made
         return call
     memory.MemoryStream.guarded = guarded
     from distdoctor.probe import start
-    stream = memory.MemoryStream(start._rank, start._rank.trace, "memory" in os.environ.get("DISTDOCTOR_DEEP", ""))
+    stream = memory.MemoryStream(start._rank, start._rank.trace, "memory" in start._rank.settings.deep)
     stream.install()
 
 class GPT(nn.Module):
@@ -103,7 +105,8 @@ def run(folder: Path, name: str, steps: int, variant: str, *, timed: bool = Fals
     script.write_text(SCRIPT)
     record = Path(tempfile.mkdtemp(dir=folder))
     streams, deep = VARIANTS[variant]
-    env = {**os.environ, "DISTDOCTOR_RUN": str(record), "DISTDOCTOR_STREAMS": streams, "DISTDOCTOR_DEEP": deep}
+    settings = ProbeSettings(frozenset(streams.split(",")), frozenset(deep.split(",")))
+    env = {**os.environ, **settings.hand_over(record)}
     env |= {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "0"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), name, str(steps)]
     command += ["timed" if timed else "plain", json.dumps(options)]

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
 STEPS = {
     # About 10 ms of arithmetic and 50 all_reduces of 4 numbers.
     "50 collectives": """
@@ -82,7 +84,7 @@ print("RESULT", (time.perf_counter() - began) * 1e3)
 def environment(variant: str, folder: Path) -> dict[str, str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     if variant == "probe":
-        env["DISTDOCTOR_RUN"] = str(folder)
+        env |= ProbeSettings().hand_over(folder)
     if variant == "DETAIL":
         env["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return env

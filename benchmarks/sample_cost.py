@@ -36,6 +36,7 @@ from distdoctor.probe.samples.bitmap_writer import BitmapWriters
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
 
@@ -218,7 +219,7 @@ def main() -> None:
 
 def loaders(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        rank = Rank(folder, frozenset({"samples"}))
+        rank = Rank(folder, ProbeSettings(frozenset({"samples"})))
         rank.trace = TraceWriter(folder, 0, 1, 0, 0)
         own = {size: alone(rank, data, size) * 1e6 for size, data in ((32, Images()), (256, Images()))}
         timings = throughput(rank, rounds, seconds)

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
 COUNT = 20_000
 
 
@@ -44,7 +46,7 @@ def main() -> None:
         return None
 
     with tempfile.TemporaryDirectory() as folder:
-        rank = Rank(folder, frozenset({"progress"}))
+        rank = Rank(folder, ProbeSettings(frozenset({"progress"})))
         rank.trace = TraceWriter(folder, 0, 1, 0, 0)
         times = StepTimes(rank, rank.trace.rings["times"])
         asks, has, begins, ends = times.listeners()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -59,10 +58,7 @@ def train_rank(rank: int, world_size: int, text: str) -> dict[str, Any]:
 
 def measured_rank(rank: int, world_size: int, text: str, folder: str) -> None:
     """One rank of a training that writes down what it allocates, into this folder."""
-    from distdoctor.planning import memory_results
-
-    os.environ[memory_results.FOLDER] = folder
-    train_rank(rank, world_size, text)
+    train_rank(rank, world_size, replace(TrainingRequest.from_json(text), result=folder).to_json())
 
 
 def losses(result: dict[str, Any]) -> list[float]:

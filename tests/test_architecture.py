@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -31,7 +33,7 @@ def test_imports_go_downwards_only() -> None:
 
 
 def test_a_rank_with_the_probe_gets_the_standard_library_and_torch_and_nothing_else(tmp_path: Path) -> None:
-    env = {"DISTDOCTOR_RUN": str(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
+    env = {**ProbeSettings().hand_over(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
 
     loaded = loaded_after("import torch", env=env)
 

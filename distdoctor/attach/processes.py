@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from distdoctor.recording.trace.probe_settings import VARIABLE
+
 # How launchers tell a process its rank: (rank, world size, local rank, ranks on this host). The first whose rank is set counts.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -23,7 +25,7 @@ _JOB_NAMES = (
     "PMIX_NAMESPACE", "PMI_JOBID",
 )  # fmt: skip
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID")
-_KEPT = frozenset({*_JOB_NAMES, "DISTDOCTOR_RUN", *_STEP_SIZES, *(name for names in _LAUNCHERS for name in names)})
+_KEPT = frozenset({*_JOB_NAMES, VARIABLE, *_STEP_SIZES, *(name for names in _LAUNCHERS for name in names)})
 # Steps that are no srun of the user's: the batch script, an interactive shell, the container of the job (slurm.h, 23.02).
 _NO_SRUN = 0xFFFFFFF0
 _LAUNCHER_WORDS = (
@@ -291,14 +293,14 @@ def _job(host: HostProcesses, group: Mapping[int, RankPlacement], assumed: bool)
     if len(launchers) > 1:  # a shell around each rank started nothing but that rank
         launchers = {pid for pid in launchers if pid in host.processes and host.processes[pid].is_launcher} or {0}
     absent = _absent(places, ranks, world)
-    folders = {(host.processes[pid].environment or {}).get("DISTDOCTOR_RUN", "") for pid in group} - {""}
+    settings = {(host.processes[pid].environment or {}).get(VARIABLE, "") for pid in group} - {""}
     return FoundJob(
         ranks=ranks,
         launcher=host.processes.get(min(launchers)),
         world_size=world,
         absent=absent,
         elsewhere=tuple(rank for rank in range(world) if rank not in ranks and rank not in absent),
-        run_folder=Path(folders.pop()) if len(folders) == 1 else None,
+        run_folder=Path(settings.pop()).parent if len(settings) == 1 else None,
         assumed=assumed,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -80,12 +79,12 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
             way_out="Add --strategy NAME, with your own model as --model package.module:factory.",
         )
     from distdoctor.cli.run_job import execute
+    from distdoctor.recording.trace.probe_settings import ProbeSettings
 
-    os.environ["DISTDOCTOR_DEEP"] = "gradients"
-    os.environ["DISTDOCTOR_EVERY"] = str(every)
+    probe = ProbeSettings(deep=frozenset({"gradients"}), every=every)
     seen = BaselineSeen()
     compare = partial(_compare, seen=seen, blocked=values["no_plugin"]) if against else seen.over
-    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare)
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare, probe)
     stream = sys.stdout if values["output_format"] in (None, "text") or values["output"] is not None else sys.stderr
     if seen.folder is not None:
         _show_table(seen.folder, stream)

@@ -72,10 +72,9 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
         show_drills(*ctx.meta[LIST_DRILLS])
         return
     from distdoctor.cli.run_job import execute
+    from distdoctor.recording.trace.probe_settings import ProbeSettings
 
-    os.environ["DISTDOCTOR_DEEP"] = "memory"
-    if budget:
-        os.environ["DISTDOCTOR_BUDGET"] = str(budget)
+    probe = ProbeSettings(deep=frozenset({"memory"}), budget_bytes=budget or 0)
     for name, value in ACCOUNTING.items():
         os.environ.setdefault(name, value)
     verdicts: list[bool | None] = []
@@ -83,7 +82,7 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
     def show(folder: Path) -> None:
         verdicts.append(_show_table(folder, budget or 0, plain=values["output_format"] in (None, "text")))
 
-    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], show)
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], show, probe)
     ctx.exit(code or (1 if False in verdicts else 0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,8 +10,6 @@ import click
 
 from distdoctor.errors import WrongUse
 from distdoctor.offers import Drill
-
-DEEP = "DISTDOCTOR_DEEP"  # what the probe reads
 
 
 def show_drills(strategy: str, blocked: Iterable[str] = ()) -> None:
@@ -56,8 +53,6 @@ def settings_of(drills: Iterable[Drill]) -> dict[str, Any]:
     return {key: value for drill in drills for key, value in drill.arguments.items()}
 
 
-def look_deep(drills: Iterable[Drill]) -> None:
-    """Have the ranks look in depth at what these illnesses need to show, beside what is looked at so anyway."""
-    streams = {*os.environ.get(DEEP, "").split(","), *(drill.deep for drill in drills)} - {""}
-    if streams:
-        os.environ[DEEP] = ",".join(sorted(streams))
+def deep_streams(drills: Iterable[Drill]) -> frozenset[str]:
+    """What has to be looked at in depth so that these illnesses show."""
+    return frozenset({drill.deep for drill in drills} - {""})

@@ -131,7 +131,8 @@ def _keep(job: FoundJob, diagnosis: Diagnosis, recording: Recording) -> None:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.said_live import SaidLive
     from distdoctor.errors import DoctorError
-    from distdoctor.launch.new_run_folder import make_shared_folder, write_whole
+    from distdoctor.launch.new_run_folder import make_shared_folder
+    from distdoctor.recording.files import write_whole
     from distdoctor.recording.seen_live import BY_HANG_DUMP, SeenLive
     from distdoctor.recording.trace.redaction import redacted_arguments
     from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json

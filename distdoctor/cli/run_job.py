@@ -18,10 +18,12 @@ from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
-from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder, write_whole
+from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
 from distdoctor.launch.step import Step, step_of
 from distdoctor.launch.torchrun_arguments import parse
+from distdoctor.recording.files import write_whole
 from distdoctor.recording.recording import Job, Recording, SourceLine
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -38,8 +40,12 @@ def execute(
     values: Mapping[str, Any],
     command: Sequence[str] | None,
     afterwards: Callable[[Path], None] = lambda folder: None,
+    probe: ProbeSettings | None = None,
 ) -> int:
-    """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended."""
+    """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended.
+
+    `probe`: how to record, beside what the command line says of it.
+    """
     settings = load(
         {name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after")}
     )
@@ -57,7 +63,7 @@ def execute(
         folder,
         on_hang=settings.on_hang or _usual_on_hang(),
         hang_after=settings.hang_after,
-        streams=_streams(values["streams"]),
+        probe=_recorded(probe or ProbeSettings(), values["streams"], wants.deep),
         ignored=frozenset(settings.ignore),
         tell=_tell,
         notice=notice,
@@ -111,6 +117,7 @@ class _Wanted:
         self.options: list[str] = []
         self.script: list[str] = []
         self.request: Any = None
+        self.deep: frozenset[str] = frozenset()  # streams
 
     @classmethod
     def of(
@@ -164,7 +171,7 @@ class _Wanted:
             backend=backend,
         )
         validate(self.request, ranks)
-        fire_drills.look_deep(drills)
+        self.deep = fire_drills.deep_streams(drills)
         self.name = "-".join([strategy.name, *(drill.slug for drill in drills)])
         if backend is None and not devices.visible_gpus():
             notice("no GPU is visible: the ranks train on the CPU with gloo")
@@ -265,9 +272,13 @@ def _stop_on(asked: Sequence[str], plugins: Plugins) -> frozenset[str]:
     return frozenset(found)
 
 
-def _streams(asked: str | None) -> frozenset[str] | None:
-    if asked is None:
-        return None
+def _recorded(probe: ProbeSettings, asked: str | None, deep: frozenset[str]) -> ProbeSettings:
+    """How the ranks are recorded, with the streams of the command line and the depth that planted illnesses need."""
+    probe = replace(probe, deep=probe.deep | deep)
+    return probe if asked is None else replace(probe, streams=_streams(asked))
+
+
+def _streams(asked: str) -> frozenset[str]:
     streams = frozenset(word.strip() for word in asked.split(",") if word.strip())
     if streams - STREAMS:
         raise WrongUse(

@@ -13,12 +13,13 @@ import msgspec
 
 from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.recording.files import read_bytes
+from distdoctor.recording.trace.probe_settings import VARIABLE as PROBE
 
 if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
 
-# Variables that are no settings: switches between the launcher and its ranks.
-_SWITCHES = ("DISTDOCTOR", "DISTDOCTOR_RUN", "DISTDOCTOR_STREAMS")
+# Variables that are no settings: what the ranks are told, and switches of the user's (docs/configuration.md).
+_SWITCHES = (PROBE, "DISTDOCTOR_DEBUG", "DISTDOCTOR_COLLECTIVES")
 
 
 class Settings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True):

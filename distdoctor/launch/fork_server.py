@@ -125,8 +125,7 @@ def _rank_main(
 ) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
     if folder is not None:
-        os.environ["DISTDOCTOR_RUN"] = folder
-        importlib.import_module("distdoctor.probe.start").start()
+        importlib.import_module("distdoctor.probe.start").start(folder)
     import torch
     import torch.distributed as dist
 

@@ -24,6 +24,13 @@ class Heartbeat:
         self._returned = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
+    def is_of(self, path: Path) -> bool:
+        """Whether that is still the file that is held open: the trace of a process that was no rank is replaced."""
+        try:
+            return os.fstat(self._fd).st_ino == os.stat(path).st_ino
+        except OSError:
+            return True
+
     def beats(self) -> bool:
         """Whether the rank wrote anything since the last time."""
         moved = [self._advance(name) for name in self._rings]

@@ -17,7 +17,6 @@ from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
 from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.last_lines import LastLines
-from distdoctor.launch.new_run_folder import write_whole
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
 from distdoctor.launch.post_mortem import diagnose, read_whole
@@ -28,13 +27,14 @@ from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.files import read_bytes
+from distdoctor.recording.files import read_bytes, write_whole
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
 from distdoctor.recording.trace.layout import site_text
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.reader import LARGEST_BYTES, parse_trace, read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import digest_of_trace, socket_paths, trace_paths
@@ -57,12 +57,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to go about it. `on_hang` is report, abort or wait; `streams` None records everything."""
+    """How to go about it. `on_hang` is report, abort or wait; `probe` says what is recorded."""
 
     folder: Path
     on_hang: str = "report"
     hang_after: float | None = None  # seconds after which a standstill is a hang though nothing proves it; None: never
-    streams: frozenset[str] | None = None
+    probe: ProbeSettings = ProbeSettings()  # noqa: RUF009 - frozen
     ignored: frozenset[str] = frozenset()
     tell: Callable[[Finding, Diagnosis], None] = lambda finding, diagnosis: None
     notice: Callable[[str], None] = lambda words: None
@@ -123,7 +123,7 @@ class RunningJob:
             tuple(redacted_arguments(launch.argv)),
             launch.command[0] if launch.command else "torch elastic",
             launch.strategy,
-            None if orders.streams is None else tuple(sorted(orders.streams)),
+            orders.probe.noted_streams,
             orders.hosts,
         )
         self.last_lines = LastLines(self.ends.memory_left, orders.lines)
@@ -200,6 +200,9 @@ class RunningJob:
 
     # What the agent tells (Observer).
 
+    def starting(self, attempt: int) -> dict[str, str]:
+        return self._hand_over(replace(self.orders.probe, attempt=attempt))
+
     def started(
         self, attempt: int, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]
     ) -> None:
@@ -224,13 +227,20 @@ class RunningJob:
     # Inside.
 
     def _launch(self) -> AgentEnd:
-        seam = {"DISTDOCTOR_RUN": str(self.orders.folder), **_door_where_autoload_is_off()}
-        if self.orders.streams is not None:
-            seam["DISTDOCTOR_STREAMS"] = ",".join(sorted(self.orders.streams))
+        seam = _entry_where_autoload_is_off()
         if self.launch.command:
-            return run_command(self.launch.command, {**os.environ, **seam}, self._launcher_started)
+            handed = self._hand_over(self.orders.probe)
+            return run_command(self.launch.command, {**os.environ, **seam, **handed}, self._launcher_started)
         with _environment(seam):
             return run_agent(parse(self.launch.options, self.launch.script), self, self.rendezvous)
+
+    def _hand_over(self, settings: ProbeSettings) -> dict[str, str]:
+        """Write down how the ranks are to be recorded; the variable that tells them where."""
+        try:
+            return settings.hand_over(self.orders.folder, self.host.name.replace("host-", "probe-", 1))
+        except OSError as trouble:
+            self.orders.notice(f"{self.orders.folder} takes nothing ({trouble.strerror}): the ranks are not recorded")
+            return {}
 
     def _launcher_started(self, pid: int) -> None:
         self.launcher_pid = pid
@@ -506,8 +516,8 @@ def _with_exit_events(ends: Mapping[int, RankEnd], recording: Recording, end: Ag
     return found
 
 
-def _door_where_autoload_is_off() -> dict[str, str]:
-    """The probe's other door: torch does not open the first one under TORCH_DEVICE_BACKEND_AUTOLOAD=0."""
+def _entry_where_autoload_is_off() -> dict[str, str]:
+    """The probe's other entry point: torch does not open the first one under TORCH_DEVICE_BACKEND_AUTOLOAD=0."""
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0":
         return {}
     door = Path(__file__).parent.parent / "probe" / "seam_path"

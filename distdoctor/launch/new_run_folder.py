@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distdoctor.errors import WrongUse
+from distdoctor.recording.files import NEW, write_whole
 from distdoctor.recording.trace.run_folder import is_run_folder
 
 RUNS = Path(".distdoctor/runs")
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_run_folder(
@@ -107,7 +107,7 @@ def _make_runs(runs: Path) -> None:
             folder.mkdir(mode=0o700)
         _refuse_others(folder)
     with contextlib.suppress(FileExistsError):
-        os.close(os.open(runs.parent / ".gitignore", _NEW, 0o600))
+        os.close(os.open(runs.parent / ".gitignore", NEW, 0o600))
         write_whole(runs.parent / ".gitignore", "*\n")
 
 
@@ -116,22 +116,3 @@ def _point_latest_at(folder: Path) -> None:
     draft = folder.parent / f".latest-{secrets.token_hex(8)}"
     draft.symlink_to(folder.name)
     draft.replace(folder.parent / "latest")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, for its owner alone. The draft is new, under a name that nobody can guess: no link that
-    was laid there is followed."""
-    draft = f".{path.name}.{secrets.token_hex(8)}"
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fd = os.open(draft, _NEW, 0o600, dir_fd=folder)
-        try:
-            with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(draft, dir_fd=folder)
-            raise
-    finally:
-        os.close(folder)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,10 +17,14 @@ from distdoctor.launch.rendezvous import Rendezvous
 class Observer(Protocol):
     """Who is told what the agent does. The methods are called in the agent's thread and must be quick."""
 
+    def starting(self, attempt: int) -> Mapping[str, str]:
+        """Ranks are about to be started (or restarted); variables that all of them get. `attempt` numbers this start, alike on
+        all hosts: torch's own TORCHELASTIC_RESTART_COUNT counts what *this* host's ranks caused (pytorch#108158)."""
+
     def started(
         self, attempt: int, pids: dict[int, int], world_size: int, exit_code_of: Callable[[int], int | None]
     ) -> None:
-        """Ranks were started (or restarted): global rank -> pid. `attempt` numbers this start, alike on all hosts.
+        """Ranks were started: global rank -> pid.
         `exit_code_of(rank)` is what their parent knows later: the exit code, or minus the signal."""
 
     def closing(self) -> None:
@@ -84,19 +88,16 @@ def run_agent(arguments: argparse.Namespace, observer: Observer, rendezvous: Ren
 
 @contextlib.contextmanager
 def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
-    """Lay an ear on the base class of torch's process contexts (2.11-2.15): `start` and `close` are all that we need.
-
-    The ranks get the number of this start from here: torch's own TORCHELASTIC_RESTART_COUNT counts what *this* host's ranks
-    caused, so that hosts disagree about it (pytorch#108158).
-    """
+    """Lay an ear on the base class of torch's process contexts (2.11-2.15): `start` and `close` are all that we need."""
     from torch.distributed.elastic.multiprocessing.api import PContext
 
     start, close = PContext.start, PContext.close
 
     def started(context: Any) -> None:
         attempt = rendezvous.attempt
+        variables = observer.starting(attempt)
         for environment in context.envs.values():
-            environment["DISTDOCTOR_ATTEMPT"] = str(attempt)
+            environment.update(variables)
         start(context)
         ranks = {local: int(context.envs[local]["RANK"]) for local in context.pids()}
         local_ranks = {rank: local for local, rank in ranks.items()}

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distdoctor.launch.side_by_side import _end, _reason, leaving_by_signals
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 
-STREAMS = "collectives,progress,samples"  # what the comparison needs
+STREAMS = frozenset({"collectives", "progress", "samples"})  # what the comparison needs
 BEFORE, AFTER = "interrupted", "resumed"  # folders within the run folder
 
 
@@ -27,11 +28,8 @@ def run(command: Sequence[str], folder: Path, seconds: float, *, kill_at: int = 
     What the job prints to stdout is left out: it has been seen in the uninterrupted run.
     """
     folder.mkdir(mode=0o700)
-    env = {**os.environ, "DISTDOCTOR_RUN": str(folder), "DISTDOCTOR_STREAMS": STREAMS}
+    env = {**os.environ, **ProbeSettings(STREAMS, kill_at=kill_at).hand_over(folder)}
     env.pop("DISTDOCTOR", None)
-    env.pop("DISTDOCTOR_KILL_AT", None)
-    if kill_at:
-        env["DISTDOCTOR_KILL_AT"] = str(kill_at)
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
     )

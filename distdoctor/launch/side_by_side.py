@@ -16,10 +16,11 @@ from types import FrameType
 from typing import Any
 
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
-STREAMS = "collectives,progress,environment"  # what the table needs; digests of gradients are not the strategy's cost
-MEASURED = "DISTDOCTOR_MEASURED"  # as in distdoctor.workloads.measuring
+STREAMS = frozenset({"collectives", "progress", "environment"})
+"""What the table needs; digests of gradients are not the strategy's cost."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Trained:
 def train(request: Path, ranks: int, folder: Path, seconds: float) -> Trained:
     """Train what the request says on so many ranks. After `seconds` it is ended, and counts as failed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    env = {**os.environ, "DISTDOCTOR_RUN": str(folder), "DISTDOCTOR_STREAMS": STREAMS, MEASURED: str(folder)}
+    env = {**os.environ, **ProbeSettings(STREAMS).hand_over(folder)}
     env.pop("DISTDOCTOR", None)
     process = subprocess.Popen(
         [*command, "-m", "distdoctor.workloads.train", str(request)],

@@ -252,6 +252,8 @@ class Watcher:
     def _ranks_that_moved(self) -> set[int]:
         moved = set()
         for rank, path in trace_paths(self._folder).items():
+            if path in self._pulses and not self._pulses[path].is_of(path):
+                self._pulses.pop(path).close()
             if path not in self._pulses:
                 try:
                     self._pulses[path] = Heartbeat(path)

@@ -81,7 +81,7 @@ def _runs_short(request: TrainingRequest, ranks: int, budget: int) -> bool:
             f"a batch of {request.batch_size} samples is more than a trial reads", way_out="Take a smaller budget."
         )
     plant = "distdoctor.planning.limited_memory:plant"
-    return real_steps.train(request, ranks, plant, {"DISTDOCTOR_BUDGET": str(budget)}).short
+    return real_steps.train(replace(request, limit_bytes=budget), ranks, plant).short
 
 
 def render(edge: Edge) -> str:

@@ -1,12 +1,11 @@
 """A rank of a reference training that may take only so many bytes for its model and everything after it.
 
-Planted like a drill; DISTDOCTOR_BUDGET says how many. On the CPU the kernel refuses what goes beyond (RLIMIT_DATA), on a GPU the
+Planted like a drill; the request says how many. On the CPU the kernel refuses what goes beyond (RLIMIT_DATA), on a GPU the
 caching allocator does.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,6 @@ from distdoctor.planning import memory_results
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
-BUDGET = "DISTDOCTOR_BUDGET"
 PLANT = "distdoctor.planning.limited_memory:plant"
 
 
@@ -29,7 +27,7 @@ def plant(training: Training) -> None:
 
     def make_model() -> nn.Module:
         _ = training.train_set[0]
-        budget = int(os.environ[BUDGET])
+        budget = training.request.limit_bytes
         if training.device.type == "cuda":
             whole = torch.cuda.get_device_properties(training.device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget / whole), training.device)
@@ -39,7 +37,7 @@ def plant(training: Training) -> None:
         return usual()
 
     def write(training: Training) -> None:
-        memory_results.write(os.environ[memory_results.FOLDER], training.rank, [0], [])
+        memory_results.write(training.request.result or ".", training.rank, [0], [])
 
     training.replace("make_model", make_model)
     training.on("training_end", write)

@@ -1,6 +1,6 @@
 """What a rank of a reference training really allocates at most, and sends in a step, to hold a prediction against.
 
-Planted into a training like a drill; it writes `memory-<rank>.json` into the folder that DISTDOCTOR_MEMORY names. On the CPU the
+Planted into a training like a drill; it writes `memory-<rank>.json` into the request's folder of results. On the CPU the
 truth is what torch's allocator says it holds at each of the profiler's memory events; on a GPU the allocator's own peak.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -62,7 +61,7 @@ def plant(training: Training) -> None:
             count_in_all_threads(False)
             peaks = peaks_of(profiler)
         seconds = [after - before for before, after in itertools.pairwise(steps)]
-        memory_results.write(os.environ[memory_results.FOLDER], training.rank, peaks, seconds, traffic)
+        memory_results.write(training.request.result or ".", training.rank, peaks, seconds, traffic)
 
     training.replace("make_model", make_model)
     training.on("step_start", lambda _: step_starts())

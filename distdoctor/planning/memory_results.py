@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FOLDER = "DISTDOCTOR_MEMORY"
-"""The variable that names the folder."""
-
 
 def write(
     folder: str, rank: int, peaks: list[int], seconds: list[float], traffic: Mapping[str, int] | None = None

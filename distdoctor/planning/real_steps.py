@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -63,23 +62,20 @@ class RealSteps:
         return max(sent_bytes(one["traffic"], len(self.by_rank)) for one in self.by_rank.values())
 
 
-def train(
-    request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None, *, steps: int = STEPS
-) -> RealSteps:
+def train(request: TrainingRequest, ranks: int, plant: str, *, steps: int = STEPS) -> RealSteps:
     """Train this many steps on this many ranks.
 
     CouldNotLook: it fails for another reason than memory.
     """
-    wanted = replace(
-        request, steps=steps, epochs=steps, evaluate=False, save=None, resume=None, drills=(*request.drills, plant)
-    )
+    drills = (*request.drills, plant)
+    wanted = replace(request, steps=steps, epochs=steps, evaluate=False, save=None, resume=None, drills=drills)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "request.json"
-        wanted.write(path)
+        replace(wanted, result=folder).write(path)
         outside = {
             name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         }
-        environment = {**outside, **MALLOC, **(env or {}), memory_results.FOLDER: folder, "DISTDOCTOR": "0"}
+        environment = {**outside, **MALLOC, "DISTDOCTOR": "0"}
         environment.setdefault("OMP_NUM_THREADS", "1")
         command = [sys.executable]
         if ranks > 1:

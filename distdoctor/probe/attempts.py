@@ -8,26 +8,61 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from distdoctor.probe.ancestry import ancestors
 from distdoctor.probe.writer import TraceWriter, file_name
-from distdoctor.recording.trace.layout import HEADER, MAGIC
+from distdoctor.recording.trace.layout import HEADER, MAGIC, Claim
 from distdoctor.recording.trace.process_key import ProcessKey
 
 ASKED_AGAIN = 8  # other ranks of the same start may number it at the same moment
 
 
-def open_trace(folder: str, rank: int, world_size: int, local_rank: int, streams: Iterable[str]) -> TraceWriter | None:
-    """The trace of this process. None: it is a helper of the rank, which records already."""
-    given = os.environ.get("DISTDOCTOR_ATTEMPT", "")
-    for _ in range(1 if given.isdigit() else ASKED_AGAIN):
-        attempt = int(given) if given.isdigit() else _by_the_folder(folder, rank, world_size)
+@dataclass(frozen=True)
+class RankNumbers:
+    """Which rank of how many a process is, and which of its host."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def open_trace(
+    folder: str, numbers: RankNumbers, streams: Iterable[str], given: int | None = None, *, joining: bool = False
+) -> TraceWriter | None:
+    """The trace of this process. None: another one records as this rank, and may be it.
+
+    `given`: the number of this start, where the launcher told it. `joining`: this process is about to join the job, so that it is
+    the rank for sure.
+    """
+    rank = numbers.rank
+    replaces = False
+    for _ in range(ASKED_AGAIN):
+        attempt = _by_the_folder(folder, rank, numbers.world_size) if given is None else given
         try:
-            return TraceWriter(folder, rank, world_size, local_rank, attempt, streams)
+            return TraceWriter(
+                folder, rank, numbers.world_size, numbers.local_rank, attempt, streams, replaces=replaces
+            )
         except FileExistsError:
-            if _still_records(folder, rank, attempt):
+            replaces = _has_to_give_way(folder, rank, attempt, joining=joining, numbered=given is not None)
+            if not replaces and (given is not None or _still_records(folder, rank, attempt)):
                 return None
     return None
+
+
+def _has_to_give_way(folder: str, rank: int, attempt: int, *, joining: bool, numbered: bool) -> bool:
+    """Whether the process that began to record as this rank was none: a wrapper around it, a helper that it started.
+
+    `numbered`: the launcher numbers its starts, so that a trace of this number is of this very start.
+    """
+    head = _header(os.path.join(folder, file_name(rank, attempt)))
+    if not head or head["claim"] not in (Claim.NONE, Claim.LEFT):
+        return False
+    if not _writer(head).lives_here:
+        return numbered or head["claim"] == Claim.LEFT
+    # What stands below us is our helper. What stands above us may be the rank or a wrapper: who joins first shows it.
+    return joining or head["pid"] == os.getpid() or os.getpid() in ancestors(head["pid"])
 
 
 def _by_the_folder(folder: str, rank: int, world_size: int) -> int:
@@ -47,8 +82,14 @@ def _by_the_folder(folder: str, rank: int, world_size: int) -> int:
     if newest < 0:
         return 0
     if newest in mine:
-        return newest if _still_records(folder, rank, newest) else newest + 1
+        return newest if _holds_the_number(folder, rank, newest) else newest + 1
     return newest if sizes[newest] in (0, world_size) else newest + 1
+
+
+def _holds_the_number(folder: str, rank: int, attempt: int) -> bool:
+    """Whether that start is still on: its process is there, or was a helper that has gone."""
+    head = _header(os.path.join(folder, file_name(rank, attempt)))
+    return _still_records(folder, rank, attempt) or head["claim"] == Claim.LEFT
 
 
 def _still_records(folder: str, rank: int, attempt: int) -> bool:
@@ -56,9 +97,13 @@ def _still_records(folder: str, rank: int, attempt: int) -> bool:
     head = _header(os.path.join(folder, file_name(rank, attempt)))
     if not head:
         return True  # it has just begun
+    return _writer(head).lives_here
+
+
+def _writer(head: dict[str, Any]) -> ProcessKey:
     boot = head["boot"].hex() if any(head["boot"]) else ""
     host = head["host"].rstrip(b"\0").decode("utf-8", "replace")
-    return ProcessKey(head["pid"], head["pid_started"], host, boot, head["pid_namespace"]).lives_here
+    return ProcessKey(head["pid"], head["pid_started"], host, boot, head["pid_namespace"])
 
 
 def _header(path: str) -> dict[str, Any]:

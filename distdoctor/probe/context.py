@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import ProbeTrouble
+from distdoctor.recording.trace.layout import Claim
+from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,9 +34,10 @@ class ThreadState(threading.local):
 class Rank:
     """This process as the probe sees it. `trace` is None until the rank is known (mp.spawn: at init_process_group)."""
 
-    def __init__(self, folder: str, streams: frozenset[str]) -> None:
+    def __init__(self, folder: str, settings: ProbeSettings) -> None:
         self.folder = folder
-        self.streams = streams
+        self.settings = settings
+        self.streams = settings.streams
         self.trace: TraceWriter | None = None
         self.pid = os.getpid()
         self.step = 0
@@ -52,6 +55,12 @@ class Rank:
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded
         self.here = ThreadState(itertools.count(1))
+
+    def claim(self) -> None:
+        """This process is the rank for sure: what it starts from now on is none, and is not told how to record."""
+        if self.trace is not None and not self.trace.claimed:
+            self.trace.claim(Claim.RANK)
+            os.environ.pop(VARIABLE, None)
 
     def trouble(self, where: str, error: BaseException) -> None:
         """Note what went wrong and fall silent for good. Never raises."""

@@ -1,4 +1,4 @@
-"""The door through which the probe enters a rank: torch calls `autoload` at the end of `import torch`.
+"""The entry point through which the probe gets into a rank: torch calls `autoload` at the end of `import torch`.
 
 torch (2.5 and later) calls every entry point of the group `torch.backends`, in every process that imports torch. So this
 module imports nothing but `os` until it knows that a recording is wanted, and never raises: an exception here would make
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 
+VARIABLE = "DISTDOCTOR_PROBE"  # as in distdoctor.recording.trace.probe_settings
+
 
 def autoload() -> None:
-    """Start the probe when `DISTDOCTOR_RUN` names a run folder; otherwise return at once."""
-    if not os.environ.get("DISTDOCTOR_RUN") or os.environ.get("DISTDOCTOR") == "0":
+    """Start the probe when DISTDOCTOR_PROBE names its settings; otherwise return at once."""
+    if not os.environ.get(VARIABLE) or os.environ.get("DISTDOCTOR") == "0":
         return
+    path = os.environ[VARIABLE]
     try:
-        from distdoctor.probe.start import start
+        from distdoctor.probe.start import start_as_told
 
-        start()
+        start_as_told(path)
     except Exception as trouble:
-        _note(os.environ["DISTDOCTOR_RUN"], trouble)
+        _note(os.path.dirname(path), trouble)
 
 
 def _note(folder: str, trouble: BaseException) -> None:

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from distdoctor.probe import attempts, wrappers
+from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
 from distdoctor.probe.checkpoints import stream as checkpoints
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import stream as collectives
@@ -20,23 +22,33 @@ from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.writer import file_stem
 from distdoctor.recording.trace.events import InitBegun, InitDone
-from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings, read_settings
 
 _rank: Rank | None = None
 
 
-def start() -> None:
+def start_as_told(path: str) -> None:
+    """Start as the settings at `path` say, unless a rank has started this process for a job of its own.
+
+    UnreadableRecording: they cannot be read.
+    """
+    folder, settings = read_settings(Path(path))
+    if settings.attempt is not None and _is_rank() and is_in_a_job_of_a_rank(VARIABLE):
+        os.environ.pop(VARIABLE, None)
+        return
+    start(str(folder), settings)
+
+
+def start(folder: str, settings: ProbeSettings | None = None) -> None:
     """Lay the wrappers; open the trace at once where RANK tells who we are, else when init_process_group does.
 
     DataLoader workers and helpers of multiprocessing are not ranks, although they inherit RANK: a spawned child becomes a rank
-    only by joining a process group itself.
+    only by joining a process group itself. So does a process whose rank is recorded by another one already.
     """
     global _rank
     if _rank is not None:
         return
-    wanted = os.environ.get("DISTDOCTOR_STREAMS")
-    streams = frozenset(wanted.split(",")) & STREAMS if wanted is not None else STREAMS
-    _rank = rank = Rank(os.environ["DISTDOCTOR_RUN"], streams)
+    _rank = rank = Rank(folder, settings or ProbeSettings())
     os.register_at_fork(after_in_child=lambda: _fall_silent(rank))
     _await_group(rank)
     if _is_rank():
@@ -61,13 +73,15 @@ def _fall_silent(rank: Rank) -> None:
     rank.silent = True
 
 
-def _open(rank: Rank, number: int, world_size: int) -> None:
-    """Create this rank's trace and start its streams. Silent when another live process records as this rank."""
+def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) -> None:
+    """Create this rank's trace and start its streams. Nothing happens while another process records as this rank; where that one
+    is the rank for sure, this process stays silent."""
     local_rank = os.environ.get("LOCAL_RANK", "")
     local = int(local_rank) if local_rank.isdigit() else number
-    trace = attempts.open_trace(rank.folder, number, world_size, local, rank.streams)
+    numbers = attempts.RankNumbers(number, world_size, local)
+    trace = attempts.open_trace(rank.folder, numbers, rank.streams, rank.settings.attempt, joining=joining)
     if trace is None:
-        rank.silent = True  # a subprocess of the rank that inherited its environment
+        rank.silent = joining  # a job of its own that a subprocess of the rank has made
         return
     rank.trace, attempt = trace, trace.attempt
     if trace.in_memory:
@@ -77,7 +91,8 @@ def _open(rank: Rank, number: int, world_size: int) -> None:
             file=sys.stderr,
         )
     if "environment" in rank.streams:
-        rank.guarded(environment.write)(os.path.join(rank.folder, file_stem(number, attempt) + ".json"))
+        path = os.path.join(rank.folder, file_stem(number, attempt) + ".json")
+        rank.guarded(environment.write)(path, rank.settings)
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, trace)
@@ -117,8 +132,9 @@ def _await_group(rank: Rank) -> None:
                 size = int(os.environ.get("WORLD_SIZE", "-1")) if size is None or size < 0 else size
                 if number < 0:
                     return
-                _open(rank, number, size)
+                _open(rank, number, size, joining=True)
             if rank.trace is not None:
+                rank.claim()
                 backend = kwargs.get("backend", args[0] if args else None)
                 asked, size, place = _asked_for(args, kwargs)
                 rank.trace.note(InitBegun(str(backend or ""), place, size, asked), site=_site(rank))

@@ -5,6 +5,7 @@ What is stored here survives SIGKILL of the process: the pages belong to the ker
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import mmap
@@ -31,6 +32,7 @@ from distdoctor.recording.trace.layout import (
     TEXT_HEAD,
     TEXTS,
     VERSION,
+    Claim,
     Record,
     source_digest,
     source_text,
@@ -183,6 +185,23 @@ class Texts:
             self.id(source_text(path, source_digest(data)))
 
 
+def _make_room(path: str) -> None:
+    """Take away the trace at `path` and what lies beside it: its writer was no rank, and learns from its own header that it gave
+    way."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, _U64.pack(Claim.GAVE_WAY), HEADER.offsets["claim"])
+        finally:
+            os.close(fd)
+    folder, name = os.path.split(path)
+    stem = name.removesuffix("trace")
+    for other in os.listdir(folder):
+        if other.startswith(stem):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, other))
+
+
 class TraceWriter:
     """The recording of this process. Rings by the names of their records: `trace.calls`, `trace.steps`, ..."""
 
@@ -194,15 +213,20 @@ class TraceWriter:
         local_rank: int,
         attempt: int,
         streams: Iterable[str] = (),
+        *,
+        replaces: bool = False,
     ) -> None:
         """Create `folder/rank-R.aA.trace`, with sections of their own for those `streams` that have some.
 
-        FileExistsError: another process records as this rank already.
+        FileExistsError: another process records as this rank already. With `replaces` that one gives way.
         """
         self.rank, self.attempt = rank, attempt
         self.in_memory = False
         sections, size = layout.plan(streams)
-        self._map = self._reserve(os.path.join(folder, file_name(rank, attempt)), size)
+        path = os.path.join(folder, file_name(rank, attempt))
+        if replaces:
+            _make_room(path)
+        self._map = self._reserve(path, size)
         self._write_header(rank, world_size, local_rank, attempt, sections, size)
         self.rings = rings = {
             name: Ring(self._map, layout.RECORDS[name], offset, capacity)
@@ -281,10 +305,30 @@ class TraceWriter:
             socket.gethostname().encode()[:63],
             bytes.fromhex(boot_id()),
             pid_namespace(),
+            Claim.NONE,
         )
         for number, (name, offset, stride, capacity) in enumerate(sections):
             at = SECTIONS_AT + number * SECTION.size
             SECTION.packer.pack_into(self._map, at, name.encode(), offset, stride, capacity, 0)
+
+    def claim(self, claim: Claim) -> None:
+        """Say how sure it is that this process is the rank."""
+        if not self.gave_way:
+            _U64.pack_into(self._map, HEADER.offsets["claim"], claim)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this process is the rank for sure."""
+        return self._claim() == Claim.RANK
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether another process has the place of this one."""
+        return self._claim() == Claim.GAVE_WAY
+
+    def _claim(self) -> int:
+        (claim,) = _U64.unpack_from(self._map, HEADER.offsets["claim"])
+        return int(claim)
 
     def set_world(self, world_size: int) -> None:
         """The world as init_process_group found it (a script that sets RANK itself may differ from the launcher)."""

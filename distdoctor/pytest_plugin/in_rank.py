@@ -110,8 +110,7 @@ class InRank:
         os.environ.update({name: str(value) for name, value in places.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.task.port))
         if self.task.recorded:
-            os.environ["DISTDOCTOR_RUN"] = str(self.task.folder)
-            importlib.import_module("distdoctor.probe.start").start()
+            importlib.import_module("distdoctor.probe.start").start(str(self.task.folder))
         import torch
 
         torch.set_num_threads(1)

@@ -1,9 +1,15 @@
-"""Open files that somebody else may have put there: a FIFO, a device or a file without end must not stop or fill the reader."""
+"""Read files that somebody else may have put there: a FIFO, a device or a file without end must not stop or fill the reader.
+Write files of ours whole, following no link that was laid in the way.
+
+Standard library only: this module is imported inside the ranks.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,6 +17,7 @@ from typing import Any
 from distdoctor.errors import UnreadableRecording
 
 LARGEST_JSON = 64 << 20  # of what distdoctor writes beside the traces: a line per layer or rank
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY_OUT = "Copy the folder again with regular files, or leave that one out."
 
 
@@ -59,3 +66,22 @@ def read_json(path: Path, most_bytes: int) -> Any:
 
 def _refused(path: Path, why: str) -> UnreadableRecording:
     return UnreadableRecording(f"{path} {why}", way_out=_WAY_OUT)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all, for its owner alone. The draft is new, under a name that nobody can guess: no link that
+    was laid there is followed."""
+    draft = f".{path.name}.{secrets.token_hex(8)}"
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(draft, NEW, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)

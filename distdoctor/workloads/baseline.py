@@ -1,11 +1,10 @@
 """The gradients of one step of a reference training, whole and by name, for comparing one way of training with another.
 
-Planted into a training like a drill; it writes `gradients-<rank>.pt` into the folder that DISTDOCTOR_GRADIENTS names.
+Planted into a training like a drill; it writes `gradients-<rank>.pt` into the request's folder of results.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch.distributed.tensor import DTensor
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
 
-FOLDER = "DISTDOCTOR_GRADIENTS"
 PLANT = "distdoctor.workloads.baseline:plant"
 SCALE = 1024.0
 
@@ -53,7 +51,7 @@ def plant(training: Training) -> None:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm)
             ]
             found = {"gradients": whole, "rows": training.targets.numel(), "noisy": noisy}
-            torch.save(found, Path(os.environ[FOLDER]) / f"gradients-{training.rank}.pt")
+            torch.save(found, Path(training.request.result or ".") / f"gradients-{training.rank}.pt")
 
     training.on("training_start", prepare)
     training.on("before_optimizer_step", keep)

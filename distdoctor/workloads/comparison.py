@@ -104,9 +104,9 @@ def _train(request: TrainingRequest, ranks: int) -> BaselineStep:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "request.json"
-        replace(request, drills=(*request.drills, baseline.PLANT)).write(path)
+        replace(request, drills=(*request.drills, baseline.PLANT), result=folder).write(path)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        env = {**os.environ, baseline.FOLDER: folder, "DISTDOCTOR": "0"}
+        env = {**os.environ, "DISTDOCTOR": "0"}
         done = subprocess.run(
             [*command, "-m", "distdoctor.workloads.train", str(path)],
             check=False,

@@ -1,12 +1,11 @@
 """What `distdoctor compare` wants to know of a reference training besides its result: step times and peaks of memory.
 
-Planted into a training like a drill; it writes `measured-<rank>.json` into the folder that DISTDOCTOR_MEASURED names.
+Planted into a training like a drill; it writes `measured-<rank>.json` into the request's folder of results.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import time
 from pathlib import Path
@@ -16,8 +15,6 @@ import torch
 
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
-
-FOLDER = "DISTDOCTOR_MEASURED"
 
 
 def plant(training: Training) -> None:
@@ -57,9 +54,8 @@ class Measures:
             "peak_bytes_of_training": peak if on_device else max(0, peak - self.before),
             "threads": torch.get_num_threads(),
         }
-        folder = os.environ.get(FOLDER)
-        if folder:
-            (Path(folder) / f"measured-{training.rank}.json").write_text(json.dumps(found), "utf-8")
+        if training.request.result:
+            (Path(training.request.result) / f"measured-{training.rank}.json").write_text(json.dumps(found), "utf-8")
 
 
 def resident_bytes() -> int:

@@ -66,7 +66,9 @@ class TrainingRequest:
     backend: str | None = None
     """gloo trains on the CPU, nccl on the GPU of this rank; None: nccl where there is a GPU."""
     result: str | None = None
-    """Folder into which each rank writes `result-<rank>.json` at the end."""
+    """Folder into which each rank writes `result-<rank>.json` at the end, and what is planted its measurements."""
+    limit_bytes: int = 0
+    """What `planning.limited_memory`, planted, lets a rank take for its model and everything after it."""
 
     epochs: int = 5
     steps: int = 0

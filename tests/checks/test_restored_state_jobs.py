@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,13 @@ from distdoctor.recording.recording import Job
 pytestmark = pytest.mark.job
 
 
-def run(folder: Path, name: str, **about: object) -> list[str]:
+def run(folder: Path, name: str, streams: str = "", **about: object) -> list[str]:
     """What the ranks returned, recorded into `name`."""
     (folder / name).mkdir(exist_ok=True)
     where = {"folder": str(folder), **about}
-    return values(run_ranks(_watched, 2, jobs.resumable, str(folder / name), False, "", where, timeout=90, join=False))
+    return values(
+        run_ranks(_watched, 2, jobs.resumable, str(folder / name), False, streams, where, timeout=90, join=False)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,4 @@ def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_las
     looked_at = run(saved, "everything", resumes=True)
 
     assert found(saved, "everything") == []
-    os.environ["DISTDOCTOR_STREAMS"] = "collectives"
-    try:
-        assert run(saved, "unwatched", resumes=True) == looked_at
-    finally:
-        del os.environ["DISTDOCTOR_STREAMS"]
+    assert run(saved, "unwatched", "collectives", resumes=True) == looked_at

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.cli.main import COMMANDS
-from distdoctor.launch.new_run_folder import write_whole
+from distdoctor.recording.files import write_whole
 from distdoctor.recording.recording import Job
 from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
 

@@ -65,7 +65,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load({}, tmp_path, {"DISTDOCTOR_FAILON": "never", "DISTDOCTOR_RUN": "/x", "DISTDOCTOR_SECRET_LAB": "1"})
+    load({}, tmp_path, {"DISTDOCTOR_FAILON": "never", "DISTDOCTOR_PROBE": "/x", "DISTDOCTOR_SECRET_LAB": "1"})
 
     assert capsys.readouterr().err == (
         "distdoctor: the variable DISTDOCTOR_FAILON means nothing; did you mean DISTDOCTOR_FAIL_ON?\n"

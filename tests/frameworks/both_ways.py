@@ -14,6 +14,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
 
@@ -36,12 +37,9 @@ def train_rank(
     os.chdir(place)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     if folder is not None:
-        os.environ["DISTDOCTOR_RUN"] = folder
-        if deep:
-            os.environ["DISTDOCTOR_DEEP"] = "gradients"
         from distdoctor.probe.start import start
 
-        start()
+        start(folder, ProbeSettings(deep=frozenset({"gradients"} if deep else ())))
     import torch
     import torch.distributed as dist
 

@@ -34,6 +34,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from jobs import run_ranks, values
 
@@ -97,13 +98,11 @@ def _ordinary(rank: int, world_size: int, target: Callable[..., Any], folder: st
 
 
 def _watched(rank: int, world_size: int, target: Callable[..., Any], folder: str, about: dict[str, Any]) -> Any:
-    os.environ["DISTDOCTOR_RUN"] = folder
-    os.environ["DISTDOCTOR_STREAMS"] = "collectives,progress,samples"  # what the checks on data ask for
     # Ranks of the tests are daemons, which must not have children; those of a launcher may have DataLoader workers.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     from distdoctor.probe.start import start
 
-    start()
+    start(folder, ProbeSettings(frozenset({"collectives", "progress", "samples"})))  # what the checks on data ask for
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     torch.manual_seed(0)
     returned = target(rank, world_size, **about)

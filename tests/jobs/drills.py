@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from reference_training import request, train_rank
 from distdoctor.launch.sources import with_sources
 from distdoctor.offers import Drill
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.workloads.request import TrainingRequest
 from jobs import RankResult, run_ranks
@@ -30,14 +30,12 @@ def planted(
     strategy: str,
     *,
     timeout: float = 120,
-    settings: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     plants: bool = True,
 ) -> Recording:
     """The recording of the job after its end. `options` of the training beside the drill's; without `plants` it is healthy."""
     asked = _asked(drill, strategy, options or {}, plants=plants)
-    deep = {"DISTDOCTOR_DEEP": drill.deep} if drill.deep else {}
-    return recorded(asked, drill.needs_ranks, timeout=timeout, settings={**deep, **(settings or {})})
+    return recorded(asked, drill.needs_ranks, timeout=timeout, deep=frozenset({drill.deep} - {""}))
 
 
 def watched(drill: Drill, strategy: str, until: Callable[[Recording], bool]) -> Recording:
@@ -58,11 +56,13 @@ def _asked(drill: Drill, strategy: str, options: Mapping[str, Any], *, plants: b
 
 
 def recorded(
-    asked: TrainingRequest, ranks: int, *, timeout: float = 120, settings: Mapping[str, str] | None = None
+    asked: TrainingRequest, ranks: int, *, timeout: float = 120, deep: frozenset[str] = frozenset()
 ) -> Recording:
     """The recording of this training after its end."""
     with tempfile.TemporaryDirectory() as folder:
-        results = run_ranks(_rank, ranks, asked.to_json(), folder, dict(settings or {}), timeout=timeout, join=False)
+        results = run_ranks(
+            _rank, ranks, asked.to_json(), folder, ProbeSettings(deep=deep), timeout=timeout, join=False
+        )
         found = read_run(Path(folder))
         assert not found.troubles, found.troubles
         ends = {result.rank: _end(result) for result in results}
@@ -75,11 +75,10 @@ def _end(result: RankResult) -> RankEnd:
     return RankEnd(code if code >= 0 else None, signal=max(0, -code))
 
 
-def _rank(rank: int, world_size: int, text: str, folder: str, settings: dict[str, str]) -> None:
-    os.environ.update(settings, DISTDOCTOR_RUN=folder)
+def _rank(rank: int, world_size: int, text: str, folder: str, settings: ProbeSettings) -> None:
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     from distdoctor.probe.start import start
 
-    start()
+    start(folder, settings)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     train_rank(rank, world_size, text)

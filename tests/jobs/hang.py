@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from distdoctor.errors import DoctorError
 from distdoctor.launch.sources import with_sources
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from jobs import RankResult, run_ranks
 
@@ -91,12 +92,10 @@ def _read(folder: str, ranks: int, job: Job) -> Recording:
 
 
 def _rank(rank: int, world_size: int, target: Callable[[int], Any], folder: str) -> None:
-    os.environ["DISTDOCTOR_RUN"] = folder
-    os.environ["DISTDOCTOR_STREAMS"] = "collectives,progress,samples"
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     from distdoctor.probe.start import start
 
-    start()
+    start(folder, ProbeSettings(frozenset({"collectives", "progress", "samples"})))
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     torch.manual_seed(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-import os
 import random
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from distdoctor.probe.memory.device_memory import Context, DeviceMemory, OnDevice
 from distdoctor.probe.memory.stream import device_memory
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from jobs import run_ranks
 
@@ -54,13 +54,10 @@ def watched(
 def _watched(
     rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, streams: str, about: dict[str, Any]
 ) -> Any:
-    os.environ |= {"DISTDOCTOR_RUN": folder, "DISTDOCTOR_STREAMS": streams}
-    if deep:
-        os.environ["DISTDOCTOR_DEEP"] = "memory"
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     from distdoctor.probe.start import note_exception, start
 
-    start()
+    start(folder, ProbeSettings(frozenset(streams.split(",")), frozenset({"memory"} if deep else ())))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     torch.manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,6 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from jobs import run_ranks, values
 
@@ -45,15 +46,11 @@ def watched(
 def _watched(
     rank: int, world_size: int, target: Callable[..., Any], folder: str, deep: bool, streams: str, about: dict[str, Any]
 ) -> Any:
-    os.environ["DISTDOCTOR_RUN"] = folder
-    if deep:
-        os.environ["DISTDOCTOR_DEEP"] = "gradients"
-    if streams:
-        os.environ["DISTDOCTOR_STREAMS"] = streams
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     from distdoctor.probe.start import start
 
-    start()
+    wanted = frozenset(streams.split(",")) if streams else STREAMS
+    start(folder, ProbeSettings(wanted, frozenset({"gradients"} if deep else ())))
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     torch.manual_seed(0)
     returned = target(rank, world_size, **about)

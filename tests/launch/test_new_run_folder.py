@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import WrongUse
-from distdoctor.launch.new_run_folder import make_run_folder, write_whole
+from distdoctor.launch.new_run_folder import make_run_folder
+from distdoctor.recording.files import write_whole
 
 
 @pytest.fixture

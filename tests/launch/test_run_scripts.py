@@ -176,7 +176,7 @@ def test_a_restarted_job_is_judged_by_its_last_start(distdoctor: Run, script: Sc
 
 
 def test_off_is_the_plain_launcher(distdoctor: Run, script: Script) -> None:
-    script("print(os.environ.get('DISTDOCTOR_RUN'))\n" + FINISH)
+    script("print(os.environ.get('DISTDOCTOR_PROBE'))\n" + FINISH)
 
     done = distdoctor("run", "--off", "--nproc", 1, "train.py")
 

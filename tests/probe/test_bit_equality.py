@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ def train_rank(rank: int, world_size: int, text: str, store: str, folder: str | 
     if folder is not None:
         from distdoctor.probe import start
 
-        os.environ["DISTDOCTOR_RUN"] = folder
-        start.start()
+        start.start(folder)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     return reference_training.train_rank(rank, world_size, text)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +15,14 @@ import pytest
 
 from distdoctor.diagnosis.attempts import story
 from distdoctor.launch.ends import asked_from_outside, ended_from_outside
+from distdoctor.launch.heartbeat import Heartbeat
 from distdoctor.launch.processes import this_process
-from distdoctor.probe.attempts import open_trace
+from distdoctor.probe.attempts import RankNumbers, open_trace
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Attempt, RankEnd
 from distdoctor.recording.trace.host_file import HostFile, host_from, read_host_files
+from distdoctor.recording.trace.layout import Claim
+from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import read_job, read_run, trace_paths
 
 KILLED = RankEnd(None, 9, at_ns=5)
@@ -84,17 +89,18 @@ def test_a_field_of_a_newer_distdoctor_is_left_out() -> None:
 
 
 OPEN = (
-    "import os, sys; from distdoctor.probe.attempts import open_trace\n"
-    "t = open_trace(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 0, ()); print(t and t.attempt)"
+    "import sys; from distdoctor.probe.attempts import RankNumbers, open_trace\n"
+    "folder, rank, size, given = sys.argv[1:]\n"
+    "t = open_trace(folder, RankNumbers(int(rank), int(size), 0), (), int(given) if given else None)\n"
+    "print(t and t.attempt)"
 )
 
 
 def start(folder: Path, rank: int, world_size: int, attempt: str = "") -> str:
     """A rank in a process of its own, which is gone afterwards; the number of its start."""
-    env = {**os.environ, "DISTDOCTOR_ATTEMPT": attempt, "TORCHELASTIC_RESTART_COUNT": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", OPEN, str(folder), str(rank), str(world_size)],
-        env=env, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", OPEN, str(folder), str(rank), str(world_size), attempt],
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.strip()
 
@@ -109,9 +115,8 @@ def test_the_agents_number_goes_before_all(tmp_path: Path) -> None:
     assert start(tmp_path, 0, 2, attempt="7") == "7"
 
 
-def test_a_helper_of_a_rank_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DISTDOCTOR_ATTEMPT", raising=False)
-    assert open_trace(str(tmp_path), 0, 1, 0, ()) is not None
+def test_a_helper_of_a_rank_records_nothing(tmp_path: Path) -> None:
+    assert open_trace(str(tmp_path), RankNumbers(0, 1, 0), ()) is not None
 
     assert start(tmp_path, 0, 1) == "None"
 
@@ -124,3 +129,92 @@ def test_sigterm_to_several_ranks_at_once_comes_from_outside() -> None:
     assert not asked_from_outside(crash)
     assert not asked_from_outside({0: asked[0]})
     assert all(end.ended_by_launcher for end in ended_from_outside(asked).values())
+
+
+HELPER = """
+import sys
+from distdoctor.probe.attempts import RankNumbers, open_trace
+from distdoctor.recording.trace.layout import Claim
+folder, given, *words = sys.argv[1:]
+trace = open_trace(folder, RankNumbers(0, 1, 0), (), int(given) if given else None, joining="joins" in words)
+if trace and "joins" in words:
+    trace.claim(Claim.RANK)
+if trace and "leaves" in words:
+    trace.claim(Claim.LEFT)
+print(trace is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def helper(folder: Path, *words: str, given: str = "0") -> Iterator[tuple[int, bool]]:
+    """Another process with the environment of rank 0; its pid, and whether it has the trace."""
+    command = [sys.executable, "-c", HELPER, str(folder), given, *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.pid, process.stdout.readline().strip() == "True"
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def writer_of(folder: Path) -> int:
+    return read_trace(trace_paths(folder)[0], only=frozenset()).head.pid
+
+
+RANK = RankNumbers(0, 1, 0)
+
+
+def test_a_wrapper_gives_way_to_the_process_that_joins_the_job(tmp_path: Path) -> None:
+    mine = open_trace(str(tmp_path), RANK, (), 0)
+
+    with helper(tmp_path) as (_, recorded):
+        assert not recorded
+    with helper(tmp_path, "joins") as (pid, recorded):
+        assert recorded
+        assert writer_of(tmp_path) == pid
+
+    assert mine is not None
+    assert mine.gave_way
+
+
+def test_a_rank_that_has_joined_keeps_its_trace(tmp_path: Path) -> None:
+    mine = open_trace(str(tmp_path), RANK, (), 0, joining=True)
+    assert mine is not None
+    mine.claim(Claim.RANK)
+
+    with helper(tmp_path, "joins") as (_, recorded):
+        assert not recorded
+
+    assert writer_of(tmp_path) == os.getpid()
+    assert not mine.gave_way
+
+
+@pytest.mark.parametrize("given", ["0", ""])
+def test_a_helper_that_the_rank_has_started_gives_way_while_it_runs(given: str, tmp_path: Path) -> None:
+    with helper(tmp_path, given=given) as (_, recorded):
+        assert recorded
+        assert open_trace(str(tmp_path), RANK, (), int(given) if given else None) is not None
+        assert writer_of(tmp_path) == os.getpid()
+
+
+@pytest.mark.parametrize("given", ["0", ""])
+def test_a_helper_that_has_gone_gives_way_to_the_rank(given: str, tmp_path: Path) -> None:
+    with helper(tmp_path, "leaves", given=given):
+        pass
+    (tmp_path / "rank-00000.a0.traceback.txt").write_text("of the helper")
+
+    assert open_trace(str(tmp_path), RANK, (), int(given) if given else None) is not None
+
+    assert trace_paths(tmp_path) == {0: tmp_path / "rank-00000.a0.trace"}
+    assert writer_of(tmp_path) == os.getpid()
+    assert not (tmp_path / "rank-00000.a0.traceback.txt").exists()
+
+
+def test_a_trace_that_was_replaced_is_heard_as_a_new_one(tmp_path: Path) -> None:
+    open_trace(str(tmp_path), RANK, (), 0)
+    path = tmp_path / "rank-00000.a0.trace"
+    heart = Heartbeat(path)
+    assert heart.is_of(path)
+
+    with helper(tmp_path, "joins"):
+        assert not heart.is_of(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,8 +119,7 @@ def test_a_comparison_is_read_back_from_the_run_folder(tmp_path: Path) -> None:
 
 
 def train_rank(rank: int, world_size: int, text: str, folder: str) -> None:
-    os.environ[baseline.FOLDER] = folder
-    reference_training.train_rank(rank, world_size, text)
+    reference_training.train_rank(rank, world_size, replace(TrainingRequest.from_json(text), result=folder).to_json())
 
 
 def one_step(request: TrainingRequest, ranks: int, folder: Path) -> BaselineStep:

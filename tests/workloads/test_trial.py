@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,9 +73,7 @@ def test_every_remedy_that_can_be_tried_has_its_page() -> None:
     assert CURES.keys() <= FOUND.remedies.keys()
 
 
-def in_ranks(
-    request: TrainingRequest, ranks: int, plant: str, env: Mapping[str, str] | None = None, *, steps: int = 4
-) -> real_steps.RealSteps:
+def in_ranks(request: TrainingRequest, ranks: int, plant: str, *, steps: int = 4) -> real_steps.RealSteps:
     """`real_steps.train` in ranks of the fork server."""
     asked_for = replace(request, steps=3, epochs=3, evaluate=False, drills=(*request.drills, plant))
     with tempfile.TemporaryDirectory() as folder:

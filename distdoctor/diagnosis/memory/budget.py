@@ -9,9 +9,6 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
 from distdoctor.recording.recording import RankTrace, Recording
 
-VARIABLE = "DISTDOCTOR_BUDGET"
-"""What `check-memory --budget` tells its ranks, in bytes."""
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -40,9 +37,9 @@ class Budget:
 
 
 def _told(log: RankTrace) -> int:
-    variables = log.environment.get("variables")
-    text = variables.get(VARIABLE, "") if isinstance(variables, dict) else ""
-    return int(text) if text.isdigit() else 0
+    settings = log.environment.get("settings")
+    found = settings.get("budget_bytes", 0) if isinstance(settings, dict) else 0
+    return found if isinstance(found, int) else 0
 
 
 @dataclass(frozen=True)

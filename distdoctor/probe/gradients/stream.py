@@ -2,7 +2,7 @@
 
 The first steps are looked at whole, then so few that it costs half a percent of the time: step `k` is looked at when `k` is a
 multiple of the present interval, a power of two. So ranks that choose different intervals still look at common steps. With
-DISTDOCTOR_DEEP=gradients every step is looked at (every DISTDOCTOR_EVERY-th).
+`ProbeSettings.deep` every step is looked at (every `ProbeSettings.every`-th).
 
 On a device, digests are computed behind the step's own kernels, copied asynchronously, and read when a later step finds them
 ready.
@@ -479,7 +479,6 @@ def install(rank: Rank) -> None:
     """Watch every optimizer of this rank from now on."""
     if rank.trace is None:
         return
-    deep = "gradients" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
-    every = os.environ.get("DISTDOCTOR_EVERY", "1")
-    stream = GradientsStream(rank, rank.trace, deep, max(1, int(every)) if every.isdigit() else 1)
+    settings = rank.settings
+    stream = GradientsStream(rank, rank.trace, "gradients" in settings.deep, max(1, settings.every))
     stream.install()

@@ -35,7 +35,7 @@ def looks_at(step: int) -> bool:
 
 
 class DeepLooks:
-    """The hooks of DISTDOCTOR_DEEP=memory."""
+    """The hooks of a memory stream that looks at every step in depth."""
 
     def __init__(self, stream: MemoryStream) -> None:
         self.stream = stream

@@ -5,12 +5,11 @@ CUDA is in use, one look at the allocator's own counters; nothing waits for a de
 steps and then rarely. The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these
 looks grows with the training.
 
-With DISTDOCTOR_DEEP=memory every phase has its peak, and every module what it keeps for backward.
+With `ProbeSettings.deep` every phase has its peak, and every module what it keeps for backward.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from typing import Any
@@ -318,5 +317,4 @@ def install(rank: Rank) -> None:
     """Watch this rank's memory from now on."""
     if rank.trace is None:
         return
-    deep = "memory" in os.environ.get("DISTDOCTOR_DEEP", "").split(",")
-    MemoryStream(rank, rank.trace, deep).install()
+    MemoryStream(rank, rank.trace, "memory" in rank.settings.deep).install()

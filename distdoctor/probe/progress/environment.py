@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments
 
 # Names, or beginnings of names, of variables that explain a distributed job and hold no secret.
@@ -22,11 +23,10 @@ ALLOWED = (
     "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS",
     "MKL_NUM_THREADS", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TP_", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID",
     "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_", "PET_", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
-    "DISTDOCTOR_BUDGET",
 )  # fmt: skip
 
 
-def describe() -> dict[str, Any]:
+def describe(settings: ProbeSettings) -> dict[str, Any]:
     """What the environment stream knows. Nothing here initialises a device."""
     return {
         "python": platform.python_version(),
@@ -41,6 +41,7 @@ def describe() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "cuda_devices": _device_count(),
+        "settings": settings.fields(),
         "variables": {
             name: redacted(value)
             for name, value in sorted(os.environ.items())
@@ -65,10 +66,10 @@ def _device_count() -> int:
         return 0
 
 
-def write(path: str) -> None:
-    """Write `describe()` to `path`, whole or not at all."""
+def write(path: str, settings: ProbeSettings) -> None:
+    """Write what `describe` says to `path`, whole or not at all."""
     draft = f"{path}.{os.urandom(8).hex()}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(describe(), file)
+        json.dump(describe(settings), file)
     os.replace(draft, path)

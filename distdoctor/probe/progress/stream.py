@@ -18,7 +18,7 @@ from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_times import StepTimes
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
-from distdoctor.recording.trace.layout import site_text
+from distdoctor.recording.trace.layout import Claim, site_text
 from distdoctor.recording.trace.redaction import redacted
 
 
@@ -40,6 +40,8 @@ def install(rank: Rank) -> StepTimes | None:
         steps[optimizer] = count = steps.get(optimizer, 0) + 1
         if count > rank.step and rank.trace is not None:
             rank.step = count
+            if count == 1:
+                rank.claim()
             now = time.monotonic_ns()
             site = rank.trace.texts.id(sites.user_site())
             rank.trace.steps.write(at_ns=now, step=count, epoch=rank.epoch, micro_steps=times.backwards, site=site)
@@ -105,7 +107,7 @@ def watch_end(rank: Rank) -> None:
 
     @rank.guarded
     def note(error: BaseException) -> None:
-        if rank.trace is None or error in noted:
+        if rank.trace is None or rank.trace.gave_way or error in noted:
             return
         noted.append(error)
         path = os.path.join(rank.folder, f"rank-{rank.trace.rank:05d}.a{rank.trace.attempt}.traceback.txt")
@@ -129,10 +131,12 @@ def watch_end(rank: Rank) -> None:
         # A library that replaced sys.excepthook after us has shown the exception; the interpreter remembers it.
         if isinstance(error, BaseException) and sys.excepthook is not excepthook:
             note(error)
-        if rank.trace is not None and os.getpid() == rank.pid:
+        if rank.trace is not None and not rank.trace.gave_way and os.getpid() == rank.pid:
             for told in rank.at_end:
                 told()
             rank.trace.note(Exiting(error is not None))
+            if error is None and not rank.trace.claimed:
+                rank.trace.claim(Claim.LEFT)
 
     rank.note_exception = note
     sys.excepthook = excepthook

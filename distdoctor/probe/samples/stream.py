@@ -41,7 +41,6 @@ TRAINING_BLOCKS = 24
 EVALUATION_BLOCKS = 8
 WRAPPED_SAMPLERS = 32
 NOTED_OPTIMIZERS = 8
-KILL_AT = "DISTDOCTOR_KILL_AT"  # after so many optimizer steps the rank kills itself, because the user asked for that
 FRAMES = 16  # between a draw and the library's own iterator; torch has up to eight
 _ACCELERATE = os.path.join("accelerate", "data_loader.py")
 
@@ -87,8 +86,7 @@ class SamplesStream:
         self.told: ByIdentity[SamplerNotes] = ByIdentity()
         self.latest: PassWriter | None = None
         self.steps = 0  # of any optimizer
-        asked = os.environ.get(KILL_AT, "")
-        self.kill_at = int(asked) if asked.isdigit() else -1
+        self.kill_at = rank.settings.kill_at or -1
         self.optimizer = 0  # which stepped last: 1, 2, ... in the order of their first steps
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._seen_optimizers = 0

@@ -51,6 +51,6 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         return spec
 
 
-if os.environ.get("DISTDOCTOR_RUN") and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+if os.environ.get("DISTDOCTOR_PROBE") and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
     sys.meta_path.insert(0, _AfterTorch())
 _run_the_hidden_one()

@@ -23,7 +23,7 @@ STREAMS = frozenset(
     {"collectives", "progress", "samples", "environment", "gradients", "memory", "checkpoints"}
 )  # what a probe can record
 MAGIC = b"DDOCTOR\x00"
-VERSION = 3  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)
+VERSION = 4  # readers refuse any other; whoever changes a record, a flag or a meaning raises it (a test notices)
 HEADER_BYTES = 4096
 
 # struct codes are little-endian and unpadded; fields are ordered so that the natural alignment holds anyway.
@@ -72,8 +72,23 @@ HEADER = Record(
         ("host", "64s"),
         ("boot", "16s"),  # the kernel's boot id, and the PID namespace in which `pid` counts; zeros in older traces
         ("pid_namespace", "Q"),
+        ("claim", "Q"),  # see `Claim`
     ],
 )
+
+
+class Claim(IntEnum):
+    """How sure it is that the process that began a trace is the rank, and not a helper that inherited its environment."""
+
+    NONE = 0
+    """It has the rank's environment, and has imported torch."""
+    RANK = 1
+    """It has joined the job, or trained a step."""
+    LEFT = 2
+    """It ended in order without either."""
+    GAVE_WAY = 3
+    """Another process did, and has its place: what this one writes is read by nobody."""
+
 
 SECTION = Record("section", [("name", "24s"), ("offset", "Q"), ("stride", "I"), ("capacity", "I"), ("written", "Q")])
 SECTIONS_AT = 256  # offset of the directory inside the header; `written` counts records ever written (bytes for texts)

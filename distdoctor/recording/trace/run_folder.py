@@ -7,6 +7,7 @@ rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.state-0.json   what its training was made of when it began; 1-4: when it was saved
 rank-00003.a0.sock       while it runs: where torch's flight recorder of the rank answers
+probe-ID.json            what that launcher asks of the probe in its ranks
 no-probe-PID.txt         why a process that should have been recorded is not
 seen-ID.json             what was seen and said from outside while it ran: by its launcher, by hang-dump
 comparison.json          gradients against a baseline, where they were compared

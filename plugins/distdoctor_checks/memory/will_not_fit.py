@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
-from distdoctor.diagnosis.memory.budget import VARIABLE, Budget, savings
+from distdoctor.diagnosis.memory.budget import Budget, savings
 from distdoctor.diagnosis.memory.memory import MIB, mib
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.memory import memory_job
@@ -64,7 +64,7 @@ def _job(budget: int) -> Recording:
         state=4_000 * MIB,
     )
     for log in job.logs:
-        log.environment = {"variables": {VARIABLE: str(budget)}}
+        log.environment = {"settings": {"budget_bytes": budget}}
     return job.recording()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import CallFlag
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
 SCRIPT = Path(__file__).parent / "all_operations.py"
@@ -25,7 +26,7 @@ def launch(script: Path, folder: Path, *arguments: str, ranks: int, **env: str) 
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "DISTDOCTOR_RUN": str(folder), "OMP_NUM_THREADS": "1", **env},
+        env={**os.environ, **ProbeSettings().hand_over(folder), "OMP_NUM_THREADS": "1", **env},
     )
 
 
@@ -160,7 +161,7 @@ dist.all_reduce(torch.ones(1))
 
 
 def test_a_rank_that_never_destroys_its_group_ends_cleanly(tmp_path: Path) -> None:
-    env = {**os.environ, "DISTDOCTOR_RUN": str(tmp_path), "RANK": "0"}
+    env = {**os.environ, **ProbeSettings().hand_over(tmp_path), "RANK": "0"}
 
     done = subprocess.run([sys.executable, "-c", LEAVING], env=env, timeout=60)
 
@@ -325,7 +326,7 @@ def test_the_probe_swallows_no_interrupt() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    rank = Rank("", frozenset())
+    rank = Rank("", ProbeSettings(frozenset()))
 
     with pytest.raises(KeyboardInterrupt):
         rank.guarded(interrupted)()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import weakref
 from collections import deque
 from typing import Any, ClassVar
@@ -202,4 +201,3 @@ def test_deep_looks_change_no_bit_and_count_what_modules_keep() -> None:
         assert rank.last("state") == 2 * rank.last("parameters") + 6 * 4
         assert rank.buckets() == rank.last("gradients")
         assert set(rank.phase_peaks()) >= {2, 3, 4}
-    assert os.environ.get("DISTDOCTOR_DEEP") is None

@@ -11,6 +11,7 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.device_waits import FIRST, METHODS, STEPS, DeviceWaits
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import DeviceWait
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
 
@@ -22,7 +23,7 @@ class OnDevice(torch.Tensor):
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Rank:
-    found = Rank(str(tmp_path), frozenset({"progress"}))
+    found = Rank(str(tmp_path), ProbeSettings(frozenset({"progress"})))
     found.trace = TraceWriter(str(tmp_path), 0, 1, 0, 0)
     return found
 

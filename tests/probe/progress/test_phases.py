@@ -20,12 +20,13 @@ from distdoctor.probe.progress import phases
 from distdoctor.probe.samples.eval_mode import Modes
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import LongPhase
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Rank]:
-    found = Rank(str(tmp_path), frozenset({"progress", "samples"}))
+    found = Rank(str(tmp_path), ProbeSettings(frozenset({"progress", "samples"})))
     found.trace = TraceWriter(str(tmp_path), 0, 1, 0, 0)
     phases.install(found)
     Modes().install(found)
