@@ -36,6 +36,7 @@ class Diagnosis:
     ] = ()  # what the recording does not answer: without findings the job is then unknown, not healthy
     coverage: Coverage | None = None  # None: made by hand, of no recording
     troubles: tuple[Trouble, ...] = ()
+    withdrawn: tuple[tuple[Finding, float], ...] = ()  # said while it ran and taken back, after so many seconds
     hung: bool = False  # while it ran, it was found to hang
     ended_by_distdoctor: bool = False  # its ranks were ended because of what was found: their ends are no cause
     # What was examined, for the tables and pictures of reports. None: made by hand.

@@ -96,6 +96,7 @@ def with_what_was_said(diagnosis: Diagnosis, said: SaidLive, checks: Mapping[str
         remedies={**said.remedies, **found.remedies},
         examined=tuple(sorted(examined)),
         not_examined=tuple(one for one in found.not_examined if one.code not in examined),
+        withdrawn=said.withdrawn,
         hung=said.hung,
         ended_by_distdoctor=said.ended_by_distdoctor,
     )

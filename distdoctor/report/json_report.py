@@ -15,7 +15,7 @@ from distdoctor.recording.recording import SourceLine
 from distdoctor.report.root_cause import root_cause
 from distdoctor.report.verdict import state, verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: `withdrawn`, and `applies` of what was not examined
 
 
 class PlaceJson(msgspec.Struct, frozen=True):
@@ -60,12 +60,20 @@ class FindingJson(msgspec.Struct, frozen=True):
     remedies: list[RemedyJson]
 
 
+class WithdrawnJson(msgspec.Struct, frozen=True):
+    """What was said while the job ran and taken back, because the ranks went on: after so many seconds."""
+
+    finding: FindingJson
+    seconds: float
+
+
 class NotExaminedJson(msgspec.Struct, frozen=True):
-    """A check that could not be made, and why; never the same as healthy."""
+    """A check that could not be made, and why; never the same as healthy. `applies`: false where its question does not arise."""
 
     code: str
     slug: str
     reason: str
+    applies: bool
 
 
 class RootCauseJson(msgspec.Struct, frozen=True):
@@ -122,6 +130,7 @@ class ReportJson(msgspec.Struct, frozen=True):
     not_examined: list[NotExaminedJson]
     examined: list[str]
     suppressed: list[FindingJson]
+    withdrawn: list[WithdrawnJson]
     left_open: list[str]  # what the recording does not answer: with no findings the job is unknown, not healthy
 
 
@@ -158,6 +167,7 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
         not_examined=[_not_examined(one) for one in diagnosis.not_examined],
         examined=list(diagnosis.examined),
         suppressed=[_finding(finding, diagnosis) for finding in diagnosis.suppressed],
+        withdrawn=[WithdrawnJson(_finding(one, diagnosis), round(after, 1)) for one, after in diagnosis.withdrawn],
         left_open=list(diagnosis.left_open),
     )
 
@@ -227,4 +237,4 @@ def _remedy(cure: Prescription, diagnosis: Diagnosis) -> RemedyJson:
 
 
 def _not_examined(one: NotExamined) -> NotExaminedJson:
-    return NotExaminedJson(one.code, one.slug, one.reason)
+    return NotExaminedJson(one.code, one.slug, one.reason, one.applies)

@@ -45,6 +45,8 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
         lines += _wrapped("seen", gap(diagnosis), most=2, width=width)
     if diagnosis.suppressed:
         lines.append(f"suppressed: {_counted(f.code for f in diagnosis.suppressed)}")
+    if diagnosis.withdrawn:
+        lines.append(f"withdrawn: {_counted(f.code for f, _ in diagnosis.withdrawn)} (the ranks went on)")
     return "\n".join(lines) + "\n"
 
 

@@ -130,7 +130,7 @@ def test_json_on_stdout_is_one_document_and_the_jobs_own_output_goes_to_stderr(d
     done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
 
     assert done.code == 0, done.err
-    assert done.document["schema_version"] == 1
+    assert done.document["schema_version"] == 2
     assert done.document["job"]["argv"] == ["--nproc", "2", "--output-format", "json", "train.py"]
     assert done.document["findings"] == []
     assert done.err.count("noise") == 2

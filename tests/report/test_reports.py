@@ -193,9 +193,11 @@ def test_the_json_report_holds_the_whole_finding() -> None:
 
     document = json.loads(json_report.render(diagnosis))
 
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == json_report.SCHEMA_VERSION == 2
     assert document["job"]["root_cause"] == {"rank": 3, "exit_code": None, "signal": None}
-    assert document["not_examined"] == [{"code": "DD301", "slug": "missing-set-epoch", "reason": "why"}]
+    assert document["not_examined"] == [
+        {"code": "DD301", "slug": "missing-set-epoch", "reason": "why", "applies": True}
+    ]
     assert document["findings"] == [
         {
             "code": "DD101",
