@@ -80,19 +80,24 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
     verdicts: list[bool | None] = []
 
     def show(folder: Path) -> None:
-        verdicts.append(_show_table(folder, budget or 0, plain=values["output_format"] in (None, "text")))
+        verdicts.append(_show_table(folder, values, budget or 0))
 
     code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], show, probe)
     ctx.exit(code or (1 if False in verdicts else 0))
 
 
-def _show_table(folder: Path, budget: int, *, plain: bool) -> bool | None:
+def _show_table(folder: Path, values: dict[str, Any], budget: int) -> bool | None:
     """Show the verdict; whether the peak is within the budget, None without one."""
     from distdoctor.cli import deliver
-    from distdoctor.launch.sources import with_sources
-    from distdoctor.recording.trace.run_folder import read_run
+    from distdoctor.cli.settings import load, load_plugins
+    from distdoctor.launch.post_mortem import diagnose, read_whole
     from distdoctor.report import memory_table
 
-    recording = with_sources(read_run(folder))
-    deliver.show(memory_table.render(recording, budget) + "\n", sys.stdout if plain else sys.stderr)
+    settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
+    found = load_plugins(settings)
+    checks = {code: check for code, check in found.checks.items() if code.startswith("DD4")}
+    recording = read_whole(folder)
+    findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
+    plain = values["output_format"] in (None, "text")
+    deliver.show(memory_table.render(recording, budget, findings) + "\n", sys.stdout if plain else sys.stderr)
     return memory_table.fits(recording, budget) if budget else None

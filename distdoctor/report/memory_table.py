@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.finding import Finding
 from distdoctor.diagnosis.memory.budget import savings
-from distdoctor.diagnosis.memory.memory import Holder, Memory, RankMemory, grows_steadily, mib, slope
-from distdoctor.diagnosis.source.keeping_line import keeping_line
-from distdoctor.recording.rank_set import named
+from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
 from distdoctor.recording.recording import Recording, SourceLine
 
 ROWS = 10
@@ -23,15 +22,15 @@ def fits(recording: Recording, budget: int) -> bool | None:
         return None
 
 
-def render(recording: Recording, budget: int = 0) -> str:
-    """The verdict as text, the answer in its first line."""
+def render(recording: Recording, budget: int = 0, findings: Iterable[Finding] = ()) -> str:
+    """The verdict as text, the answer in its first line. `findings`: those of the checks on memory."""
     try:
         memory = Memory.of(recording)
     except NotSeen as reason:
         return f"no verdict on memory: {reason}\n"
     ranks = list(memory.each())
     blocks = [
-        "\n".join(_answer(memory, ranks, budget)),
+        "\n".join(_answer(ranks, budget, findings)),
         _table(ranks),
         "\n".join(_phases(ranks)),
         "\n".join(_modules(ranks)),
@@ -40,7 +39,7 @@ def render(recording: Recording, budget: int = 0) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _answer(memory: Memory, ranks: Sequence[RankMemory], budget: int) -> Iterator[str]:
+def _answer(ranks: Sequence[RankMemory], budget: int, findings: Iterable[Finding]) -> Iterator[str]:
     fullest = max(ranks, key=lambda rank: rank.peak)
     peak = fullest.peak
     where = "on its device" if fullest.on_device else "of resident memory"
@@ -49,43 +48,19 @@ def _answer(memory: Memory, ranks: Sequence[RankMemory], budget: int) -> Iterato
         left = budget - peak
         line += f", {'fits into' if left >= 0 else 'does NOT fit into'} {mib(budget)}: {mib(abs(left))} "
         line += "to spare" if left >= 0 else "too much"
-    growing = list(_growing(memory, ranks))
-    yield f"{line}; {growing[0][0] if growing else 'nothing was seen to grow'}"
-    yield from (f"  grows   {text}" for _, text in growing)
+    growing = _growing(findings)
+    yield f"{line}; {_grows(growing[0]) if growing else 'nothing was found to grow'}"
+    yield from (f"  grows   {_grows(one)}, {one.ranks_named}" for one in growing)
 
 
-def _growing(memory: Memory, ranks: Sequence[RankMemory]) -> Iterator[tuple[str, str]]:
-    """What grows in a few words, and with its numbers."""
-    found: dict[tuple[str, str, str], list[Holder]] = {}
-    for rank in ranks:
-        for holder in rank.holders:
-            if holder.graph_growth or (holder.plain_growth and holder.per_step(holder.plain_growth) >= 1024):
-                found.setdefault(holder.key, []).append(holder)
-    for holders in found.values():
-        one = holders[0]
-        looks = one.graph_growth or one.plain_growth
-        keeping = keeping_line(memory.recording.sources, one.site, one.label)
-        if keeping is None and one.graph_growth and len(found) > 1:
-            continue  # it only sees the graph that another variable keeps
-        size = mib(one.per_step(looks))
-        nodes = slope([look.step for look in looks], [look.nodes for look in looks])
-        graph = f" and {nodes:.0f} operations" if one.graph_growth else ""
-        place = _place(keeping.site if keeping else one.site)
-        yield (
-            f"`{one.label}` grows, {place}",
-            f"`{one.label}` by {size}{graph} a step, {named([h.rank for h in holders])}, {place}",
-        )
-    for rank in ranks:
-        name = "allocated" if rank.on_device else "rss"
-        late = slice(len(rank.rows) // 3, None)
-        steps, values = rank.steps[late], rank.column(name)[late]
-        rate = slope(steps, values)
-        if len(steps) >= 24 and rate >= 64 * 1024 and grows_steadily(steps, values):
-            what = "allocated memory" if rank.on_device else "resident memory"
-            yield (
-                f"{what} grows, and no variable was seen to hold it",
-                f"{what} of rank {rank.rank} by {mib(rate)} a step, over the last {len(steps)} that were measured",
-            )
+def _grows(finding: Finding) -> str:
+    where = _place(finding.place)
+    return f"{finding.title}, {where}" if where else finding.title
+
+
+def _growing(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings about something that grows."""
+    return [one for one in findings if one.evidence.get("bytes_per_step") or one.evidence.get("operations")]
 
 
 def _table(ranks: Sequence[RankMemory]) -> str:

@@ -7,28 +7,47 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import NotSeen
-from distdoctor.diagnosis.replicas.divergence import variants_of
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.divergence import (
+    BEFORE,
+    GRADS,
+    INITIAL,
+    PARAMS,
+    STATE,
+    STATE_BEFORE,
+    ReplicaDivergence,
+    first_parting,
+    tensors_to_agree,
+    variants_of,
+)
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 ROWS = 30
-COLUMNS = {"gradients": "grad", "parameters": "param", "state": "state"}
+COLUMNS = {GRADS: "grad", PARAMS: "param", STATE: "state"}
+SHOWN_IN = {INITIAL: PARAMS, BEFORE: PARAMS, STATE_BEFORE: STATE}  # where a divergence between two steps is shown
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is known of one kind of values in one layer. `since` is the first step in which they differ, 0 for never."""
+    """What is known of one kind of values in one layer. `since` is the first step in which they differ, None for never.
+
+    `apart`: they differ at times in replicas that are told to be the same model, as in training that averages now and then.
+    """
 
     compared: int = 0
-    since: int = 0
+    since: int | None = None
     variants: tuple[tuple[int, ...], ...] = ()
+    apart: bool = False
 
     @property
     def words(self) -> str:
-        if self.since:
-            return f"DIFFER since step {self.since}: {' | '.join(named(variant) for variant in self.variants[:3])}"
+        if self.since is not None:
+            when = f"since step {self.since}" if self.since else "from the start"
+            return f"DIFFER {when}: {' | '.join(named(variant) for variant in self.variants[:3])}"
+        if self.apart:
+            return f"apart at times, as training that averages now and then is ({self.compared} compared)"
         return f"agree ({self.compared} compared)" if self.compared else "-"
 
 
@@ -58,11 +77,12 @@ def _alone(gradients: Gradients) -> str:
 
 def _block(gradients: Gradients, peers: ReplicaGroup) -> str:
     steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested and u.step})
+    divergence = first_parting(gradients, peers)
     head = f"optimizer {peers.optimizer}, replicas {named(peers.ranks)} ({peers.by}), {len(steps)} steps looked at"
     layers = _layers(gradients, peers)
     rows = [("layer", "tensors", "|grad|", *COLUMNS)]
     for layer, names in list(layers.items())[:ROWS]:
-        cells = [_cell(gradients, peers, names, steps, column) for column in COLUMNS.values()]
+        cells = [_cell(gradients, peers, names, steps, what, divergence) for what in COLUMNS]
         norm = _norm(gradients, peers, names, steps[-1]) if steps else math.nan
         rows.append((layer, str(len(names)), f"{norm:.3g}", *(cell.words for cell in cells)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -95,8 +115,35 @@ def _layers(gradients: Gradients, peers: ReplicaGroup) -> dict[str, list[str]]:
     return layers
 
 
-def _cell(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], steps: Iterable[int], column: str) -> Cell:
-    compared = 0
+def _cell(
+    gradients: Gradients,
+    peers: ReplicaGroup,
+    names: Sequence[str],
+    steps: Iterable[int],
+    what: str,
+    divergence: ReplicaDivergence | None,
+) -> Cell:
+    """Nothing differs before the divergence that the checks tell of, and nothing does where they tell of none."""
+    to_agree = {tensor.name for tensor in tensors_to_agree(gradients, peers, what)}
+    if peers.by == OBSERVED and what != PARAMS:
+        return Cell()  # nobody knows that they have to agree
+    first = divergence is not None and SHOWN_IN.get(divergence.what, divergence.what) == what
+    if divergence is not None and first:
+        differing = [one for one in divergence.differences if one.name in names]
+        if differing or not divergence.differences:
+            return Cell(0, divergence.step, differing[0].variants if differing else divergence.variants)
+    return _compared(gradients, peers, [name for name in names if name in to_agree], steps, what, divergence)
+
+
+def _compared(
+    gradients: Gradients,
+    peers: ReplicaGroup,
+    names: Sequence[str],
+    steps: Iterable[int],
+    what: str,
+    divergence: ReplicaDivergence | None,
+) -> Cell:
+    compared, apart, column = 0, False, COLUMNS[what]
     for step in steps:
         rows = {
             rank: gradients.ranks[rank].digests(step, peers.optimizer)
@@ -109,12 +156,14 @@ def _cell(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], steps
                 for rank, found in rows.items()
                 if name in found and not int(found[name]["flags"]) & DigestFlag.UNREADABLE
             }
-            if len(values) < 2 or (column == "state" and not all(values.values())):
+            if len(values) < 2 or (what == STATE and not all(values.values())):
                 continue
             compared += 1
-            if len(set(values.values())) > 1:
+            differs = len(set(values.values())) > 1
+            if differs and divergence is not None and step >= divergence.step:
                 return Cell(compared, step, variants_of(values))
-    return Cell(compared)
+            apart = apart or differs
+    return Cell(compared, apart=apart)
 
 
 def _norm(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], step: int) -> float:

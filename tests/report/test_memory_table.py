@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.trace.layout import Phase
 from distdoctor.report import memory_table
 from distdoctor.testing.memory import MIB, MemoryJob, memory_job
+
+CHECKS = plugins.load().checks
 
 
 def job() -> MemoryJob:
@@ -22,10 +30,10 @@ def test_the_first_line_says_who_needs_most_and_whether_it_fits() -> None:
     recording = job().recording()
 
     assert memory_table.render(recording).splitlines()[0] == (
-        "rank 0 needs most: 790 MiB of resident memory; nothing was seen to grow"
+        "rank 0 needs most: 790 MiB of resident memory; nothing was found to grow"
     )
     assert memory_table.render(recording, 1024 * MIB).splitlines()[0] == (
-        "rank 0 needs most: 790 MiB of resident memory, fits into 1 GiB: 234 MiB to spare; nothing was seen to grow"
+        "rank 0 needs most: 790 MiB of resident memory, fits into 1 GiB: 234 MiB to spare; nothing was found to grow"
     )
     assert memory_table.fits(recording, 1024 * MIB) is True
 
@@ -67,9 +75,26 @@ def test_the_columns_add_up_to_the_peak() -> None:
     assert "  60 MiB  body.0 (Linear)  model.py:12 forward" in "\n".join(lines)
 
 
-def test_what_grows_is_named_in_the_answer_and_stands_below_it_with_its_numbers() -> None:
+def test_what_grows_is_named_in_the_answer_and_stands_below_it_as_its_check_says_it() -> None:
     looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3), "saved": step * MIB} for step in (3, 6, 9, 12)}
-    text = memory_table.render(job().holds("total", "train.py:5 train", looks, kind="Tensor").recording())
+    recording = job().holds("total", "train.py:5 train", looks, kind="Tensor").recording()
+    (finding,) = examine(recording, [CHECKS["DD401"]]).findings
 
-    assert text.splitlines()[0].endswith("; `total` grows, train.py:5 train")
-    assert text.splitlines()[1] == "  grows   `total` by 1 MiB and 9 operations a step, ranks 0-1, train.py:5 train"
+    lines = memory_table.render(recording, findings=[finding]).splitlines()
+
+    assert lines[0].endswith(f"; {finding.title}, train.py:5 train")
+    assert lines[1] == f"  grows   {finding.title}, train.py:5 train, ranks 0-1"
+
+
+@pytest.mark.parametrize("name", ["sick", "healthy"])
+@pytest.mark.parametrize("code", [code for code in CHECKS if code.startswith("DD4")])
+def test_the_table_says_that_something_grows_exactly_where_a_check_does(code: str, name: str) -> None:
+    recording = getattr(sys.modules[CHECKS[code].module], name)()
+    findings = examine(recording, CHECKS.values()).findings
+    grows = {one.title for one in findings if one.slug == "growing-memory"}
+
+    text = memory_table.render(recording, findings=findings)
+
+    told = {one.title for one in findings if f"  grows   {one.title}" in text}
+    assert grows <= told
+    assert ("nothing was found to grow" in text) == (not told and "no verdict" not in text)

@@ -265,7 +265,7 @@ def _differences(
     rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
     kept = all(rows.values())
     found, compared = [], 0
-    for tensor in _tensors(gradients, peers, what):
+    for tensor in tensors_to_agree(gradients, peers, what):
         held = {rank: named_rows[tensor.name] for rank, named_rows in rows.items() if tensor.name in named_rows}
         if len(held) < 2 or any(int(row["flags"]) & DigestFlag.UNREADABLE for row in held.values()):
             continue
@@ -286,7 +286,7 @@ def _differences(
     return found, compared, kept
 
 
-def _tensors(gradients: Gradients, peers: ReplicaGroup, what: str) -> Iterator[TensorInfo]:
+def tensors_to_agree(gradients: Gradients, peers: ReplicaGroup, what: str) -> Iterator[TensorInfo]:
     """What the peers should agree on, by name, in the order of the optimizer."""
     seen: set[str] = set()
     for rank in peers.ranks:

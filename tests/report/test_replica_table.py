@@ -1,0 +1,32 @@
+"""The table of replicas and the checks never contradict each other: both are made of the same divergences."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.report import replica_table
+from distdoctor.testing.gradients import trained_job
+
+CHECKS = plugins.load().checks
+
+
+@pytest.mark.parametrize("name", ["sick", "healthy"])
+@pytest.mark.parametrize("code", [code for code in CHECKS if code.startswith(("DD2", "DD8", "DD121"))])
+def test_the_table_says_differ_exactly_where_a_check_explains_a_divergence(code: str, name: str) -> None:
+    recording = getattr(sys.modules[CHECKS[code].module], name)()
+    findings = examine(recording, CHECKS.values()).findings
+    diverged = any("replicas" in fact for finding in findings for fact in finding.explains)
+
+    assert ("DIFFER" in replica_table.render(recording)) == diverged
+
+
+def test_a_flipped_bit_that_the_step_swallows_is_in_the_table_as_in_the_finding() -> None:
+    recording = trained_job(3).initial().step().step(grads={1: 1}, names=["head.weight"]).step().recording()
+    (finding,) = examine(recording, CHECKS.values()).findings
+
+    assert finding.title.startswith("step 2")
+    assert "DIFFER since step 2: ranks 0,2 | rank 1" in replica_table.render(recording)
