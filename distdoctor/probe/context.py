@@ -45,6 +45,8 @@ class Rank:
         self.silent = False
         self.native_ns = 0  # when C++ issued its last call, monotonic
         self.waited_ns = 0  # in `wait` of handles so far
+        self.forwarded = 0  # elements that went into wrapped models since the step before
+        self.collected_ns = 0  # in garbage collection so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
         self.phase_begins: Callable[[str], None] = lambda name: (
             None

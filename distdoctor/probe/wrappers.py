@@ -9,7 +9,9 @@ from typing import Any
 from distdoctor.probe.compile_guard import skipped
 
 _laid: list[tuple[Any, str, Any]] = []
-_listeners: dict[tuple[Any, str], tuple[list[Callable[[Any], None]], list[Callable[[], None]]]] = {}
+_listeners: dict[
+    tuple[Any, str], tuple[list[Callable[[Any], None]], list[Callable[[], None]], list[Callable[[Any], None]]]
+] = {}
 
 
 def lay(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
@@ -45,8 +47,10 @@ def listen(
     *,
     before: Callable[[Any], None] | None = None,
     after: Callable[[], None] | None = None,
+    given: Callable[[Any], None] | None = None,
 ) -> bool:
-    """Have `before` called with the first argument ahead of `owner.name`, and `after` when it has returned without raising.
+    """Have `before` called with the first argument ahead of `owner.name`, and `after` when it has returned without raising;
+    `given` then gets what it returned.
 
     All who listen share one wrapper, so a traceback through it has one line of ours. The first to listen is nearest to the call.
     They must not raise. False when this torch has no such name.
@@ -54,6 +58,7 @@ def listen(
     if (owner, name) not in _listeners:
         befores: list[Callable[[Any], None]] = []
         afters: list[Callable[[], None]] = []
+        takers: list[Callable[[Any], None]] = []
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -64,18 +69,22 @@ def listen(
                 result = original(*args, **kwargs)
                 for told in afters:
                     told()
+                for taker in takers:
+                    taker(result)
                 return result
 
             return skipped(call)
 
         if not lay(owner, name, make):
             return False
-        _listeners[owner, name] = befores, afters
-    befores, afters = _listeners[owner, name]
+        _listeners[owner, name] = befores, afters, takers
+    befores, afters, takers = _listeners[owner, name]
     if before is not None:
         befores.insert(0, before)
     if after is not None:
         afters.append(after)
+    if given is not None:
+        takers.append(given)
     return True
 
 

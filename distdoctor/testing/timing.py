@@ -58,11 +58,14 @@ class TimedJob:
         synced: int = 1,
         meetings: Iterable[Meeting] = (),
         bucket: Sequence[int] = (1000, 1000),
+        collected: Milliseconds = 0,
+        elements: Milliseconds = 0,
         **fields: Any,
     ) -> Self:
         """So many steps. Times are milliseconds, of every micro-step, for all ranks or by rank (the others get the usual).
 
-        `synced` of the micro-steps average in backward, the last of them for certain. `fields` go to `layout.UPDATE`.
+        `synced` of the micro-steps average in backward, the last of them for certain. `collected` of the milliseconds passed in
+        the garbage collector; `elements` were in the batches. `fields` go to `layout.UPDATE`.
         """
         own = [_by_rank(given, usual) for given, usual in ((data, 1.0), (forward, 20.0), (backward, 30.0))]
         for _ in range(count):
@@ -84,7 +87,11 @@ class TimedJob:
             self.job.step(**(defaults | fields))
             for log in self.logs:
                 self.now[log.rank] = log.now
-                about = times[log.rank] | {"optimizer_ns": int(optimizer * jitter * MILLISECOND)}
+                about = times[log.rank] | {
+                    "optimizer_ns": int(optimizer * jitter * MILLISECOND),
+                    "collected_ns": int(_by_rank(collected, 0)(log.rank) * MILLISECOND),
+                    "elements": int(_by_rank(elements, 0)(log.rank)),
+                }
                 log.times(**about, backwards=micro_steps, batches=micro_steps)
                 self.passes[log.rank]["batches"] += micro_steps
                 self.passes[log.rank]["drawn"] += 8 * micro_steps

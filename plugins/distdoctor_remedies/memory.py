@@ -6,6 +6,20 @@ from distdoctor.diagnosis.remedy import Remedy
 
 REMEDIES = (
     Remedy(
+        slug="load-shards",
+        what="Build on the meta device, and let each rank read its shard, or rank 0 alone read and broadcast.",
+        how="""with torch.device("meta"):
+    model = build()
+fully_shard(model)
+model.to_empty(device=device)
+whole = torch.load(path, mmap=True, weights_only=True) if rank == 0 else {}
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(model, whole, options=options)""",
+        effect="one whole model for each host instead of one for each rank",
+        safety="buffers that are computed and not saved have to be made again after to_empty",
+        source="torch.distributed.checkpoint.state_dict; torch.distributed.fsdp.fully_shard",
+    ),
+    Remedy(
         slug="bound-what-is-kept",
         what="Bound the container (deque(maxlen=...), lru_cache(maxsize=...)), or save and clear it once per epoch.",
         how="""from collections import deque

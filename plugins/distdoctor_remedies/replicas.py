@@ -6,6 +6,32 @@ from distdoctor.diagnosis.remedy import Remedy
 
 REMEDIES = (
     Remedy(
+        slug="close-the-window",
+        what="Step with the last, incomplete window of an epoch (divided by its own size), or zero it.",
+        how="""is_last = (i + 1) % accumulate == 0 or i + 1 == len(loader)
+size = accumulate if i < len(loader) - len(loader) % accumulate else len(loader) % accumulate
+with nullcontext() if is_last else model.no_sync():
+    (criterion(model(inputs), targets) / size).backward()
+if is_last:
+    optimizer.step()
+    optimizer.zero_grad()""",
+        effect="every step uses the micro-steps of its own window",
+        safety="one step more in each epoch: count it in the scheduler",
+        source="transformers, Trainer: gradient accumulation at the end of an epoch",
+    ),
+    Remedy(
+        slug="refresh-everywhere",
+        what="Take the copy after wrapping (deepcopy(model.module)), and refresh it on every rank in the same step.",
+        how="""model = DistributedDataParallel(net)
+teacher = copy.deepcopy(model.module).requires_grad_(False)  # after wrapping: equal on all ranks
+...
+optimizer.step()
+update(teacher, model.module)  # on every rank; nothing rank-dependent around it""",
+        effect="every rank learns from, acts by and reports the same model",
+        safety="a copy of its own on each rank costs its memory there; the update is local, without communication",
+        source="torch.optim.swa_utils.AveragedModel",
+    ),
+    Remedy(
         slug="align-no-sync",
         what="Let the same condition decide on synchronising and on stepping, with forward and backward in "
         "one context.",

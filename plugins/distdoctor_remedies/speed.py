@@ -6,6 +6,39 @@ from distdoctor.diagnosis.remedy import Remedy
 
 REMEDIES = (
     Remedy(
+        slug="collect-together",
+        what="Freeze what lives for good (gc.freeze) and let every rank call gc.collect() in the same step.",
+        how="""gc.disable()
+gc.collect()
+gc.freeze()  # model, optimizer, data set: never walked through again
+for step, batch in enumerate(loader, 1):
+    ...
+    if step % 1000 == 0:
+        gc.collect(1)  # on every rank in this step""",
+        effect="the time that the finding names; a collection then costs all ranks the same moment",
+        safety="cycles of garbage live until the next collection: choose the interval by memory",
+        source="CPython, gc.freeze; torchtitan, tools/utils.py GarbageCollection",
+    ),
+    Remedy(
+        slug="compile-dynamic",
+        what="Pad batches to a few fixed lengths, or compile with dynamic=True (torch._dynamo.mark_dynamic for one dimension).",
+        how="""model = torch.compile(model, dynamic=True)
+# or: torch._dynamo.mark_dynamic(inputs, 1)
+# or: pad to the next multiple of 128""",
+        effect="the seconds that the finding names, and no fall back to uncompiled code after the eighth version",
+        safety="dynamic kernels may be a little slower than those for one shape; padding computes more",
+        source="torch.compile, dynamic shapes",
+    ),
+    Remedy(
+        slug="deal-out-work",
+        what="Deal out tokens instead of samples: sort a window by length and deal it round-robin to the ranks, or pack.",
+        how="""order = sorted(window, key=lengths.__getitem__)
+mine = order[rank::world_size]  # neighbours in length go to different ranks""",
+        effect="up to what the others wait, which the finding names",
+        safety="the same samples in another order; keep windows random over epochs",
+        source="transformers LengthGroupedSampler; sequence packing",
+    ),
+    Remedy(
         slug="drop-barriers",
         what="Remove the dist.barrier() call from the step.",
         effect="the time in the barrier once everybody is there; a rank that is late once can catch up",
@@ -103,6 +136,18 @@ torch.nn.utils.vector_to_parameters(flat / world_size, [p.grad for p in paramete
         effect="one round trip instead of n; the finding names the time of the n",
         safety="same sums; one copy of the gradients more",
         source="torch.nn.parallel.DistributedDataParallel does this in buckets, during backward",
+    ),
+    Remedy(
+        slug="reduce-now-and-then",
+        what="Add the number up on each rank, and all_reduce the sum once in many steps.",
+        how="""total += loss.detach()  # stays on the rank
+if step % 100 == 0:
+    dist.all_reduce(total)
+    print(total.item() / 100 / world_size)
+    total.zero_()""",
+        effect="the time that the finding names",
+        safety="what is shown is the mean of 100 steps; early stopping decides that often",
+        source="PyTorch performance tuning guide",
     ),
     Remedy(
         slug="stop-searching",

@@ -9,7 +9,7 @@ import pytest
 from jobs import data as jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -72,6 +72,22 @@ def test_a_stream_that_shuffles_and_is_not_told_the_epoch_is_found(about: dict[s
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.confidence) == (code, (0, 1), LIKELY)
     assert says in finding.title
+
+
+def test_a_batch_sampler_that_shuffles_and_is_not_the_one_that_is_told_the_epoch_is_found() -> None:
+    recording, handed = jobs.watched(jobs.in_neighbourhoods, told=False)
+    assert handed[0][0] == handed[0][1]
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), WARNING, LIKELY)
+    assert "Neighbours shuffles by epoch, and set_epoch was never called" in finding.title
+
+
+def test_data_that_only_their_source_says_to_shuffle_and_whose_workers_persist_get_a_note() -> None:
+    recording, handed = jobs.watched(jobs.counted_stream)
+    assert handed[0][0] == handed[0][1]
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), NOTE, POSSIBLE)
+    assert "workers that persist keep the copy" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -238,6 +254,9 @@ HEALTHY = [
     (jobs.own_data, {}),
     (jobs.zipped, {}),
     (jobs.streaming, {}),
+    (jobs.in_neighbourhoods, {"told": True}),
+    (jobs.in_neighbourhoods, {"told": False, "mixes": False}),
+    (jobs.counted_stream, {"persistent": False}),
     (jobs.streaming, {"workers": 2}),
     (jobs.shuffled_stream, {"told": "epoch", "wrapped": True}),
     (jobs.shuffled_stream, {"told": "constant", "shuffle": False}),

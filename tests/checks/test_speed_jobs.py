@@ -36,6 +36,10 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.searching, {}, "DD503", (0, 1), "model = DistributedDataParallel(Net"),
     (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
     (jobs.pipelined, {}, "DD506", (1,), "# the stages"),
+    (jobs.collecting, {}, "DD512", (0, 1), "# walks through the heap"),
+    (jobs.reading, {}, "DD513", (1,), "# long and short texts"),
+    (jobs.compiling, {}, "DD514", (0, 1), "# of another length"),
+    (jobs.showing, {}, "DD508", (0, 1), "# to be shown"),
 ]
 
 
@@ -62,6 +66,11 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.searching_for_a_reason, {}),
     (jobs.on_the_wire, {"hidden": True, "seconds": 0.15, "steps": 20}),
     (jobs.barriers_now_and_then, {}),
+    (jobs.collecting, {"together": True}),
+    (jobs.reading, {"each": 0.0}),
+    (jobs.reading, {"lengths": (64, 64)}),
+    (jobs.compiling, {"lengths": 2}),
+    (jobs.showing, {"each": 10}),
 ]
 
 

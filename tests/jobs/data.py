@@ -480,6 +480,37 @@ def own_batches(rank: int, world_size: int, *, endless: bool = False) -> Handed:
     return [Trainer().epoch(DataLoader(numbers(100), batch_sampler=sampler), 60)]
 
 
+class Neighbours(Sampler[list[int]]):
+    """Batches of neighbours, in an order that the epoch decides; or always in the order of the data."""
+
+    def __init__(self, length: int, rank: int, world_size: int, *, mixes: bool) -> None:
+        self.length, self.mine, self.of, self.mixes, self.epoch = length, rank, world_size, mixes, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.arange(self.length)
+        if self.mixes:
+            order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.epoch))
+        yield from (batch.tolist() for batch in order[self.mine :: self.of].split(4))
+
+
+def in_neighbourhoods(rank: int, world_size: int, *, told: bool, mixes: bool = True) -> Handed:
+    """set_epoch goes to the loader's sampler, which is not the one that draws."""
+    loader, trainer, handed = (
+        DataLoader(numbers(96), batch_sampler=Neighbours(96, rank, world_size, mixes=mixes)),
+        Trainer(),
+        [],
+    )
+    for epoch in range(3):
+        receiver = loader.batch_sampler if told else loader.sampler
+        if hasattr(receiver, "set_epoch"):
+            receiver.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 def disjoint_subsets(rank: int, world_size: int) -> Handed:
     data = numbers(100)
     mine = Subset(data, list(range(rank, 100, world_size)))
@@ -819,6 +850,31 @@ class ShuffledStream(IterableDataset[torch.Tensor]):
             random.Random(self.seed + self.epoch).shuffle(order)
         order = order[self.rank + worker * self.world_size :: self.world_size * workers]
         return (torch.tensor([float(number)]) for number in order)
+
+
+class CountedStream(ShuffledStream):
+    """Says nothing of how it shuffles."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size, shuffle=None)
+        del self.seed
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        order, info = list(range(96)), get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        random.Random(self.epoch).shuffle(order)
+        return (
+            torch.tensor([float(n)]) for n in order[self.rank + worker * self.world_size :: self.world_size * workers]
+        )
+
+
+def counted_stream(rank: int, world_size: int, *, persistent: bool = True) -> Handed:
+    data, trainer = CountedStream(rank, world_size), Trainer()
+    loader, handed = DataLoader(data, batch_size=3, num_workers=2, persistent_workers=persistent), []
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
 
 
 class Wrapped(IterableDataset[torch.Tensor]):

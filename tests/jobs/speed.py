@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -282,3 +283,83 @@ def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 24) -> None:
         flat = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
         dist.all_reduce(flat)
         optimizer.step()
+
+
+def collecting(rank: int, *, together: bool = False, steps: int = 30) -> None:
+    """A large heap that the collector walks through, in other steps on each rank."""
+    heap = [[number] for number in range(600_000)]
+    made = 0
+
+    def collect(model: nn.Module) -> None:
+        nonlocal made
+        made += 1
+        if (made + (0 if together else 3 * rank)) % 6 == 0:
+            gc.collect()  # walks through the heap
+
+    gc.disable()
+    training(rank, forward=0.002, backward=0.002, steps=steps, each_step=collect)
+    gc.enable()
+    assert heap
+
+
+class Texts(Dataset[tuple[Tensor, int]]):
+    """Texts of one length on each rank."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((self.length,), float(index % 7)), index % 10
+
+
+class Reader(nn.Module):
+    """Takes as long as the text is, or the same for all."""
+
+    def __init__(self, seconds_each: float, seconds: float) -> None:
+        super().__init__()
+        self.head, self.each, self.seconds = nn.Linear(1, 10), seconds_each, seconds
+
+    def forward(self, texts: Tensor) -> Tensor:
+        work(self.seconds + self.each * texts.shape[1])
+        scores: Tensor = self.head(texts.mean(1, keepdim=True))
+        return scores
+
+
+def reading(rank: int, *, lengths: tuple[int, int] = (64, 256), each: float = 1e-4, seconds: float = 0.004) -> None:
+    model = DistributedDataParallel(Reader(each, seconds))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Texts(lengths[rank]), batch_size=4)
+    for made, (texts, targets) in enumerate(loader, 1):  # long and short texts
+        optimizer.zero_grad()
+        cross_entropy(model(texts), targets).backward()
+        optimizer.step()
+        if made == STEPS:
+            break
+
+
+def compiling(rank: int, *, lengths: int = 7) -> None:
+    """Batches of so many lengths, each of which is compiled for."""
+    net = nn.Linear(64, 10)
+    forward = torch.compile(net, dynamic=False, backend="eager")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(lengths + 2):
+        optimizer.zero_grad()
+        forward(torch.ones(4 + step % lengths, 64)).mean().backward()  # of another length
+        optimizer.step()
+
+
+def showing(rank: int, *, each: int = 1) -> None:
+    """The loss of all ranks, to be shown."""
+    made = 0
+
+    def show(model: nn.Module) -> None:
+        nonlocal made
+        made += 1
+        if made % each == 0:
+            for _ in range(3):
+                dist.all_reduce(torch.ones(1))  # to be shown
+
+    training(rank, forward=0.0, backward=0.0, steps=40, each_step=show)

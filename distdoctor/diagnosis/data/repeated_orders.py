@@ -46,6 +46,11 @@ class Repetition:
         return bool(self.later.flags & PassFlag.ITERABLE)
 
     @property
+    def sharded(self) -> bool:
+        """The sampler deals out by rank as torch's does, or was told an epoch, or says that it shuffles."""
+        return self.later.num_replicas > 0 or self.later.shuffles is True or self.later.set_epoch_calls > 0
+
+    @property
     def told_in_vain(self) -> bool:
         """The epoch was told, another one than before, and the order has not changed."""
         more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
@@ -115,17 +120,21 @@ def _compared(earlier: LoaderPass, later: LoaderPass) -> int:
 def _stream_should_differ(earlier: LoaderPass, later: LoaderPass) -> bool:
     """Iterable data that can be told the epoch and say that they shuffle; or that have a seed, and no new epoch was told to them.
 
-    Those that only have a seed may use it for something else, whatever they are told.
+    Those that only have a seed may use it for something else, whatever they are told. What is told to data whose workers persist
+    reaches a copy that nobody reads: whether they shuffle is for the source to say then.
     """
     if not later.flags & PassFlag.TELLABLE or later.shuffles is False or later.flags & PassFlag.UNORDERED:
         return False
     told_anew = later.set_epoch_calls > earlier.set_epoch_calls and later.epoch_told != earlier.epoch_told
+    if later.shuffles is None and told_anew and later.workers:
+        return True
     return later.shuffles is True or (later.seed >= 0 and not told_anew)
 
 
 def _should_differ(one: LoaderPass) -> bool:
     """A sampler that is told the epoch and says that it shuffles; one that does not say shuffles if its order looks so."""
     told_epochs = one.num_replicas > 0 or one.set_epoch_calls > 0 or "Distributed" in one.sampler
+    told_epochs = told_epochs or bool(one.flags & PassFlag.TELLABLE)
     if not told_epochs or one.shuffles is False:
         return False
     if one.shuffles:

@@ -345,9 +345,11 @@ def noise_differs(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     return any(len({noise[number] for noise in by_rank.values()}) > 1 for number in passes)
 
 
-def noise_of(gradients: Gradients, rank: int) -> dict[int, str]:
-    """backward pass -> digest of the random state of this rank when it began, where a dropout was active."""
-    return {begun.backward: begun.digest for begun in gradients.ranks[rank].events(BackwardRng)}
+def noise_of(gradients: Gradients, rank: int, *, dropout_only: bool = True) -> dict[int, str]:
+    """backward pass -> digest of the random state of this rank when it began, where a dropout was active, or else where anything
+    had been drawn since the pass before."""
+    begun = gradients.ranks[rank].events(BackwardRng)
+    return {one.backward: one.digest for one in begun if one.dropout or not dropout_only}
 
 
 def single_bit(parting: ReplicaDivergence) -> int | None:

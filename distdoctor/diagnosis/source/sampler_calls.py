@@ -103,3 +103,19 @@ def _called(node: ast.expr) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+_DRAWING = frozenset({"shuffle", "randperm", "permutation", "sample", "Random", "default_rng", "RandomState"})
+
+
+def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:
+    """Whether the `__iter__` of a class of this name draws an order and reads something named after the epoch."""
+    for text in sources.values():
+        for node in ast.walk(_tree(text) or ast.Module([], [])):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef) and inner.name == "__iter__":
+                        words = {one.attr if isinstance(one, ast.Attribute) else one.id
+                                 for one in ast.walk(inner) if isinstance(one, ast.Attribute | ast.Name)}  # fmt: skip
+                        return bool(words & _DRAWING) and any("epoch" in word.lower() for word in words)
+    return False

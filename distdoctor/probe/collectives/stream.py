@@ -20,6 +20,7 @@ import torch.distributed
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.collectives.handles import Handles
+from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import NewGroupDone
@@ -341,7 +342,7 @@ class CollectivesStream:
                 return
             try:
                 op = ops.get(int(args.name), 0)
-                caller = Caller(sys._getframe(1))
+                caller = Caller(sys._getframe(2))
                 root = args.root
                 if not group.ranks:
                     group.resolve(self.trace)
@@ -356,7 +357,7 @@ class CollectivesStream:
             except Exception as error:
                 rank.trouble("collectives", error)
 
-        pg.register_pre_hook(HOOK_ID, before)
+        pg.register_pre_hook(HOOK_ID, uncompiled(before))
 
     def detach_all(self) -> None:
         """Take our hooks off every group that still lives.

@@ -6,12 +6,17 @@ Modules make themselves known when they register a parameter or a child. Nothing
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.memory.holders import attributes_of, locals_of
+
+MOST_SITES = 10_000
 # What wrappers put between a module and the names that its author gave.
 _WRAPPING = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _NORMALISATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -30,6 +35,9 @@ class ModuleTrees:
 
     def __init__(self) -> None:
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self.copied = 0
+        """Modules that came by copying or unpickling so far, and those that were made: whoever looks for copies looks at it."""
+        self._sites: dict[int, str] = {}  # id of a module that was copied -> where
         self.registered: Callable[[nn.Module, str, Any], None] | None = None
         """Called with everything that a module takes in: parameters, and modules that hold some."""
 
@@ -37,6 +45,40 @@ class ModuleTrees:
         """Hear of every module from now on."""
         nn.modules.module.register_module_module_registration_hook(self._child)
         nn.modules.module.register_module_parameter_registration_hook(self._parameter)
+        wrappers.lay(nn.Module, "__setstate__", self._around_setstate)
+
+    def _around_setstate(self, original: Any) -> Any:
+        """What `deepcopy` and `torch.load` make never registers anything: it comes with its state."""
+
+        def __setstate__(module: Any, state: Any) -> None:
+            original(module, state)
+            self._modules[id(module)] = module
+            self.copied += 1
+            if len(self._sites) < MOST_SITES:
+                self._sites[id(module)] = sites.user_site()
+
+        return __setstate__
+
+    def made_at(self, module: nn.Module) -> str:
+        """The user's line that copied a module, "" when it was not copied."""
+        return self._sites.get(id(module), "")
+
+    def variable_of(self, module: nn.Module) -> str:
+        """What the functions at work call a module: the name of a variable, or of an attribute of one; "" when none does."""
+        frame = sites.user_frame(sys._getframe(1))
+        while frame is not None:
+            for name, value in locals_of(frame) if sites.is_users(frame) else ():
+                if value is module:
+                    return name
+                for attribute, inner in list(attributes_of(value).items())[:64]:
+                    if inner is module:
+                        return f"{name}.{attribute}"
+                children = attributes_of(value).get("_modules") if isinstance(value, nn.Module) else None
+                for attribute, inner in (children or {}).items():
+                    if inner is module:
+                        return f"{name}.{attribute}"
+            frame = frame.f_back
+        return ""
 
     def _child(self, module: nn.Module, name: str, child: Any) -> None:
         self._modules[id(module)] = module
@@ -44,7 +86,9 @@ class ModuleTrees:
             self.registered(module, name, child)
 
     def _parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
-        self._modules[id(module)] = module
+        if id(module) not in self._modules:
+            self._modules[id(module)] = module
+            self.copied += 1
         if self.registered is not None and parameter is not None:
             self.registered(module, name, parameter)
 

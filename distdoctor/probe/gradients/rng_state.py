@@ -1,4 +1,5 @@
-"""What random state each rank has when backward begins, where dropout draws from it; and checkpoints that do not restore it."""
+"""What random state each rank has when backward begins, where dropout or the loop draws from it; and checkpoints that do not
+restore it."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ class RngStates:
         self.stream = stream
         self._dropout: str | None = None
         self._calls = 0
+        self._state = ""
 
     def install(self) -> None:
         wrappers.lay(torch.utils.checkpoint, "checkpoint", self._around_checkpoint)
@@ -36,8 +38,9 @@ class RngStates:
             return
         if not self._dropout:
             self._dropout = self._active_dropout()
-        if self._dropout:
-            self.stream.trace.note(BackwardRng(_state(), self._dropout, count))
+        before, self._state = self._state, _state()
+        if self._dropout or (before and before != self._state):
+            self.stream.trace.note(BackwardRng(self._state, self._dropout, count))
 
     def _active_dropout(self) -> str:
         for root in self.stream.trees.roots():

@@ -28,6 +28,7 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import joins
 from distdoctor.probe.gradients.backwards import Backwards
 from distdoctor.probe.gradients.buffers import Buffers
+from distdoctor.probe.gradients.copies import Copies, CopyReading
 from distdoctor.probe.gradients.detached_gathers import Gathers
 from distdoctor.probe.gradients.digests import Digests, Reading, norms_of
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
@@ -73,6 +74,7 @@ class Tracked:
         self.held: list[bool] = []
         self.spots: tuple[Inventory, SampledElements] | None = None
         self.buffers: Buffers | None = None
+        self.copies: Copies | None = None
         self.piled: bool | None = (
             None  # gradients of the step before were there whenever a backward began; None: none did
         )
@@ -206,6 +208,8 @@ class GradientsStream(ProbeStream):
         else:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step()
+        if tracked.copies is not None and tracked.copies.found:
+            tracked.copies.after_step()
         tracked.paced(time.perf_counter())
 
     def steps_of(self, optimizer: Optimizer) -> int:
@@ -266,11 +270,16 @@ class GradientsStream(ProbeStream):
             inventory = take_inventory(self, tracked.number, optimizer, parameters)
             tracked.inventory = inventory
             tracked.buffers = Buffers(self, tracked.number, parameters)
+            tracked.copies = tracked.copies or Copies(self, tracked.number)
             if self.deep:
                 self.origins.watch(parameters)
+        if tracked.copies is not None:
+            tracked.copies.search(parameters, inventory, self._trained())
         first, tracked.initial = tracked.initial, None
         if first is not None:
-            self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters)), first[0])
+            copies = tracked.copies.start() if tracked.copies is not None else []
+            readings = (first[0], *(reading for _, reading, _ in copies))
+            self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters), copies), *readings)
         self.orphans.look(optimizer, tracked.number)
         grads: list[Tensor | None] = [p.grad for p in parameters]
         tracked.held = [grad is not None for grad in grads]
@@ -303,8 +312,16 @@ class GradientsStream(ProbeStream):
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
-        readings = (grads[0], params[0], norms, state, look.before, look.state_before)
-        self.later(lambda: self._write(tracked, look), *(reading for reading in readings if reading is not None))
+        copies = tracked.copies.start() if tracked.copies is not None else []
+        readings = [grads[0], params[0], norms, state, look.before, look.state_before]
+        readings += [reading for _, reading, _ in copies]
+        self.later(
+            lambda: self._write(tracked, look, copies), *(reading for reading in readings if reading is not None)
+        )
+
+    def _trained(self) -> set[int]:
+        """ids of everything that some optimizer holds."""
+        return {id(parameter) for optimizer in list(self._tracked) for parameter in _held(optimizer)}
 
     def _state(
         self, optimizer: Optimizer, tracked: Tracked, parameters: Sequence[Tensor], when: str
@@ -366,7 +383,10 @@ class GradientsStream(ProbeStream):
             "site": self.trace.texts.id(sites.user_site()),
             "loss_site": self.backwards.site,
             "roots": self.backwards.roots,
-            "flags": self.scalers.flags() | self.backwards.flags(first) | (UpdateFlag.PILED if piled else 0),
+            "flags": self.scalers.flags()
+            | self.backwards.flags(first)
+            | (UpdateFlag.PILED if piled else 0)
+            | (UpdateFlag.CLEARED if self.zeroing.cleared(first) else 0),
         }
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
@@ -385,10 +405,17 @@ class GradientsStream(ProbeStream):
         self._update(tracked, inventory, tracked.step, fields, agree=next(iter(inventory.lanes), 0))
 
     def _write_initial(
-        self, tracked: Tracked, inventory: Inventory, params: tuple[Reading, list[int]], kinds: list[int]
+        self,
+        tracked: Tracked,
+        inventory: Inventory,
+        params: tuple[Reading, list[int]],
+        kinds: list[int],
+        copies: Sequence[CopyReading],
     ) -> None:
         """The parameters before the first step."""
         values = finished_all(params[0], kinds)
+        if tracked.copies is not None:
+            tracked.copies.write(0, copies, values)
         lanes = dict.fromkeys(inventory.lanes, 0)
         for entry, value in zip(inventory.entries, values, strict=True):
             if value:
@@ -398,10 +425,12 @@ class GradientsStream(ProbeStream):
             fields = {"at_ns": time.monotonic_ns(), "params": digest, "flags": int(UpdateFlag.DIGESTED)}
             self._update(tracked, inventory, 0, fields, agree)
 
-    def _write(self, tracked: Tracked, look: SampledStep) -> None:
+    def _write(self, tracked: Tracked, look: SampledStep, copies: Sequence[CopyReading]) -> None:
         """One update with the digests of its tensors."""
         fields, unreadable = look.fields, {*look.grads[1], *look.params[1]}
         rows = look.rows()
+        if tracked.copies is not None:
+            tracked.copies.write(look.step, copies, [row.param for row in rows])
         lanes = {agree: GroupDigests() for agree in look.inventory.lanes}
         for number, (entry, row) in enumerate(zip(look.inventory.entries, rows, strict=True)):
             broken = look.held[number] and not math.isfinite(row.norm)

@@ -11,6 +11,7 @@ from torch.nn import parallel
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
+from distdoctor.probe.elements import largest_in
 from distdoctor.probe.gradients.agreement import Agreement
 from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdded, TraceEvent, Wrapped
 from distdoctor.recording.trace.layout import ranks_of
@@ -66,12 +67,20 @@ class WrapperWatch:
         return __init__
 
     def _around_forward(self, original: Any) -> Any:
+        rank = self.stream.rank
+
+        @self.stream.guarded
+        def counted(*given: Any) -> None:
+            rank.forwarded += largest_in(given, 3)
+
         def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled():
                 if wrapper.require_backward_grad_sync:
                     self.synced += 1
                 else:
                     self.unsynced += 1
+                if not torch.compiler.is_compiling():
+                    counted(args, kwargs)
             return original(wrapper, *args, **kwargs)
 
         return skipped(forward)

@@ -23,6 +23,7 @@ class Zeroing:
     def __init__(self, stream: GradientsStream) -> None:
         self.stream = stream
         self._modules = 0  # calls of Module.zero_grad so far
+        self._last = 0  # backward passes when anything was zeroed last
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -32,6 +33,10 @@ class Zeroing:
     def calls(self, optimizer: Optimizer) -> int:
         """How often this optimizer's gradients, or those of any module, were zeroed."""
         return self._modules + self._optimizers.get(optimizer, 0)
+
+    def cleared(self, first: int) -> bool:
+        """Whether something was zeroed after the backward pass number `first` + 1 had been."""
+        return self._last > first
 
     def look(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """A backward begins after a step of this optimizer: gradients pile up if they are there whenever one does.
@@ -61,6 +66,8 @@ class Zeroing:
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        self._last = self.stream.backwards.count
 
     def _of_module(self, module: nn.Module) -> None:
         self._modules += 1
+        self._last = self.stream.backwards.count

@@ -126,7 +126,7 @@ class HolderScan:
             yield from self._of_class(value, depth)
         elif kind is functools._lru_cache_wrapper:
             for inner in gc.get_referents(value):  # lru_cache(maxsize=None) keeps results in a plain dictionary
-                if type(inner) is dict and inner is not _attributes(value):
+                if type(inner) is dict and inner is not attributes_of(value):
                     yield from self._leaves(f"{label} (lru_cache)", inner, site, depth + 1)
         elif kind is types.MethodType:
             yield from self._leaves(f"{label}.__self__", value.__self__, site, depth + 1)
@@ -141,7 +141,7 @@ class HolderScan:
             yield from self._of_module(label, value, site, depth)
         elif path := users_class(value):
             there = site if site.startswith(f"{path}\0") else site_text(path, 0, kind.__name__)
-            for name, inner in list(_attributes(value).items()):
+            for name, inner in list(attributes_of(value).items()):
                 yield from self._leaves(f"{label}.{name}", inner, there, depth + 1)
 
     def _of_class(self, owner: type, depth: int) -> Iterator[tuple[str, Any, str]]:
@@ -160,7 +160,7 @@ class HolderScan:
             if module is not root and id(module) in self._seen:
                 continue
             self._seen.add(id(module))
-            own = _attributes(module)
+            own = attributes_of(module)
             if len(own) > len(_OWN_NAMES):
                 written = users_class(module)
                 there = site if not written or site.startswith(f"{written}\0") else site_text(written, 0, "")
@@ -194,7 +194,7 @@ class HolderScan:
         if issubclass(type(value), _CONTAINERS):
             inside = _elements(value)
         elif users_class(value):
-            inside = list(_attributes(value).values())
+            inside = list(attributes_of(value).values())
         else:
             return
         if depth >= _DEEPEST or thread_time() > self._deadline:
@@ -219,7 +219,8 @@ def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
     return found
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What lies in the `__dict__` of an object; no code of its class is run."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -15,9 +15,11 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.events import LongPhase, place_of
+from distdoctor.recording.trace.events import Compiled, LongPhase, place_of
+from distdoctor.recording.trace.redaction import redacted
 
 CHECKPOINT, COMPILE = "checkpoint", "compile"
+MOST_COMPILED = 64  # compilations that are noted
 _ENDED = place_of(LongPhase, "ended_ns")
 
 
@@ -66,6 +68,30 @@ class Phases:
         return make
 
 
+class Versions:
+    """What torch.compile has compiled, and why again."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.count = rank, 0
+        self._failures: dict[int, int] = {}  # id of the code -> guards that have failed so far
+
+    def note(self, compile_id: str, began: int, site: str) -> None:
+        """One compilation is over."""
+        trace, self.count = self.rank.trace, self.count + 1
+        if trace is not None and self.count <= MOST_COMPILED:
+            took, reason = time.monotonic_ns() - began, redacted(self._reason()[:200])
+            trace.note(Compiled(compile_id, reason, self.rank.step, took), site=trace.texts.id(site))
+
+    def _reason(self) -> str:
+        from torch._dynamo.utils import guard_failures
+
+        latest = ""
+        for code, reasons in list(guard_failures.items()):
+            if len(reasons) > self._failures.get(id(code), 0):
+                self._failures[id(code)], latest = len(reasons), str(reasons[-1])
+        return latest
+
+
 def install(rank: Rank) -> None:
     """Note checkpoints and compilations from now on."""
     if rank.trace is None:
@@ -85,11 +111,16 @@ def _compiling(phases: Phases) -> Any:
     def listen() -> None:
         from torch._dynamo.callback import callback_handler
 
+        versions = Versions(phases.rank)
+        note, open_since = phases.rank.guarded(versions.note), [(0, "")]
+
         def begun(args: Any) -> None:
+            open_since[0] = time.monotonic_ns(), sites.user_site()
             begins(COMPILE)
 
         def done(args: Any) -> None:
             ends(COMPILE)
+            note(str(getattr(args, "compile_id", "")), *open_since[0])
 
         callback_handler.register_start_callback(begun)
         callback_handler.register_end_callback(done)

@@ -17,6 +17,7 @@ from distdoctor.probe import wrappers
 from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
+from distdoctor.probe.elements import largest_in
 from distdoctor.probe.writer import Ring
 
 
@@ -24,18 +25,19 @@ class StepTimes:
     """Adds up between two steps. `write` is called when an optimizer has stepped."""
 
     __slots__ = (
-        "backward", "backwards", "batches", "began", "data", "earlier_tails", "ended", "forward_ended", "optimizer", "rank",
-        "ring", "stepping", "tail", "waited",
+        "backward", "backwards", "batches", "began", "collected", "data", "earlier_tails", "elements", "ended", "forward_ended",
+        "optimizer", "rank", "ring", "stepping", "tail", "waited",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, ring: Ring) -> None:
         self.rank, self.ring = rank, ring
         self.stepping = 0  # since when an optimizer has been stepping
         self.waited = 0  # of rank.waited_ns, what belongs to steps before
+        self.collected = 0  # of rank.collected_ns, likewise
         self._reset()
 
     def _reset(self) -> None:
-        self.data = self.batches = self.backward = self.backwards = self.optimizer = 0
+        self.data = self.batches = self.elements = self.backward = self.backwards = self.optimizer = 0
         self.forward_ended = self.ended = self.tail = self.earlier_tails = 0
 
     def install(self) -> None:
@@ -43,7 +45,13 @@ class StepTimes:
         from torch.utils.data import dataloader
 
         asks, has, begins, ends = self.listeners()
-        wrappers.listen(dataloader._BaseDataLoaderIter, "__next__", before=asks, after=has)
+        wrappers.listen(
+            dataloader._BaseDataLoaderIter,
+            "__next__",
+            before=asks,
+            after=has,
+            given=skipped(self.rank.guarded(self._given)),
+        )
         wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
 
     def watch_optimizers(self) -> None:
@@ -79,11 +87,18 @@ class StepTimes:
             backward_ended_ns=self.ended,
             waited_ns=self.rank.waited_ns - self.waited,
             earlier_tails_ns=self.earlier_tails,
+            collected_ns=self.rank.collected_ns - self.collected,
+            elements=self.rank.forwarded or self.elements,
             batches=self.batches,
             backwards=self.backwards,
         )
-        self.waited = self.rank.waited_ns
+        self.waited, self.collected, self.rank.forwarded = self.rank.waited_ns, self.rank.collected_ns, 0
         self._reset()
+
+    def _given(self, batch: Any) -> None:
+        """A DataLoader gave this batch."""
+        if torch.is_grad_enabled():
+            self.elements += largest_in(batch)
 
     def listeners(self) -> tuple[Callable[[Any], None], Callable[[], None], Callable[[Any], None], Callable[[], None]]:
         """What is done ahead of the next batch and when it is there, ahead of backward and when it has ended."""

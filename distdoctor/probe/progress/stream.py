@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.progress import garbage
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_times import StepTimes
 from distdoctor.probe.writer import TraceWriter
@@ -32,6 +33,7 @@ def install(rank: Rank) -> StepTimes | None:
     times = StepTimes(rank, rank.trace.rings["times"])
     times.install()
     waits = DeviceWaits(rank)
+    collector = garbage.install(rank)
 
     @rank.guarded
     def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -47,6 +49,7 @@ def install(rank: Rank) -> StepTimes | None:
             rank.trace.steps.write(at_ns=now, step=count, epoch=rank.epoch, micro_steps=times.backwards, site=site)
             times.write(now, count)
             waits.stepped(count)
+            collector.stepped()
 
     register_optimizer_step_post_hook(stepped)
     return times

@@ -68,6 +68,8 @@ def facts_of(sampler: Any) -> SamplerFacts:
     """What can be read off the attributes of a sampler; nothing of it is called."""
     chain = list(chain_of(sampler))
     flags = _stock_flags(chain)
+    if any(hasattr(type(one), "set_epoch") for one in chain):
+        flags |= PassFlag.TELLABLE
     shuffle = _first(chain, "shuffle", bool)
     if shuffle is not None:
         flags |= PassFlag.SHUFFLE_KNOWN | (PassFlag.SHUFFLE if shuffle else PassFlag(0))

@@ -311,7 +311,9 @@ class BackwardRng(TraceEvent):
     """The random state with which a backward begins."""
 
     digest: str = ""
-    dropout: str = ""  # the first active one, `drop (Dropout 0.1)`
+    dropout: str = (
+        ""  # the first active one, `drop (Dropout 0.1)`; "": none, and the state is not that of the pass before
+    )
     backward: int = 0
 
 
@@ -336,6 +338,23 @@ class DetachedGather(TraceEvent):
 @kind(35)
 class Deprecated(TraceEvent):
     name: str = ""  # that was used
+
+
+@kind(37)
+class Copied(TraceEvent):
+    """A copy of what is trained was found. The site is where it was made, where that is known."""
+
+    name: str = ""  # as in its TENSOR: the variable that holds it
+    module: str = ""  # class
+    step: int = 0
+
+
+@kind(36)
+class CopyUsed(TraceEvent):
+    """The first forward that was seen of a copy of what is trained: the teacher, the target network, the policy that plays."""
+
+    name: str = ""  # as in its TENSOR
+    step: int = 0
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------------
@@ -407,6 +426,25 @@ class DeviceWait(TraceEvent):
     by: str = ""  # `item`, `cpu`, ...
     times: int = 0
     steps: int = 0  # in which these were counted
+    nanoseconds: int = 0
+
+
+@kind(53)
+class GarbageCollected(TraceEvent):
+    """Python's garbage collector stopped the rank for long; rewritten as it goes on. The site is where the longest one struck."""
+
+    count: int = 0  # of 3 ms or more
+    nanoseconds: int = 0
+    longest: int = 0  # nanoseconds
+
+
+@kind(54)
+class Compiled(TraceEvent):
+    """torch.compile was at work, and for how long."""
+
+    compile_id: str = ""  # `0/2`: the third version of the first function
+    reason: str = ""  # the guard that sent it there
+    step: int = 0
     nanoseconds: int = 0
 
 

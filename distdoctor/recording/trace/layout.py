@@ -163,6 +163,11 @@ TIME = Record(
         ("backward_ended_ns", "q"),  # and when it was over
         ("waited_ns", "q"),  # in `wait` of handles, outside of calls that block by themselves
         ("earlier_tails_ns", "q"),  # of passes before the last: what followed their last call from C++, summed
+        ("collected_ns", "q"),  # in Python's garbage collection
+        (
+            "elements",
+            "Q",
+        ),  # of the largest tensor in each batch that went into wrapped models, else that loaders gave
         ("batches", "I"),  # that those DataLoaders gave
         ("backwards", "I"),  # passes
         ("end", "Q"),
@@ -479,6 +484,7 @@ class TensorFlag(IntFlag):
     NORMALISATION = 8  # running statistics of a batch normalisation
     SHARDED = 16  # a DTensor of which this rank holds a part
     LATER = 32  # buffers: not broadcast before each forward
+    COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
 
 
 class UpdateFlag(IntFlag):
@@ -486,6 +492,7 @@ class UpdateFlag(IntFlag):
     STATE = 2  # the optimizer's state was digested as well
     CLIPPED = 16  # clip_grad_norm_ or clip_grad_value_ was called since the step before
     ONE_LINE = 128  # all backward passes since the step before came from one line
+    CLEARED = 512  # zero_grad was called between two of the backward passes since the step before
     PILED = 256  # what the step before had used was still there when the first backward began, and nobody zeroed it
 
 
@@ -597,7 +604,7 @@ class PassFlag(IntFlag):
     TRANSLATED = 4096  # indices are those of the data set below the Subsets
     UNTRANSLATED = 8192  # drawn from a Subset whose own indices could not be read
     UNORDERED = 16384  # the loader hands batches over as they come (in_order=False): stored in the order of drawing
-    TELLABLE = 32768  # iterable data with a set_epoch; `epoch_told`, `seed` and SHUFFLE are theirs, not a sampler's
+    TELLABLE = 32768  # a sampler with a set_epoch; or iterable data: `epoch_told`, `seed` and SHUFFLE are theirs then
     EVENED = 65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many batches
     EVAL_MODE = 131072  # the model was in eval mode when the pass began
 
@@ -637,7 +644,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
     (WORKER, 128),
     (PASS, 256),
     (BLOCK, 256),
-    (TIME, 2048),
+    (TIME, 1792),
 )
 # Sections that a trace has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {

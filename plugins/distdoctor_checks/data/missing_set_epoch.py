@@ -9,7 +9,9 @@ How we know      A training pass begins with the very indices, in the very order
                  three in a row begin alike: a learning-rate finder starts over on purpose.
                  Of iterable data that have a set_epoch the batches' first samples are compared, and only where an attribute
                  says that they shuffle (`shuffle`, or how Hugging Face's are made), or a `seed` nobody was told an epoch for:
-                 likely. With persistent workers set_epoch may reach the rank's copy of the data only: that is said, too.
+                 likely. With persistent workers set_epoch may reach the rank's copy of the data only: that is said, too, also
+                 where nothing but the source of the data says that they shuffle by the epoch: a note, possible.
+                 A sampler of batches with a set_epoch of its own repeats its order, and looks shuffled: likely.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before the loader is iterated.
 When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: then nothing is reported. Where set_epoch is
                  called again and again with one value, DD302 says so instead.
@@ -23,8 +25,14 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_variable, inserted_before, sampler_name
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.sampler_calls import (
+    dataset_name,
+    epoch_variable,
+    inserted_before,
+    sampler_name,
+    shuffles_by_epoch,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -32,7 +40,7 @@ from distdoctor.recording.recording import Recording
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
     for repeated in repetitions(orders):
-        if not repeated.told_again:
+        if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, recording)):
             yield _finding(repeated, recording)
 
 
@@ -44,7 +52,12 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
     return Finding(
         title=f"{named(repeated.ranks)} drew epoch {repeated.epoch} in the order of epoch {repeated.epoch - 1}: "
         f"{kind} shuffles by epoch, and {_told(repeated)}",
-        confidence=LIKELY if repeated.iterable else CERTAIN,
+        confidence=POSSIBLE
+        if _only_told(repeated)
+        else LIKELY
+        if repeated.iterable or not repeated.sharded
+        else CERTAIN,
+        severity=NOTE if _only_told(repeated) else WARNING,
         ranks=repeated.ranks,
         place=later.loop_line,
         places=(
@@ -77,6 +90,16 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         ),
         at_ns=later.started_ns,
     )
+
+
+def _only_told(repeated: Repetition) -> bool:
+    """Whether nothing that was recorded says that these data shuffle, only that they were told the epoch."""
+    return repeated.told_in_vain and repeated.later.shuffles is None
+
+
+def _shuffles(repeated: Repetition, recording: Recording) -> bool:
+    """Whether the source of the data draws an order at random and knows the epoch."""
+    return shuffles_by_epoch(recording.sources, repeated.later.data.name)
 
 
 def _told_object(repeated: Repetition, recording: Recording) -> tuple[str, str]:

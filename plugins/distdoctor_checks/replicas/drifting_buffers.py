@@ -47,7 +47,7 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
-            wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & TensorFlag.LATER
+            wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & (TensorFlag.LATER | TensorFlag.COPY)
             if wanted and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation and tensor.agree == peers.lane:
                 for step, row in own.rows_of(tensor.seq) if own is not None else ():
                     values[tensor.name, step][rank] = int(row["param"])

@@ -6,7 +6,9 @@ What it means    Each micro-step adds the gradient of its own mean loss. Undivid
 Why it hurts     The effective learning rate is wrong by that factor, and changes with the number of micro-steps. Adam hides it,
                  SGD with the same settings diverges or crawls, and clipping bites at the wrong place.
 How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
-                 the graph: their product should be 1 / N.
+                 the graph: their product should be 1 / N. It is also told where loss and synchronisation agree on one number
+                 of micro-steps and the optimizer steps after another; and where the first step of each pass over the data uses
+                 micro-steps that the pass before has left over, neither stepped with nor zeroed.
 What to do       loss = criterion(...) / N before backward, once.
 When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. Where gradients are divided by
                  hand after backward, accept it with --ignore DD208.
@@ -38,17 +40,24 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if update.step:
             by_optimizer[update.optimizer].append(update)
     for updates in by_optimizer.values():
+        leaks = _leaks(updates, recording)
+        if leaks:
+            yield _leaking(updates, leaks)
+            continue
         counts = {update.number("backwards") for update in updates}
         roots = {update.roots for update in updates}
         if len(counts) != 1 or len(roots) != 1 or min(Counter(u.rank for u in updates).values()) < SEEN:
             continue
         micro_steps, root = counts.pop(), roots.pop()
+        if any(update.flags & UpdateFlag.CLEARED for update in updates):
+            continue  # not accumulated: optimizers that take turns, each with a backward of its own
         one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
         factor = factor_of(root)
         if micro_steps < 2 or not one_line or factor is None or not reads_as_mean(root):
             continue
         error = factor * micro_steps
-        if math.isclose(error, 1.0, rel_tol=1e-3) or not _is_known(error, micro_steps):
+        known = _is_known(error, micro_steps) or _is_another_window(updates, factor, micro_steps)
+        if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
 
@@ -56,6 +65,67 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
 def _is_known(error: float, micro_steps: int) -> bool:
     """Undivided, or divided twice: any other factor may be meant."""
     return any(math.isclose(error, known, rel_tol=1e-3) for known in (micro_steps, 1 / micro_steps))
+
+
+def _is_another_window(updates: list[Update], factor: float, micro_steps: int) -> bool:
+    """Whether loss and synchronisation agree on another number of micro-steps than the optimizer: divided by two, averaged after
+    each second one, stepped after each fourth."""
+    synced = {update.number("synced") for update in updates}
+    return (
+        factor < 1
+        and len(synced) == 1
+        and 1 < (windows := synced.pop()) < micro_steps
+        and math.isclose(1 / factor, micro_steps / windows, rel_tol=1e-3)
+    )
+
+
+def _leaks(updates: list[Update], recording: Recording) -> list[Update]:
+    """The first steps of a pass over the data that use more micro-steps than all others, and nobody zeroed what was left over."""
+    by_rank: dict[int, list[Update]] = defaultdict(list)
+    for update in updates:
+        by_rank[update.rank].append(update)
+    found: list[Update] = []
+    for rank, own in by_rank.items():
+        usual = Counter(update.number("backwards") for update in own[:1]).most_common(1)[0][0]
+        more = [update for update in own if update.number("backwards") > usual]
+        log = recording.ranks[rank]
+        begins = log.passes["started_ns"].tolist()
+        ends = dict(zip(log.steps["step"].tolist(), log.steps["at_ns"].tolist(), strict=True))
+        leaking = usual > 1 and len(more) >= SEEN and len({update.number("backwards") for update in more}) == 1
+        if not leaking or not all(_is_first(update, begins, ends) for update in more):
+            return []
+        if any(update.flags & UpdateFlag.CLEARED or not update.flags & UpdateFlag.ONE_LINE for update in more):
+            return []
+        if any(update.number("backwards") < usual for update in own) or more[0].number("backwards") >= 2 * usual:
+            return []
+        found += more
+    return found
+
+
+def _is_first(update: Update, begins: list[int], ends: dict[int, int]) -> bool:
+    """Whether a pass over some loader began between the step before and this one."""
+    before, now = ends.get(update.step - 1, 0), ends.get(update.step, 0)
+    return any(before < at < now for at in begins) if before and now else False
+
+
+def _leaking(updates: list[Update], leaks: list[Update]) -> Finding:
+    ranks = tuple(sorted({update.rank for update in leaks}))
+    first = min(leaks, key=lambda update: update.step)
+    usual = min(update.number("backwards") for update in updates)
+    more = first.number("backwards") - usual
+    site = first.loss_site or first.site
+    return Finding(
+        title=f"step {first.step} uses {usual + more} micro-steps instead of {usual}: {more} are left over from the epoch before",
+        ranks=ranks,
+        place=first.site or site,
+        places=(Place(site, ranks, "backward of each micro-step"), Place(first.site, ranks, "the step")),
+        evidence={"micro_steps": usual, "left_over": more, "steps": sorted({update.step for update in leaks})[:8]},
+        why=f"the first step of {len({update.step for update in leaks})} passes over the data; nobody zeroed the gradients of "
+        "the incomplete window at the end of the pass before, and nobody stepped with them",
+        prescriptions=(Prescription("close-the-window"),),
+        confidence=LIKELY,
+        at_ns=first.at_ns,
+    )
 
 
 def _finding(updates: list[Update], micro_steps: int, factor: float, error: float, recording: Recording) -> Finding:

@@ -7,7 +7,8 @@ Why it hurts     The effective learning rate depends on the number of ranks: wha
                  eight.
 How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps;
                  their ratio is the same everywhere, and is the number of ranks or its inverse. Or the graph shows that each
-                 rank divides its loss by a number that only all ranks together can know, and the wrapper averages again.
+                 rank divides its loss by a number that only all ranks together can know, and the wrapper averages again; or
+                 that a mean loss is scaled by the number of ranks, which the source names there: likely.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; none after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script has divided by the number of ranks itself: then a sum is right, and
@@ -19,12 +20,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
@@ -35,7 +37,7 @@ VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly 
 
 
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED:
             continue
@@ -44,6 +46,10 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
         summed = any(_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
         if len(set(divisors.values())) >= SEEN and not summed:
             yield _divided_by_all(gradients, peers, divisors)
+            continue
+        by_world = _scaled_by_ranks(gradients, peers, recording.sources) if not summed else None
+        if by_world is not None:
+            yield by_world
             continue
         if not by_step:
             continue
@@ -138,6 +144,36 @@ def _divided_by_all(gradients: Gradients, peers: ReplicaGroup, divisors: dict[in
                 effect=f"gradients change by the factor {ranks}",
             ),
         ),
+        confidence=LIKELY,
+        severity=WARNING,
+        at_ns=update.at_ns,
+    )
+
+
+def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[str, str]) -> Finding | None:
+    """A mean loss that is multiplied or divided by the number of ranks before backward, where the wrapper averages already. A
+    factor may be anything: the source has to name the number of ranks beside it."""
+    ranks, scale = len(peers.ranks), _loss_scale(gradients, peers)
+    error = next((known for known in (ranks, 1 / ranks) if scale is not None and _close(scale, known)), None)
+    update = next((u for own in gradients.updates(peers).values() for u in own if u.step and u.loss_site), None)
+    if peers.by != WRAPPER or error is None or update is None:
+        return None
+    line = scaling_line(sources, update.loss_site, divides=error < 1)
+    if not line:
+        return None
+    times = f"{ranks} times too {'large' if error > 1 else 'small'}"
+    return Finding(
+        title=f"gradients are {times}: the loss is {'multiplied' if error > 1 else 'divided'} by the number of ranks, and "
+        f"{peers.by} averages already",
+        ranks=peers.ranks,
+        place=line,
+        places=(
+            Place(line, peers.ranks, "the loss is scaled"),
+            Place(update.loss_site, peers.ranks, "backward of the loss"),
+        ),
+        evidence={"factor": error, "ranks": ranks, "roots": update.roots, "replicas_by": peers.by},
+        why=f"between backward and a mean loss stands `{update.roots}`, {error:g} in all, and the source names the ranks there",
+        prescriptions=(Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / error:g}"),),
         confidence=LIKELY,
         severity=WARNING,
         at_ns=update.at_ns,

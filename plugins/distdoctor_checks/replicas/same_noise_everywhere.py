@@ -6,7 +6,9 @@ What it means    Replicas whose generators were seeded alike drop the same units
                  checkpoint that does not restore the random state recomputes another forward than the one it differentiates.
 Why it hurts     The first costs some of the regularisation, no more. The other two give wrong gradients without an error.
 How we know      Digests of the generators' states when backward begins, on ranks that hold an active dropout: the same, or not,
-                 in several passes. For checkpoints: the function drew, and preserve_rng_state was off.
+                 in several passes. Without a dropout: in four of the first six passes something was drawn since the one before
+                 (noise, time steps, mixing ratios), the same on every replica: possible. For checkpoints: the function drew, and
+                 preserve_rng_state was off.
 What to do       Replicas: torch.manual_seed(seed + rank) after the model is made. Tensor parallel: the same seed within the group
                  outside split layers. Checkpoints: leave preserve_rng_state on.
 When it is fine  Same masks on replicas harm little, so that is a note. Different masks within split layers are right, and nothing
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
     ReplicaDivergence,
@@ -35,6 +37,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
 
 SEEN = 2  # backward passes with a state of their own
+DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as well
 
 
 @check("DD216", "same-noise-everywhere", severity=NOTE, specificity=45)
@@ -45,7 +48,7 @@ def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding
     yield from _recomputed(gradients)
     for one in replicas.sets if replicas is not None else ():
         shared = _shared_states(gradients, one.ranks)
-        if len(shared) >= SEEN:
+        if len(shared) >= (SEEN if _dropout(gradients, one.ranks[0]) else DRAWN):
             yield _equal(one, shared, gradients)
 
 
@@ -53,7 +56,7 @@ def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
     """The random states that all ranks had in the same backward pass, when they never had different ones."""
     if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
         return set()
-    by_rank = [noise_of(gradients, rank) for rank in ranks]
+    by_rank = [noise_of(gradients, rank, dropout_only=False) for rank in ranks]
     passes = set.intersection(*(set(noise) for noise in by_rank))
     states = [{noise[number] for noise in by_rank} for number in sorted(passes)]
     return set.union(*states) if states and all(len(one) == 1 for one in states) else set()
@@ -66,15 +69,18 @@ def _dropout(gradients: Gradients, rank: int) -> str:
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, one.ranks[0])
     site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
+    what = f"dropout draws the same on all of {named(one.ranks)}: {dropout}"
     return Finding(
-        title=f"dropout draws the same on all of {named(one.ranks)}: {dropout}",
+        title=what
+        if dropout
+        else f"what the loop draws at random is the same on all of {named(one.ranks)}, pass for pass",
         ranks=one.ranks,
         place=site,
         places=(Place(site, one.ranks, "backward begins in the same random state"),),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
         prescriptions=(Prescription("seed-by-rank"),),
-        confidence=CERTAIN,
+        confidence=CERTAIN if dropout else POSSIBLE,
     )
 
 

@@ -1,10 +1,12 @@
 """
 DD508 many-small-collectives: one line all-reduces many small tensors one by one in every step.
 
-What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size.
+What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size. One
+                 number that is reduced in every step only to be shown costs one as well.
 Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.
 How we know      Eight calls or more of one line in each step, each of 256 KiB at most, with next to nothing between one call and
-                 the next; the time in them, counted from when the last rank has come, is 5 % of a step or more.
+                 the next; or calls of single numbers, in every step. The time in them, counted from when the last rank has
+                 come, and in barriers of the same line, is 5 % of a step or more.
 What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets while backward is at work.
 When it is fine  Calls with computing between them (tensor parallelism): the next one needs what the one before gave.
 Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
@@ -26,7 +28,10 @@ from distdoctor.recording.trace.layout import CallFlag, Op
 from distdoctor.testing.timing import Meeting, timed_job
 
 MANY, SMALL = 8, 256 * 1024  # calls per step; bytes each
+SCALAR = 16  # bytes: one or two numbers, of which one call per step is enough to be told
 SHARE = 0.05  # of a step
+EACH = 0.9  # of all steps
+_BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
 BETWEEN = 0.5  # of the time of a call: more between two of them is work that needs the first one's result
 
 
@@ -39,22 +44,29 @@ def examine(timing: Timing) -> Iterator[Finding]:
         regular = timing.ranks[arrivals.ranks[0]].steps
         plain &= np.isin(arrivals.steps, regular)
         for site in np.unique(rows["site"][plain]):
-            finding = _finding(timing, arrivals, np.flatnonzero(plain & (rows["site"] == site))) if site else None
+            barriers = np.isin(rows["op"], _BARRIERS) & arrivals.blocking & (arrivals.left > 0).all(axis=0)
+            barriers &= (rows["site"] == site) & np.isin(arrivals.steps, regular)
+            mine = np.flatnonzero(plain & (rows["site"] == site))
+            finding = _finding(timing, arrivals, mine, np.flatnonzero(barriers)) if site else None
             if finding is not None:
                 yield finding
 
 
-def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
+def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Finding | None:
     steps, counts = np.unique(arrivals.steps[mine], return_counts=True)
-    if len(steps) < FEWEST or np.median(counts) < MANY:
+    scalars = bool((arrivals.rows[0]["nbytes"][mine] <= SCALAR).all()) and len(steps) >= EACH * timing.steps
+    if len(steps) < FEWEST or (np.median(counts) < MANY and not scalars):
         return None
-    came, left = arrivals.at[:, mine], arrivals.left[:, mine]
-    took = np.maximum(0.0, left.max(axis=0) - came.max(axis=0))
-    between = came[:, 1:].min(axis=0) - left[:, :-1].max(axis=0)
-    together = np.diff(arrivals.steps[mine]) == 0
-    if np.median(between[together]) > BETWEEN * np.median(took):
+    took = _took(arrivals, mine)
+    if not scalars and np.median(_between(arrivals, mine)) > BETWEEN * np.median(took):
         return None
-    each = RobustMedian.of([float(took[arrivals.steps[mine] == step].sum()) for step in steps])
+    waited = _took(arrivals, barriers)
+    each = RobustMedian.of(
+        [
+            float(took[arrivals.steps[mine] == step].sum() + waited[arrivals.steps[barriers] == step].sum())
+            for step in steps
+        ]
+    )
     if each.value < SHARE * timing.step_ns:
         return None
     site = arrivals.site(arrivals.ranks[0], int(mine[0]))
@@ -66,9 +78,9 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
     )
     milliseconds = each.value / MILLISECOND
     return Finding(
-        title=f"{count} all_reduce calls in each step, {nbytes / count / 1024:.1f} KiB on average, one after the other",
+        title=f"{_calls(count, nbytes)} in each step: {milliseconds:.2f} ms of {timing.step_ns / MILLISECOND:.1f}",
         ranks=arrivals.ranks,
-        confidence=LIKELY,
+        confidence=POSSIBLE if scalars else LIKELY,
         place=site,
         places=(Place(site, arrivals.ranks, f"all_reduce, {count} times a step"),),
         evidence={
@@ -79,11 +91,36 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any) -> Finding | None:
             "steps": len(steps),
         },
         why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms for each call; "
-        f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
-        prescriptions=(
-            Prescription("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step"),
+        + (
+            f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them"
+            if count > 1
+            else "where it is only shown, it can wait"
         ),
+        prescriptions=(_prescription(count, milliseconds),),
     )
+
+
+def _prescription(count: int, milliseconds: float) -> Prescription:
+    if count == 1:
+        return Prescription("reduce-now-and-then", effect=f"up to {milliseconds:.2f} ms a step")
+    return Prescription("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step")
+
+
+def _took(arrivals: Arrivals, mine: Any) -> Any:
+    """Nanoseconds in each call once everybody is there."""
+    return np.maximum(0.0, arrivals.left[:, mine].max(axis=0) - arrivals.at[:, mine].max(axis=0))
+
+
+def _between(arrivals: Arrivals, mine: Any) -> Any:
+    """Nanoseconds between one call and the next of the same step."""
+    between = arrivals.at[:, mine][:, 1:].min(axis=0) - arrivals.left[:, mine][:, :-1].max(axis=0)
+    return between[np.diff(arrivals.steps[mine]) == 0]
+
+
+def _calls(count: int, nbytes: int) -> str:
+    if nbytes <= SCALAR * count:
+        return f"{count} all_reduce calls of single numbers" if count > 1 else "an all_reduce of a single number"
+    return f"{count} all_reduce calls, {nbytes / count / 1024:.1f} KiB on average, one after the other"
 
 
 def sick() -> Recording:

@@ -1,0 +1,149 @@
+"""Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned.
+
+A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
+digest of all its parameters; which of the user's lines lets it compute is waited for in a few steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from distdoctor.probe import sites
+from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.gradients.digests import Digests, Reading
+from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.gradients.sampled_step import finished_all, kinds_of
+from distdoctor.recording.trace.events import Copied, CopyUsed
+from distdoctor.recording.trace.layout import TensorFlag, extend
+
+if TYPE_CHECKING:
+    from distdoctor.probe.gradients.stream import GradientsStream
+
+MOST = 4  # copies of one optimizer's model
+SEARCHES = 6  # for copies that came later
+AMBUSHES = 4  # steps in which the forward of a copy is waited for
+
+
+class Copy:
+    """One copy. The module is held weakly; `order` are the places of its originals among the optimizer's parameters."""
+
+    def __init__(self, module: nn.Module, order: Sequence[int], seq: int, name: str) -> None:
+        self.module, self.order, self.seq, self.name = weakref.ref(module), tuple(order), seq, name
+        self.digests = Digests()
+        self.used = False
+
+    def parameters(self) -> list[Tensor]:
+        """Its parameters; [] when it is gone, or is trained itself by now."""
+        module = self.module()
+        held: list[Tensor] = list(module.parameters()) if module is not None else []
+        return held if len(held) == len(self.order) and all(p.grad is None for p in held) else []
+
+
+CopyReading = tuple[Copy, Reading, list[int]]
+
+
+class Copies:
+    """The copies of what one optimizer trains."""
+
+    def __init__(self, stream: GradientsStream, number: int) -> None:
+        self.stream, self.number = stream, number
+        self.found: list[Copy] = []
+        self._searched = 0
+        self._known = -1
+        self._ambushes = 0
+        self._ambush: Any = None
+
+    def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
+        """Look for copies, when modules have come since the last search. `trained`: ids that some optimizer holds."""
+        trees = self.stream.trees
+        if trees.copied == self._known or self._searched >= SEARCHES or not parameters:
+            return
+        self._known, self._searched = trees.copied, self._searched + 1
+        known = {id(inner) for copy in self.found if (held := copy.module()) is not None for inner in held.modules()}
+        places = {id(parameter): number for number, parameter in enumerate(parameters)}
+        originals = dict(_shapes(root, places) for root in _subtrees(trees.of(parameters)))
+        for module in _subtrees(trees.roots()):
+            shape, _ = _shapes(module, {})
+            order = originals.get(shape)
+            own = [id(parameter) for parameter in module.parameters()]
+            if order and id(module) not in known and not trained & {*own} and len(self.found) < MOST:
+                known |= {id(inner) for inner in module.modules()}  # the whole of it is one copy
+                self.found.append(self._take(module, order, inventory))
+
+    def _take(self, module: nn.Module, order: tuple[int, ...], inventory: Inventory) -> Copy:
+        trace, entry = self.stream.trace, inventory.entries[order[0]]
+        kind = type(module).__name__
+        name = self.stream.trees.variable_of(module) or kind
+        seq = trace.tensors.write(
+            numel=sum(parameter.numel() for parameter in module.parameters()),
+            name=trace.texts.id(name),
+            agree=entry.agree,
+            grad_agree=entry.agree,
+            owner=trace.texts.id(kind),
+            optimizer=self.number,
+            flags=int(TensorFlag.BUFFER | TensorFlag.COPY),
+            index=len(self.found),
+        )
+        made = trace.texts.id(self.stream.trees.made_at(module))
+        trace.note(Copied(name, kind, self.stream.step), site=made)
+        return Copy(module, order, seq, name)
+
+    def start(self) -> list[CopyReading]:
+        """Digests of all copies, on their way."""
+        held = [(copy, copy.parameters()) for copy in self.found]
+        return [(copy, copy.digests.start(own)[0], kinds_of(own)) for copy, own in held if own]
+
+    def write(self, step: int, started: Sequence[CopyReading], originals: Sequence[int]) -> None:
+        """One row for each copy, and in it what its originals are: `originals` are digests of the optimizer's parameters."""
+        for copy, reading, kinds in started:
+            own = original = 0
+            for value, place in zip(finished_all(reading, kinds), copy.order, strict=True):
+                own = extend(own, value)
+                original = extend(original, originals[place])
+            self.stream.trace.digests.write(param=own, before=original, step=step, tensor=copy.seq)
+
+    # -- who uses them ---------------------------------------------------------------------------------------------------
+
+    def after_step(self) -> None:
+        """Lie in wait for the forward of a copy until the next step is over, a few times."""
+        if self._ambush is not None:
+            self._ambush.remove()
+            self._ambush = None
+        unused = {
+            id(child): copy
+            for copy in self.found
+            if not copy.used and (module := copy.module()) is not None
+            for child in module.modules()
+        }
+        if unused and self._ambushes < AMBUSHES:
+            self._ambushes += 1
+            hook = not_traced(self.stream.guarded(self._waiting_for(unused)))
+            self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
+
+    def _waiting_for(self, unused: dict[int, Copy]) -> Any:
+        def passing(module: nn.Module, inputs: Any) -> None:
+            copy = unused.get(id(module))
+            if copy is not None and not copy.used:
+                copy.used = True
+                trace = self.stream.trace
+                trace.note(CopyUsed(copy.name, self.stream.step), site=trace.texts.id(sites.user_site()))
+
+        return passing
+
+
+def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """The roots, and what stands right below them: agents and learners hold the network and its copy side by side."""
+    for root in roots:
+        yield root
+        yield from (child for child in root._modules.values() if child is not None and len(roots) < 64)
+
+
+def _shapes(module: nn.Module, places: dict[int, int]) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
+    """Names and shapes of all its parameters, and their places; no places where one has none."""
+    held = [(name.removeprefix("module."), parameter) for name, parameter in module.named_parameters()]
+    order = tuple(places.get(id(parameter), -1) for _, parameter in held)
+    return tuple((name, str(list(p.shape))) for name, p in held), order if min(order, default=-1) >= 0 else ()

@@ -1,0 +1,187 @@
+"""
+DD222 stale-copy: a copy of the model - moving average, target network, acting policy - is not the same on every rank.
+
+What it means    The replicas agree, and a copy that is kept beside each of them does not: one rank never refreshes it (`if rank
+                 == 0`), ranks refresh it in different steps, or it was taken before the replicas had been made equal.
+Why it hurts     What a copy computes goes into the loss (targets, rollouts) or into the metric and the checkpoint (averages):
+                 ranks learn from, act by or report another model, and nothing fails.
+How we know      A copy is a module with the parameter names and shapes of the trained one that no optimizer holds. One digest of
+                 all its bits is compared between ranks in steps in which the trained parameters agree. A rank whose copy never
+                 changes is accused only when a forward of that copy was seen: rank 0 alone may keep the one that is saved.
+What to do       Refresh it on every rank in the same step, after the optimizer's; take it after wrapping (from model.module), or
+                 broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
+When it is fine  Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
+                 replicas that part themselves are other findings.
+Source           ema-pytorch, timm's ModelEmaV3, torch.optim.swa_utils.AveragedModel; IMPALA on policy lag.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Copied, CopyUsed
+from distdoctor.recording.trace.layout import TensorFlag
+
+FEWEST = 3  # steps in which copies differ although the replicas agree
+
+
+@dataclass(frozen=True)
+class CopyCourse:
+    """One copy on all ranks: step -> rank -> digest, of the steps in which the replicas agree; and its originals."""
+
+    name: str
+    module: str
+    ranks: tuple[int, ...]
+    digests: Mapping[int, Mapping[int, int]]
+    originals: Mapping[int, Mapping[int, int]]
+
+    @property
+    def apart(self) -> list[int]:
+        """The steps in which it is not the same everywhere."""
+        return [step for step, values in sorted(self.digests.items()) if len(set(values.values())) > 1]
+
+    @property
+    def unchanging(self) -> tuple[int, ...]:
+        """The ranks whose copy never changes."""
+        return tuple(rank for rank in self.ranks if len({values[rank] for values in self.digests.values()}) == 1)
+
+    @property
+    def still(self) -> tuple[int, ...]:
+        """The ranks whose copy never changes, where on others it does."""
+        return self.unchanging if len(self.unchanging) < len(self.ranks) else ()
+
+    @property
+    def from_the_start(self) -> bool:
+        return bool(self.apart) and self.apart[0] == min(self.digests) and len(self.apart) == len(self.digests)
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Who keeps another one: the ranks that stand still, that began with another model than was trained, or the fewest."""
+        if self.still:
+            return self.still
+        first = min(self.digests)
+        begun = tuple(rank for rank in self.ranks if self.digests[first][rank] == self.originals[first][rank])
+        if self.from_the_start and begun and len(begun) < len(self.ranks):
+            return tuple(rank for rank in self.ranks if rank not in begun)
+        variants = variants_of(self.digests[self.apart[-1]])
+        tie = len(variants[0]) <= len(variants[1])
+        return tuple(sorted(rank for variant in (variants if tie else variants[1:]) for rank in variant))
+
+
+@check("DD222", "stale-copy", severity=WARNING, live=False)
+def examine(gradients: Gradients) -> Iterator[Finding]:
+    for peers in gradients.peers:
+        if peers.by != OBSERVED:
+            for course in _courses(gradients, peers):
+                if len(course.apart) >= FEWEST and _matters(gradients, course):
+                    yield _finding(gradients, course)
+
+
+def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
+    agreeing = _agreeing(gradients, peers)
+    digests: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    originals: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for rank in peers.ranks:
+        own = gradients.ranks.get(rank)
+        for tensor in own.tensors.values() if own is not None else ():
+            mine = tensor.optimizer == peers.optimizer and tensor.agree == peers.lane
+            if own is not None and mine and tensor.flags & TensorFlag.COPY:
+                key = (tensor.index, tensor.owner)
+                for step, row in own.rows_of(tensor.seq):
+                    digests[key][step][rank], originals[key][step][rank] = int(row["param"]), int(row["before"])
+    for key, by_step in digests.items():
+        whole = {step: dict(values) for step, values in by_step.items()
+                 if len(values) == len(peers.ranks) and step in agreeing}  # fmt: skip
+        if whole:
+            name = _name(gradients, peers, key)
+            yield CopyCourse(name, key[1], peers.ranks, whole, {step: originals[key][step] for step in whole})
+
+
+def _name(gradients: Gradients, peers: ReplicaGroup, key: tuple[int, str]) -> str:
+    tensors = gradients.ranks[peers.ranks[0]].tensors.values()
+    return next((t.name for t in tensors if t.flags & TensorFlag.COPY and (t.index, t.owner) == key), key[1])
+
+
+def _agreeing(gradients: Gradients, peers: ReplicaGroup) -> set[int]:
+    """The steps that every one of the peers has looked at and in which they hold the same parameters."""
+    values: dict[int, dict[int, int]] = defaultdict(dict)
+    for rank, updates in gradients.updates(peers).items():
+        for update in updates:
+            if update.digested:
+                values[update.step][rank] = update.number("params")
+    return {step for step, own in values.items() if len(own) == len(peers.ranks) and len(set(own.values())) == 1}
+
+
+def _matters(gradients: Gradients, course: CopyCourse) -> bool:
+    """Whether the ranks keep their copies up themselves, or compute with them."""
+    return all(
+        any(used.name == course.name for used in gradients.ranks[rank].events(CopyUsed)) for rank in course.unchanging
+    )
+
+
+def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
+    odd, apart, last = course.odd, course.apart, max(course.digests)
+    made = _site(gradients, Copied, course)
+    used = _site(gradients, CopyUsed, course)
+    what = f"the copy `{course.name}`" + (f" ({course.module})" if course.module != course.name else "")
+    rest = tuple(rank for rank in course.ranks if rank not in odd)
+    if course.still:
+        title = f"{named(odd)} never refreshes {what}: it stays as it was, and {named(rest)} goes on changing it"
+    elif course.from_the_start:
+        title = f"{what} differs between {named(course.ranks)} from the start, although the replicas agree"
+    else:
+        title = f"{what} differs between {named(course.ranks)} from step {apart[0]}: they refresh it in different steps"
+    places = [Place(made, course.ranks, "the copy is made")] if made else []
+    places += [Place(used, course.ranks, "the copy computes")] if used else []
+    return Finding(
+        title=title,
+        ranks=odd,
+        confidence=LIKELY,
+        place=used if course.still and used else made or used,
+        places=tuple(places),
+        evidence={
+            "copy": course.name,
+            "first_step_apart": apart[0],
+            "steps_apart": len(apart),
+            "steps_compared": len(course.digests),
+            "versions": [list(variant) for variant in variants_of(course.digests[apart[-1]])],
+        },
+        why=f"apart in {len(apart)} of {len(course.digests)} steps that were looked at, up to step {last}; the trained "
+        "parameters are the same bits on these ranks in all of them",
+        prescriptions=(Prescription("refresh-everywhere"),),
+    )
+
+
+def _site(gradients: Gradients, kind: type[Copied] | type[CopyUsed], course: CopyCourse) -> SourceLine:
+    for rank in (*course.odd, *course.ranks):
+        for event in gradients.ranks[rank].events(kind):
+            if event.name == course.name and event.site:
+                return event.site
+    return SourceLine()
+
+
+def _job(odd: Mapping[int, int]) -> Recording:
+    from distdoctor.testing.gradients import trained_job
+
+    job = trained_job(2, buffers={"teacher": int(TensorFlag.BUFFER | TensorFlag.COPY)}).initial()
+    job.note(Copied("teacher", "Linear"), site="train.py:16 main")
+    for _ in range(5):
+        job.step(buffers=odd)
+    return job.recording()
+
+
+def sick() -> Recording:
+    """Each rank averages from the weights with which it began, before the wrapper made them equal."""
+    return _job({1: 1})
+
+
+def healthy() -> Recording:
+    return _job({})

@@ -1,0 +1,105 @@
+"""
+DD514 recompilation: torch.compile compiles the same function again and again while the job trains.
+
+What it means    A compiled function is guarded: shapes, flags and Python values have to be what they were. An input that breaks a
+                 guard is compiled for anew, until torch gives up (recompile_limit, 8) and runs the function uncompiled.
+Why it hurts     Each version costs seconds, on every rank; where ranks meet new shapes in different steps, the others wait for
+                 each of them. After the limit the speed-up is gone, with a warning in the log and nothing else.
+How we know      The compiler told of every compilation: four versions of one function and more, made in four different steps of
+                 training or more. The guard that failed is torch's own word.
+What to do       Pad to a few fixed lengths (buckets), or compile with dynamic=True, or mark the dimension:
+                 torch._dynamo.mark_dynamic(inputs, 1). TORCH_LOGS=recompiles prints each reason.
+When it is fine  A version each for training, evaluation and the last, smaller batch; many functions compiled once.
+Source           torch.compile troubleshooting: recompilation; torch._dynamo.config.recompile_limit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.events import Compiled
+from distdoctor.testing.rank_trace import TraceBuilder
+
+FEWEST = 4  # versions of one function beyond the first, in as many steps
+
+
+class Again(NamedTuple):
+    """One function that a rank has compiled again and again: its versions after the first."""
+
+    rank: int
+    versions: tuple[Compiled, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(version.nanoseconds for version in self.versions) / 1e9
+
+    @property
+    def steps(self) -> frozenset[int]:
+        return frozenset(version.step for version in self.versions)
+
+
+@check("DD514", "recompilation", severity=WARNING, live=False, stands_alone=True)
+def examine(noted: RankEvents) -> Iterator[Finding]:
+    functions: dict[tuple[int, str], list[Compiled]] = defaultdict(list)
+    for rank, one in noted.events(Compiled):
+        frame, _, version = one.compile_id.partition("/")
+        if version.split("_")[0] not in ("", "0"):
+            functions[rank, frame].append(one)
+    worst: dict[int, Again] = {}
+    for (rank, _), versions in functions.items():
+        again = Again(rank, tuple(versions))
+        if len(again.steps) >= FEWEST and (rank not in worst or len(versions) > len(worst[rank].versions)):
+            worst[rank] = again
+    if worst:
+        yield _finding(worst)
+
+
+def _finding(worst: Mapping[int, Again]) -> Finding:
+    ranks = tuple(sorted(worst))
+    most = max(worst.values(), key=lambda again: len(again.versions))
+    last = most.versions[-1]
+    apart = len({again.steps for again in worst.values()}) > 1
+    reason = last.reason.partition(": ")[2] or last.reason
+    return Finding(
+        title=f"torch.compile compiled one function {len(most.versions)} more times in {len(most.steps)} steps, "
+        f"{most.seconds:.1f} s{' and in different steps on each rank' if apart else ''}",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=last.site,
+        places=(Place(last.site, ranks, "what is compiled again"),),
+        evidence={
+            "versions": {rank: len(again.versions) + 1 for rank, again in worst.items()},
+            "seconds": {rank: round(again.seconds, 2) for rank, again in worst.items()},
+            "steps": sorted(most.steps)[:16],
+            "guard": reason,
+        },
+        why=f"{named(ranks)}: " + (f"the last guard that failed: {reason}" if reason else "no guard was named"),
+        prescriptions=(Prescription("compile-dynamic", effect=f"up to {most.seconds:.1f} s a rank"),),
+        at_ns=last.at_ns,
+    )
+
+
+def _job(versions: int) -> Recording:
+    log = TraceBuilder(0, world_size=1)
+    for version in range(versions):
+        reason = (
+            f"0/0: tensor 'args[0]' size mismatch at index 1. expected 64, actual {64 + version}" if version else ""
+        )
+        log.note(Compiled(f"0/{version}", reason, version, 2_000_000_000), site="train.py:30 train")
+    return Recording(Job(argv=("train.py",), world_size=1), {0: log.build()})
+
+
+def sick() -> Recording:
+    return _job(8)
+
+
+def healthy() -> Recording:
+    """One version for training, one for evaluation, one for the last batch."""
+    return _job(3)

@@ -1,0 +1,75 @@
+"""Copies of the model and scaled losses: each check on a real job that is ill, and on the healthy ones that look most like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jobs import copies, loss_scale
+from jobs.replicas import watched
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+
+pytestmark = pytest.mark.job
+
+
+def found(recording: Recording) -> list[Finding]:
+    """What the installed checks on replicas say, but for notes."""
+    diagnosis = examine(recording, [check for check in load().checks.values() if check.code.startswith("DD2")])
+    assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
+    return [one for one in diagnosis.findings if one.severity != NOTE]
+
+
+ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] = [
+    (copies.taught, {"refreshes": (0,)}, "DD222", (1,), "# its answers"),
+    (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
+    (copies.taken_early, {}, "DD222", (1,), "# before"),
+    (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
+    (loss_scale.divided_by_ranks, {"times": True}, "DD209", (0, 1), "# times"),
+    (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),
+    (loss_scale.windows, {"over": 4}, "DD208", (0, 1), "/ size).backward()"),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "about", "code", "ranks", "words"), ILL, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(ILL)]
+)
+def test_an_illness_is_named_with_its_ranks_and_line(
+    job: Callable[..., Any], about: dict[str, Any], code: str, ranks: tuple[int, ...], words: str
+) -> None:
+    recording, _ = watched(job, **about)
+
+    findings = found(recording)
+
+    assert [(one.code, one.ranks) for one in findings] == [(code, ranks)], [one.title for one in findings]
+    (finding,) = findings
+    assert (finding.severity, finding.confidence) == (WARNING, LIKELY)
+    assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (copies.taught, {}),
+    (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
+    (copies.targeted, {}),
+    (copies.taken_early, {"after_wrapping": True}),
+    (copies.under_one_roof, {}),
+    (copies.one_of_two, {}),
+    (loss_scale.halved, {}),
+    (loss_scale.windows, {"at_the_end": "step"}),
+    (loss_scale.windows, {"at_the_end": "zero"}),
+]
+
+
+@pytest.mark.parametrize(("job", "about"), HEALTHY, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(HEALTHY)])
+def test_a_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(
+    job: Callable[..., Any], about: dict[str, Any]
+) -> None:
+    recording, looked_at = watched(job, **about)
+    _, left_alone = watched(job, streams="collectives", **about)
+
+    assert [(one.code, one.title, one.why) for one in found(recording)] == []
+    assert looked_at == left_alone

@@ -1,0 +1,111 @@
+"""Copies kept beside the replicas: averages, target networks, acting policies. Ill ones, and their healthy twins."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs.replicas import Batches, Net, adam, digest_of_training
+
+STEPS = 8
+
+
+def averaged(copied: nn.Module, trained: nn.Module) -> None:
+    with torch.no_grad():
+        for mine, other in zip(copied.parameters(), trained.parameters(), strict=True):
+            mine.lerp_(other, 0.1)
+
+
+def taught(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1), learns: bool = True) -> str:
+    """A teacher that is the moving average of the student, and whose answers the student learns."""
+    model = DistributedDataParallel(Net())
+    teacher = copy.deepcopy(model.module).requires_grad_(False)  # the copy
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        loss = cross_entropy(model(inputs), targets)
+        if learns:
+            loss = loss + mse_loss(model(inputs), teacher(inputs))  # its answers
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank in refreshes:
+            averaged(teacher, model.module)
+    return digest_of_training(model)
+
+
+def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> str:
+    """A target network that is loaded from the trained one now and then, as each rank counts."""
+    model, target = DistributedDataParallel(Net()), Net()
+    target.load_state_dict(model.module.state_dict())
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(STEPS):
+        inputs, _ = batches.next()
+        with torch.no_grad():
+            wanted = target(inputs)  # bootstraps
+        optimizer.zero_grad()
+        mse_loss(model(inputs), wanted + 1).backward()
+        optimizer.step()
+        if step % each[rank] == 0:
+            target.load_state_dict(model.module.state_dict())
+    return digest_of_training(model)
+
+
+def taken_early(rank: int, world_size: int, *, after_wrapping: bool = False) -> str:
+    """An average for evaluation, taken before the wrapper makes the replicas equal."""
+    torch.manual_seed(rank)
+    net = Net()
+    early = copy.deepcopy(net)  # before
+    model = DistributedDataParallel(net)
+    average = copy.deepcopy(model.module) if after_wrapping else early
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        averaged(average, model.module)
+    return digest_of_training(model)
+
+
+class Agent(nn.Module):
+    """What learns and what it is compared with, under one roof; only the first is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = Net()
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def forward(self, inputs: Any) -> Any:
+        return self.online(inputs), self.target(inputs)
+
+
+def under_one_roof(rank: int, world_size: int) -> str:
+    model = DistributedDataParallel(Agent())
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        optimizer.zero_grad()
+        mse_loss(*model(inputs)).backward()
+        optimizer.step()
+        averaged(model.module.target, model.module.online)
+    return digest_of_training(model)
+
+
+def one_of_two(rank: int, world_size: int) -> str:
+    """Two networks of one shape, each with an optimizer of its own: neither is a copy of the other."""
+    model, other = DistributedDataParallel(Net()), Net()
+    torch.nn.init.normal_(other.head.weight, std=0.1 * (rank + 1))
+    optimizer, own, batches = adam(model), adam(other), Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        for network, steps in ((model, optimizer), (other, own)):
+            steps.zero_grad()
+            cross_entropy(network(inputs), targets).backward()
+            steps.step()
+    return digest_of_training(model)

@@ -1,0 +1,68 @@
+"""Losses that are scaled once too often, and windows of micro-steps that outlast the epoch. Ill ones, and healthy twins."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from jobs.replicas import Batches, Net, adam, digest_of_training
+
+
+def divided_by_ranks(rank: int, world_size: int, *, times: bool = False) -> str:
+    model = DistributedDataParallel(Net())
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(6):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        scores = model(inputs)
+        if times:
+            (cross_entropy(scores, targets) * world_size).backward()  # times
+        else:
+            (cross_entropy(scores, targets) / world_size).backward()  # divided
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def halved(rank: int, world_size: int) -> str:
+    """A loss with a weight that happens to be the inverse of the number of ranks."""
+    weight = 0.5
+    model = DistributedDataParallel(Net())
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(6):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        (weight * cross_entropy(model(inputs), targets)).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) -> str:
+    """Ten micro-steps an epoch, four to a window. `at_the_end`: what is done with the last two, `step` or `zero`.
+
+    `over`: the optimizer steps after so many, whatever the loss is divided by and the wrapper is told.
+    """
+    generator = torch.Generator().manual_seed(3)
+    samples = 64 if over else 80
+    inputs, labels = torch.randn(samples, 20, generator=generator), torch.arange(samples) % 10
+    dataset = TensorDataset(inputs, labels)
+    model = DistributedDataParallel(Net())
+    optimizer = adam(model)
+    sampler: DistributedSampler[object] = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for number, (inputs, targets) in enumerate(loader, 1):
+            ends = number % (2 if over else 4) == 0 or (at_the_end == "step" and number == len(loader))
+            size = 2 if over or (at_the_end == "step" and number > 8) else 4
+            with nullcontext() if ends else model.no_sync():
+                (cross_entropy(model(inputs), targets) / size).backward()
+            if ends and not number % (over or 1):
+                optimizer.step()  # the window is over
+                optimizer.zero_grad()
+        if at_the_end == "zero":
+            optimizer.zero_grad()
+    return digest_of_training(model)
