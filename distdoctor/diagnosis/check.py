@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Protocol, Self
 
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Severity, Stalls
 from distdoctor.errors import PluginTrouble
 from distdoctor.recording.recording import Job, Recording
@@ -88,13 +89,12 @@ class Check:
         wanted = [one for fact in self.facts for one in getattr(fact, "__args__", (fact,)) if one is not type(None)]
         return frozenset().union(*(one.streams for one in wanted if hasattr(one, "streams"))) if wanted else frozenset()
 
-    def look(self, recording: Recording, known: dict[type[Any], Any] | None = None) -> list[Finding]:
-        """The findings in this recording. `known` carries facts from check to check so that each is derived once.
+    def look(self, recording: Recording) -> list[Finding]:
+        """The findings in this recording.
 
         NotSeen: this recording cannot tell.
         """
-        known = {} if known is None else known
-        arguments = [_fact(kind, recording, known) for kind in self.facts]
+        arguments = [_fact(kind, recording) for kind in self.facts]
         return [
             replace(
                 finding,
@@ -108,21 +108,16 @@ class Check:
         ]
 
 
-def _fact(kind: type[Any], recording: Recording, known: dict[type[Any], Any]) -> Any:
+def _fact(kind: type[Any], recording: Recording) -> Any:
     if isinstance(kind, UnionType):  # `Verdict | None`: None where this recording cannot tell
         wanted = next(one for one in kind.__args__ if one is not type(None))
         try:
-            return _fact(wanted, recording, known) if wanted.streams <= recording.streams else None
+            return _fact(wanted, recording) if wanted.streams <= recording.streams else None
         except NotSeen:
             return None
-    if kind not in known:
-        if kind is Job:
-            known[kind] = recording.job
-        elif kind is Recording:
-            known[kind] = recording
-        else:
-            known[kind] = kind.of(recording)
-    return known[kind]
+    if kind is Job:
+        return recording.job
+    return recording if kind is Recording else derived(kind, recording)
 
 
 def check(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
@@ -29,7 +28,6 @@ def examine(
 
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
-    known: dict[type[Any], Any] = {}
     coverage = Coverage.of(recording)
     found: list[tuple[Check, Finding]] = []
     not_examined: list[NotExamined] = []
@@ -46,7 +44,7 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            findings = list(_within(coverage, check, check.look(recording, known)))
+            findings = list(_within(coverage, check, check.look(recording)))
             found += [(check, finding) for finding in findings]
             examined.append(check.code)
         except NotSeen as reason:

@@ -271,6 +271,9 @@ class Recording:
     states: tuple[StateSnapshot, ...] = ()
     earlier_states: tuple[StateSnapshot, ...] = ()
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
+    derived: dict[type[Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # kind -> the fact
     seen_live: tuple[SeenLive, ...] = ()  # what was seen and said from outside while the job ran
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.diagnosis.memory.budget import savings
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
@@ -17,7 +18,7 @@ CATEGORIES = {"parameters": "parameters", "gradients": "gradients", "state": "op
 def fits(recording: Recording, budget: int) -> bool | None:
     """Whether the fullest rank stays within so many bytes; None when nothing was measured."""
     try:
-        return max(rank.peak for rank in Memory.of(recording).each()) <= budget
+        return max(rank.peak for rank in derived(Memory, recording).each()) <= budget
     except NotSeen:
         return None
 
@@ -25,7 +26,7 @@ def fits(recording: Recording, budget: int) -> bool | None:
 def render(recording: Recording, budget: int = 0, findings: Iterable[Finding] = ()) -> str:
     """The verdict as text, the answer in its first line. `findings`: those of the checks on memory."""
     try:
-        memory = Memory.of(recording)
+        memory = derived(Memory, recording)
     except NotSeen as reason:
         return f"no verdict on memory: {reason}\n"
     ranks = list(memory.each())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.replicas.divergence import (
     BEFORE,
     GRADS,
@@ -16,7 +17,6 @@ from distdoctor.diagnosis.replicas.divergence import (
     STATE_BEFORE,
     ReplicaDivergence,
     first_parting,
-    tensors_to_agree,
     variants_of,
 )
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
@@ -54,7 +54,7 @@ class Cell:
 def render(recording: Recording) -> str:
     """The table as text; one line that says why where there is nothing to compare."""
     try:
-        gradients = Gradients.of(recording)
+        gradients = derived(Gradients, recording)
     except NotSeen as reason:
         return f"no verdict on replicas: {reason}\n"
     if not gradients.peers:
@@ -124,7 +124,7 @@ def _cell(
     divergence: ReplicaDivergence | None,
 ) -> Cell:
     """Nothing differs before the divergence that the checks tell of, and nothing does where they tell of none."""
-    to_agree = {tensor.name for tensor in tensors_to_agree(gradients, peers, what)}
+    to_agree = gradients.agreeing(peers, on_gradients=what == GRADS)
     if peers.by == OBSERVED and what != PARAMS:
         return Cell()  # nobody knows that they have to agree
     first = divergence is not None and SHOWN_IN.get(divergence.what, divergence.what) == what

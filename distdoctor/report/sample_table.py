@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.data.sample_account import EpochAccount, LoaderAccount, Share, accounts
 from distdoctor.diagnosis.data.samples import MATRIX_RANKS, SampleOrders
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
@@ -23,7 +24,7 @@ def render(recording: Recording, findings: Iterable[Finding] = (), base: str = "
     """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data; `base`: the
     folder that paths are shown relative to."""
     try:
-        orders = SampleOrders.of(recording)
+        orders = derived(SampleOrders, recording)
     except NotSeen as reason:
         return f"no verdict on data: {reason}\n"
     loaders = accounts(orders)

@@ -21,6 +21,7 @@ from distdoctor.diagnosis.data.samples import (
     repeats_within,
     thinned,
 )
+from distdoctor.diagnosis.derived import derived
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
 from distdoctor.recording.trace.sample_bitmap import parts
@@ -124,7 +125,7 @@ def _at(epochs: Sequence[Together | None], number: int) -> Together | None:
 def training_epochs(recording: Recording) -> list[Together]:
     """The epochs of the loader that was trained on most, in order."""
     loaders: dict[str, list[Together]] = defaultdict(list)
-    for together in everything(SampleOrders.of(recording)):
+    for together in everything(derived(SampleOrders, recording)):
         if together.trains:
             loaders[str(together.one.made_line)].append(together)
     if not loaders:

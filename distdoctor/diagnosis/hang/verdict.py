@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
@@ -66,7 +67,7 @@ class Verdict:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        facts = Collectives.of(recording)
+        facts = derived(Collectives, recording)
         pairs = Pairs.of(facts)
         ended = endings(facts)
         live = recording.job.running

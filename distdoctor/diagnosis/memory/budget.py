@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
 from distdoctor.recording.recording import RankTrace, Recording
 
@@ -23,7 +24,7 @@ class Budget:
         found = max((_told(log) for log in recording.ranks.values()), default=0)
         if not found:
             raise NotApplicable("no budget was named (`check-memory --budget 80GiB`)")
-        return cls(found, Memory.of(recording))
+        return cls(found, derived(Memory, recording))
 
     @property
     def fullest(self) -> RankMemory:

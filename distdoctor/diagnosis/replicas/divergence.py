@@ -6,12 +6,15 @@ What follows from a parting is no news: each optimizer and set of peers has one 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
 from distdoctor.diagnosis.replicas.gradients import (
     OBSERVED,
@@ -162,16 +165,11 @@ class ReplicaDivergences:
 
     @classmethod
     def of(cls, recording: Recording) -> ReplicaDivergences:
-        gradients = Gradients.of(recording)
+        gradients = derived(Gradients, recording)
         if not gradients.peers:
             raise NotApplicable("no two ranks are known to be replicas of one another")
-        return all_partings(gradients)
-
-
-def all_partings(gradients: Gradients) -> ReplicaDivergences:
-    """The first parting of every set of peers; none where nobody is known to have any."""
-    partings = (first_parting(gradients, peers) for peers in gradients.peers)
-    return ReplicaDivergences(tuple(parting for parting in partings if parting is not None), gradients)
+        partings = (first_parting(gradients, peers) for peers in gradients.peers)
+        return cls(tuple(parting for parting in partings if parting is not None), gradients)
 
 
 def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergence | None:
@@ -261,42 +259,51 @@ def _differences(
     gradients: Gradients, peers: ReplicaGroup, what: str, step: int, ranks: Iterable[int]
 ) -> tuple[list[TensorDifference], int, bool]:
     """The tensors that differ, how many were compared, and whether every rank still has its details."""
-    column = _COLUMN[what]
-    rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
-    kept = all(rows.values())
-    found, compared = [], 0
-    for tensor in tensors_to_agree(gradients, peers, what):
-        held = {rank: named_rows[tensor.name] for rank, named_rows in rows.items() if tensor.name in named_rows}
-        if len(held) < 2 or any(int(row["flags"]) & DigestFlag.UNREADABLE for row in held.values()):
-            continue
-        values = {rank: int(row[column]) for rank, row in held.items()}
-        if column in ("before", "state", "state_before") and not all(values.values()):
-            continue  # not digested in this look, or kept on some ranks only (ZeRO)
-        compared += 1
-        if len(set(values.values())) > 1:
-            norms = {rank: float(row["norm"]) for rank, row in held.items()}
-            sums = {rank: int(row[_SUM[what]]) for rank, row in held.items()} if what in _SUM else {}
-            none_on = tuple(r for r, value in values.items() if not value) if what == GRADS else ()
-            befores = {int(row["before"]) for row in held.values()}
-            found.append(
-                TensorDifference(
-                    tensor, variants_of(values), sums, norms, none_on, len(befores) == 1 and befores != {0}
-                )
-            )
-    return found, compared, kept
+    held = {rank: gradients.ranks[rank].held(step, peers.optimizer) for rank in ranks}
+    tensors = gradients.agreeing(peers, on_gradients=what == GRADS)
+    differing, compared = _screened(tensors, held.values(), _COLUMN[what])
+    rows = {rank: dict(zip(*own, strict=True)) for rank, own in held.items()} if differing else {}
+    found = [
+        _difference(tensors[name], {rank: own[name] for rank, own in rows.items() if name in own}, what)
+        for name in differing
+    ]
+    return found, compared, all(names for names, _ in held.values())
 
 
-def tensors_to_agree(gradients: Gradients, peers: ReplicaGroup, what: str) -> Iterator[TensorInfo]:
-    """What the peers should agree on, by name, in the order of the optimizer."""
-    seen: set[str] = set()
-    for rank in peers.ranks:
-        for tensor in gradients.ranks[rank].tensors.values() if rank in gradients.ranks else ():
-            agree = tensor.grad_agree if what == GRADS else tensor.agree
-            mine = tensor.optimizer == peers.optimizer and agree == peers.lane and not tensor.flags & TensorFlag.BUFFER
-            mine = mine and (not peers.names or tensor.name in peers.names)
-            if mine and tensor.name not in seen:
-                seen.add(tensor.name)
-                yield tensor
+def _screened(
+    tensors: Mapping[str, TensorInfo], held: Iterable[tuple[tuple[str, ...], Any]], column: str
+) -> tuple[list[str], int]:
+    """The names of the tensors that are not the same on all who hold them, and how many were compared; a column of ranks at once,
+    because there may be ten thousand."""
+    at = {name: number for number, name in enumerate(tensors)}
+    own = list(held)
+    values, holders = np.zeros((len(own), len(at)), np.uint64), np.zeros((len(own), len(at)), bool)
+    unreadable = np.zeros(len(at), bool)
+    places: dict[tuple[str, ...], tuple[Any, Any]] = {}
+    for number, (names, rows) in enumerate(own):
+        if names not in places:
+            where = np.array([at.get(name, -1) for name in names], dtype=np.intp)
+            places[names] = np.flatnonzero(where >= 0), where[where >= 0]
+        mine, where = places[names]
+        values[number, where] = rows[column][mine]
+        holders[number, where] = True
+        unreadable[where] |= (rows["flags"][mine] & DigestFlag.UNREADABLE) != 0
+    usable = (holders.sum(0) > 1) & ~unreadable
+    if column in ("before", "state", "state_before"):  # 0: not digested in this look, or kept on some ranks only (ZeRO)
+        usable &= ((values != 0) | ~holders).all(0)
+    first = values[holders.argmax(0), np.arange(len(at))] if own else values.sum(0)
+    differs = usable & ((values != first) & holders).any(0)
+    return [name for name, number in at.items() if differs[number]], int(usable.sum())
+
+
+def _difference(tensor: TensorInfo, held: Mapping[int, Any], what: str) -> TensorDifference:
+    values = {rank: int(row[_COLUMN[what]]) for rank, row in held.items()}
+    norms = {rank: float(row["norm"]) for rank, row in held.items()}
+    sums = {rank: int(row[_SUM[what]]) for rank, row in held.items()} if what in _SUM else {}
+    none_on = tuple(rank for rank, value in values.items() if not value) if what == GRADS else ()
+    befores = {int(row["before"]) for row in held.values()}
+    equal_before = len(befores) == 1 and befores != {0}
+    return TensorDifference(tensor, variants_of(values), sums, norms, none_on, equal_before)
 
 
 def _joint(differences: Iterable[TensorDifference], ranks: Iterable[int]) -> dict[int, int]:

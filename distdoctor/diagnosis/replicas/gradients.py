@@ -18,9 +18,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
-from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine, no_rows
 from distdoctor.recording.trace.events import Joined, Kind, Wrapped
 from distdoctor.recording.trace.layout import DTYPES, TensorFlag, UpdateFlag, ranks_of, ranks_text
 
@@ -77,6 +78,7 @@ class RankGradients:
 
     def __init__(self, log: RankTrace, until: int = _NO_END) -> None:
         self.rank, self.log, self.until = log.rank, log, until
+        self._names: dict[tuple[int, bytes], tuple[tuple[str, ...], Any]] = {}
         self.tensors = {int(row["seq"]): self._tensor(row) for row in log.rows("tensors")}
         self.updates = [self._update(row) for row in log.rows("updates") if int(row["step"]) <= until]
 
@@ -119,14 +121,22 @@ class RankGradients:
         steps = rows["step"]
         return {int(step): rows[steps == step] for step in np.unique(steps)}
 
+    def held(self, step: int, optimizer: int) -> tuple[tuple[str, ...], Any]:
+        """The names of its tensors, and for each of them its row of `layout.DIGEST`, of those that are still kept."""
+        rows = self._digests.get(step)
+        if rows is None:
+            return (), no_rows("digests")
+        known = (optimizer, rows["tensor"].tobytes())
+        if known not in self._names:  # steps have the same tensors in the same order
+            infos = [self.tensors.get(int(seq)) for seq in rows["tensor"]]
+            mine = [i for i, info in enumerate(infos) if info is not None and info.optimizer == optimizer]
+            self._names[known] = tuple(infos[i].name for i in mine), np.array(mine, dtype=np.intp)  # type: ignore[union-attr]
+        names, mine_at = self._names[known]
+        return names, rows[mine_at]
+
     def digests(self, step: int, optimizer: int) -> dict[str, Any]:
         """name -> row of `layout.DIGEST`, of those that are still kept."""
-        found: dict[str, Any] = {}
-        for row in self._digests.get(step, ()):
-            info = self.tensors.get(int(row["tensor"]))
-            if info is not None and info.optimizer == optimizer:
-                found[info.name] = row
-        return found
+        return dict(zip(*self.held(step, optimizer), strict=True))
 
     def rows_of(self, seq: int) -> Iterator[tuple[int, Any]]:
         """(step, row) of one tensor, in order."""
@@ -167,6 +177,9 @@ class Gradients:
     ranks: Mapping[int, RankGradients]
     peers: tuple[ReplicaGroup, ...]
     recording: Recording
+    _agreeing: dict[tuple[ReplicaGroup, bool], dict[str, TensorInfo]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -189,6 +202,21 @@ class Gradients:
             for rank in peers.ranks
             if rank in self.ranks
         }
+
+    def agreeing(self, peers: ReplicaGroup, *, on_gradients: bool) -> Mapping[str, TensorInfo]:
+        """name -> parameter on which the peers should agree, or on whose gradients, in the order of the optimizer."""
+        if (peers, on_gradients) not in self._agreeing:
+            found: dict[str, TensorInfo] = {}
+            for rank in peers.ranks:
+                for tensor in self.ranks[rank].tensors.values() if rank in self.ranks else ():
+                    if tensor.name in found or tensor.optimizer != peers.optimizer:
+                        continue
+                    agree = tensor.grad_agree if on_gradients else tensor.agree
+                    mine = agree == peers.lane and (not peers.names or tensor.name in peers.names)
+                    if mine and not tensor.flags & TensorFlag.BUFFER:
+                        found[tensor.name] = tensor
+            self._agreeing[peers, on_gradients] = found
+        return self._agreeing[peers, on_gradients]
 
     def every_update(self) -> Iterator[Update]:
         for one in self.ranks.values():
@@ -237,4 +265,4 @@ def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:
     """Sets of ranks whose collectives have the shapes of their gradients."""
     if not Replicas.streams <= recording.streams:
         return []
-    return [one.ranks for one in Replicas.of(recording).sets if not one.proven]
+    return [one.ranks for one in derived(Replicas, recording).sets if not one.proven]

@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, Wrapped
@@ -45,7 +46,7 @@ class UnwrappedReplicas:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        gradients = Gradients.of(recording)
+        gradients = derived(Gradients, recording)
         return cls(tuple(_unwrapped(gradients, recording)), gradients)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -239,7 +240,7 @@ class Timing:
         found = {rank: times for rank, log in recording.ranks.items() if (times := rank_times(log)) is not None}
         if not found or len(found) < len(recording.ranks):
             raise NotApplicable(f"fewer than {FEWEST + WARM_UP} steps were recorded on some rank")
-        groups = Collectives.of(recording).groups if len(found) > 1 else ()
+        groups = derived(Collectives, recording).groups if len(found) > 1 else ()
         return cls(found, tuple(filter(None, map(arrivals_of, groups))), recording)
 
     @cached_property

@@ -19,7 +19,7 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import INITIAL, all_partings, scalers_differ
+from distdoctor.diagnosis.replicas.divergence import INITIAL, ReplicaDivergences, scalers_differ
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
 from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
@@ -27,15 +27,12 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD802", "diverged-scaler", severity=ERROR, family="replicas", specificity=80)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, partings: ReplicaDivergences | None) -> Iterator[Finding]:
+    known = partings.found if partings is not None else ()
     for peers in gradients.peers:
         apart = _first_apart(gradients, peers)
         if apart is not None:
-            apart_there = (
-                p.key
-                for p in all_partings(gradients).found
-                if p.peers == peers and p.what != INITIAL and scalers_differ(p)
-            )
+            apart_there = (p.key for p in known if p.peers == peers and p.what != INITIAL and scalers_differ(p))
             yield replace(_finding(peers, *apart), explains=tuple(apart_there))
 
 

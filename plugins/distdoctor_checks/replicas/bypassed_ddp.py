@@ -18,13 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-    all_partings,
-)
-from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, ReplicaDivergences
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, text_at, which
 from distdoctor.diagnosis.source.patch import replaced
@@ -34,11 +29,12 @@ from distdoctor.recording.trace.events import Bypassed, Wrapped
 
 
 @check("DD206", "bypassed-ddp", severity=ERROR, family="replicas", specificity=65)
-def examine(unwrapped: UnwrappedReplicas, recording: Recording) -> Iterator[Finding]:
-    partings = all_partings(unwrapped.gradients)
-    for parting in partings.found:
+def examine(
+    unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, recording: Recording
+) -> Iterator[Finding]:
+    for parting in partings.found if partings is not None else ():
         if parting.what == GRADS and parting.peers.by == WRAPPER and _never_went_through(parting):
-            yield _bypassed(parting, partings, recording)
+            yield _bypassed(parting, unwrapped.gradients, recording)
     for one in unwrapped.found:
         yield _never_wrapped(one)
 
@@ -49,11 +45,11 @@ def _never_went_through(parting: ReplicaDivergence) -> bool:
     return not any(forwards) and any(parting.counts("backwards").values())
 
 
-def _bypassed(parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording) -> Finding:
-    seen = event_site(partings.gradients, Bypassed, parting.peers.ranks)
+def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recording) -> Finding:
+    seen = event_site(gradients, Bypassed, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
-    wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
+    wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
     return Finding(
         title=f"{parting.when}: the forward went past DistributedDataParallel, so the gradients of {which(parting)} "
         "were never averaged",

@@ -26,7 +26,7 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE,
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
     ReplicaDivergence,
-    all_partings,
+    ReplicaDivergences,
     noise_differs,
     noise_of,
 )
@@ -41,8 +41,8 @@ DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as
 
 
 @check("DD216", "same-noise-everywhere", severity=NOTE, specificity=45)
-def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding]:
-    for parting in all_partings(gradients).found:
+def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas: Replicas | None) -> Iterator[Finding]:
+    for parting in partings.found if partings is not None else ():
         if parting.what == GRADS and noise_differs(parting, gradients):
             yield _unequal(parting, gradients)
     yield from _recomputed(gradients)
