@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from distdoctor.recording.trace.layout import SITE_SEPARATOR, whole_number
 
@@ -24,6 +25,11 @@ class SourceLine:
     @classmethod
     def parse(cls, text: str) -> SourceLine:
         """From the text of a trace; anything else is an unknown line."""
-        parts = text.split(SITE_SEPARATOR)
-        number = whole_number(parts[1]) if len(parts) == 3 else None
-        return cls() if number is None else cls(parts[0], number, parts[2])
+        return _parsed(text)
+
+
+@lru_cache(maxsize=1 << 16)  # ranks run the same lines again and again
+def _parsed(text: str) -> SourceLine:
+    parts = text.split(SITE_SEPARATOR)
+    number = whole_number(parts[1]) if len(parts) == 3 else None
+    return SourceLine() if number is None else SourceLine(parts[0], number, parts[2])

@@ -132,7 +132,7 @@ class RankGradients:
             mine = [i for i, info in enumerate(infos) if info is not None and info.optimizer == optimizer]
             self._names[known] = tuple(infos[i].name for i in mine), np.array(mine, dtype=np.intp)  # type: ignore[union-attr]
         names, mine_at = self._names[known]
-        return names, rows[mine_at]
+        return names, rows if len(names) == len(rows) else rows[mine_at]
 
     def digests(self, step: int, optimizer: int) -> dict[str, Any]:
         """name -> row of `layout.DIGEST`, of those that are still kept."""
