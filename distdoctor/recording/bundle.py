@@ -26,7 +26,7 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
-VERSION = 1  # readers refuse a higher number
+VERSION = 2  # readers refuse another number
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16}
@@ -36,8 +36,9 @@ _ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
 
 
 class _Section(msgspec.Struct, array_like=True):
+    rows: int
     stride: int
-    data: bytes
+    columns: list[int]  # of each field in turn, the number of its bytes in `columns` of the bundle
 
 
 class _Rank(msgspec.Struct):
@@ -47,9 +48,9 @@ class _Rank(msgspec.Struct):
     attempt: int
     process: ProcessKey
     monotonic_to_wall_ns: int
-    texts: list[str]
+    texts: list[int]  # numbers in `texts` of the bundle
     lost: dict[str, int]
-    environment: dict[str, Any]
+    environment: int  # number in `environments` of the bundle
     sections: dict[str, _Section]
 
 
@@ -61,8 +62,13 @@ class _Trouble(msgspec.Struct):
 
 
 class _Bundle(msgspec.Struct):
+    """Ranks of one job run the same lines and hold the same weights: what several of them have is kept once."""
+
     job: Job
     ranks: list[_Rank]
+    columns: list[bytes]
+    texts: list[str]
+    environments: list[dict[str, Any]]
     streams: list[str]
     troubles: list[_Trouble]
     stacks: Stacks | None = None
@@ -73,19 +79,48 @@ def pack(recording: Recording) -> bytes:
     """The bundle of a recording. Source texts stay at home: whoever examines it has the files, and the digests say whether they
     are the same."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
-    ranks = [_packed(log) for log in recording.ranks.values()]
-    found = _Bundle(recording.job, ranks, sorted(recording.streams), troubles, recording.stacks, recording.seen_live)
+    shared = _Shared()
+    ranks = [_packed(log, shared) for log in recording.ranks.values()]
+    found = _Bundle(
+        recording.job,
+        ranks,
+        list(shared.columns),
+        list(shared.texts),
+        [json.loads(one) for one in shared.environments],
+        sorted(recording.streams),
+        troubles,
+        recording.stacks,
+        recording.seen_live,
+    )
     return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
 
 
-def _packed(log: RankTrace) -> _Rank:
+class _Shared:
+    """What is kept once, each with its number."""
+
+    def __init__(self) -> None:
+        self.columns: dict[bytes, int] = {}
+        self.texts: dict[str, int] = {}
+        self.environments: dict[str, int] = {}
+
+    def section(self, rows: Rows) -> _Section:
+        """The rows of a section, field by field."""
+        columns = (np.ascontiguousarray(rows[name]).tobytes() for name in rows.dtype.names or ())
+        return _Section(len(rows), rows.dtype.itemsize, [_number(self.columns, column) for column in columns])
+
+
+def _number(known: dict[Any, int], value: Any) -> int:
+    return known.setdefault(value, len(known))
+
+
+def _packed(log: RankTrace, shared: _Shared) -> _Rank:
     sections: dict[str, _Section] = {}
     lost = dict(log.lost)
     for name, rows in (*((name, getattr(log, name)) for name in _ALWAYS), *log.more.items()):
         kept = rows[-KEPT.get(name, KEPT_OF_OTHERS) :]
         lost[name] = lost.get(name, 0) + len(rows) - len(kept)
         if len(kept):
-            sections[name] = _Section(kept.dtype.itemsize, np.ascontiguousarray(kept).tobytes())
+            sections[name] = shared.section(kept)
     return _Rank(
         log.rank,
         log.pid,
@@ -93,9 +128,9 @@ def _packed(log: RankTrace) -> _Rank:
         log.attempt,
         log.process,
         log.monotonic_to_wall_ns,
-        list(log.texts),
+        [_number(shared.texts, text) for text in log.texts],
         lost,
-        dict(log.environment),
+        _number(shared.environments, json.dumps(dict(log.environment), sort_keys=True)),
         sections,
     )
 
@@ -116,10 +151,10 @@ def unpack(data: bytes, source: str) -> Recording:
     """
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC):
         raise UnreadableRecording(f"{source} is no host bundle", way_out="Make one with `distdoctor bundle -o FILE`.")
-    if data[len(MAGIC)] > VERSION:
+    if data[len(MAGIC)] != VERSION:
         raise UnreadableRecording(
-            f"{source} was written by a newer distdoctor (format {data[len(MAGIC)]}, this one reads up to {VERSION})",
-            way_out="Upgrade distdoctor here: pip install -U distdoctor.",
+            f"{source} was written by another distdoctor (format {data[len(MAGIC)]}, this one reads {VERSION})",
+            way_out="Examine it with the version that wrote it, or install that one on all hosts.",
         )
     try:
         unpacker = zlib.decompressobj()
@@ -127,8 +162,11 @@ def unpack(data: bytes, source: str) -> Recording:
         if not unpacker.eof:
             raise ValueError("it is cut off, or larger than 1 GiB")
         found = msgspec.msgpack.decode(raw, type=_Bundle)
-        ranks = {one.rank: _unpacked(one) for one in found.ranks}
-    except (zlib.error, msgspec.MsgspecError, ValueError) as trouble:
+        sections = (section for one in found.ranks for section in one.sections.values())
+        if sum(section.rows * section.stride for section in sections) > LARGEST_BYTES:
+            raise ValueError("its records would take more than 1 GiB")
+        ranks = {one.rank: _unpacked(one, found) for one in found.ranks}
+    except (zlib.error, msgspec.MsgspecError, ValueError, IndexError) as trouble:
         raise UnreadableRecording(
             f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
         ) from trouble
@@ -139,30 +177,40 @@ def unpack(data: bytes, source: str) -> Recording:
     )
 
 
-def _unpacked(one: _Rank) -> RankTrace:
-    rows = {name: _rows(name, section) for name, section in one.sections.items() if name in RECORDS}
+def _unpacked(one: _Rank, bundle: _Bundle) -> RankTrace:
+    rows = {name: _rows(name, section, bundle) for name, section in one.sections.items() if name in RECORDS}
     always: dict[str, Any] = {name: rows.get(name, np.empty(0, dtype_of(RECORDS[name]))) for name in _ALWAYS}
     return RankTrace(
         rank=one.rank,
-        texts=tuple(one.texts),
+        texts=tuple(bundle.texts[number] for number in one.texts),
         lost=one.lost,
         pid=one.pid,
         host=one.host,
         attempt=one.attempt,
         process=one.process,
         monotonic_to_wall_ns=one.monotonic_to_wall_ns,
-        environment=one.environment,
+        environment=bundle.environments[one.environment],
         more={name: found for name, found in rows.items() if name not in _ALWAYS},
         **always,
     )
 
 
-def _rows(name: str, section: _Section) -> Rows:
-    """The records of a section; none where another layout wrote them."""
+def _rows(name: str, section: _Section, bundle: _Bundle) -> Rows:
+    """The records of a section; none where another layout wrote them.
+
+    ValueError, IndexError: its columns are not all there.
+    """
     dtype = dtype_of(RECORDS[name])
-    if section.stride != dtype.itemsize or len(section.data) % dtype.itemsize:
+    fields = dtype.names or ()
+    if section.stride != dtype.itemsize or len(section.columns) != len(fields):
         return np.empty(0, dtype)
-    return np.frombuffer(section.data, dtype)
+    columns = [bundle.columns[number] for number in section.columns]
+    if any(len(column) != section.rows * dtype[at].itemsize for at, column in enumerate(columns)):
+        raise ValueError(f"a column of {name} has another length than the others")
+    rows = np.empty(section.rows, dtype)
+    for field, column in zip(fields, columns, strict=True):
+        rows[field] = np.frombuffer(column, dtype[field])
+    return rows
 
 
 def read_bundle(path: Path) -> Recording:

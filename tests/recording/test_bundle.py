@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.launch.post_mortem import read_all
-from distdoctor.recording.bundle import IN_JSON, in_json, pack, unpack
+from distdoctor.recording.bundle import IN_JSON, MAGIC, in_json, pack, unpack
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording
 from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.testing import recording
+from distdoctor.testing.gradients import trained_job
 
 CHECKS = plugins.load().checks.values()
 Split = Callable[[Recording], list[Recording]]
@@ -61,6 +64,29 @@ def test_the_verdict_of_all_bundles_is_that_of_the_whole_job() -> None:
     assert verdict(whole)
     assert verdict(put_together) == verdict(replace(whole, sources={}))
     assert all(len(data) < 4 * 2048 for data in bundles)
+
+
+def test_what_ranks_have_in_common_travels_once() -> None:
+    trained = trained_job(8).initial()
+    for _ in range(40):
+        trained.step()
+    eight = trained.recording()
+    one = replace(eight, ranks={0: eight.ranks[0]})
+
+    assert len(pack(eight)) < 3 * len(pack(one))
+    assert [found.texts for found in unpack(pack(eight), "host").ranks.values()] == [
+        log.texts for log in eight.ranks.values()
+    ]
+
+
+def test_records_that_would_fill_the_memory_are_refused() -> None:
+    data = pack(job())
+    bundle = msgspec.msgpack.decode(zlib.decompress(data[len(MAGIC) + 1 :]))
+    bundle["ranks"][0]["sections"]["calls"][0] = 1 << 40
+    hostile = data[: len(MAGIC) + 1] + zlib.compress(msgspec.msgpack.encode(bundle))
+
+    with pytest.raises(UnreadableRecording, match="more than 1 GiB"):
+        unpack(hostile, "host")
 
 
 def test_one_bundle_alone_is_never_the_whole_job() -> None:
