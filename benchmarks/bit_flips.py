@@ -56,7 +56,7 @@ def digests(count: int, seed: int) -> int:
     """Print how many single flips changed the digest of a tensor; how many did not."""
     import torch
 
-    from distdoctor.probe.gradients.digests import digest
+    from distdoctor.probe.tensors.digests import digest
     from distdoctor.recording.trace.layout import DTYPES
 
     rng, missed, by_dtype = random.Random(seed), 0, Counter[str]()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 from distdoctor.report.text import render
 
+ROOT = Path(__file__).parent.parent
 PLUGINS = plugins.load()
 CHECKS: dict[str, Check] = PLUGINS.checks
 REMEDIES: dict[str, Remedy] = PLUGINS.remedies
@@ -131,3 +134,34 @@ def test_every_remedy_is_prescribed_by_some_check() -> None:
 
 def test_a_finding_is_a_value() -> None:
     assert {f.name for f in fields(Finding)} >= {"code", "ranks", "place", "places", "evidence", "prescriptions"}
+
+
+# Rooms in which every file can be built and tested without the files that use it.
+WITHOUT_CIRCLES = (
+    "attach",
+    "cli",
+    "launch",
+    "lint",
+    "planning",
+    "probe",
+    "pytest_plugin",
+    "recording",
+    "report",
+    "testing",
+)
+
+
+def test_no_room_has_a_circle_of_imports() -> None:
+    """Counted with grimp, imports for types alone included; diagnosis and workloads are still to be opened."""
+    spec = importlib.util.spec_from_file_location("architecture", ROOT / "benchmarks" / "architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    architecture = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = architecture
+    spec.loader.exec_module(architecture)
+    circles = {
+        room.name.removeprefix("distdoctor."): room.circles for room in architecture.rooms(architecture.imports())
+    }
+
+    assert {name: circles[name] for name in WITHOUT_CIRCLES} == dict.fromkeys(WITHOUT_CIRCLES, ())
+    assert not any(circles[name] for name in circles if name.startswith("distdoctor_"))

@@ -13,7 +13,8 @@ from ipaddress import ip_address
 
 import psutil
 
-from distdoctor.recording.ras import LARGEST_BYTES, RasReport, report_of
+from distdoctor.recording.ras import LARGEST_BYTES, report_of
+from distdoctor.recording.ras_report import RasReport
 
 HOST, PORT = "localhost", 28028  # NCCL's defaults; NCCL_RAS_ADDR changes them
 CONNECT_SECONDS = 0.3

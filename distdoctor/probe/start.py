@@ -11,9 +11,9 @@ from typing import Any
 
 from distdoctor.probe import attempts, wrappers
 from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
-from distdoctor.probe.checkpoints import stream as checkpoints
+from distdoctor.probe.checkpoints import around_torch as checkpoints
 from distdoctor.probe.collectives import flight
-from distdoctor.probe.collectives import stream as collectives
+from distdoctor.probe.collectives import groups as collectives
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import stream as gradients
 from distdoctor.probe.memory import stream as memory

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.flight.entries import text, whole
-from distdoctor.recording.rank_set import named
+from distdoctor.recording.ras_report import Absent, Communicator, RasReport
 from distdoctor.recording.recording import Job, Recording
 
 LAUNCHER = "NCCL RAS"  # what a recording made of it says about who started the job
@@ -36,53 +35,6 @@ _MISSING = re.compile(r"The missing ranks?: ([\d, ]{1,4000})")
 _TABLE = re.compile(
     r"^\s{0,20}\d{1,9}\s{1,20}(\d{1,9})\s{1,20}[\d-]{1,20}\s{1,20}[\d-]{1,20}\s{1,20}([\d-]{1,20})\s{1,20}\d{1,9}\s{1,20}\w"
 )
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A rank of a communicator of which RAS has no data, because its process does not answer."""
-
-    rank: int
-    process: str  # `process 1524345 on node 172.16.64.245`, "" where it is not told
-    is_dead: bool = False
-
-
-@dataclass(frozen=True)
-class Communicator:
-    """One communicator: what each rank that answered has launched, by kind of call, and who did not answer."""
-
-    name: str
-    size: int
-    counts: Mapping[int, Mapping[str, int]]
-    absent: tuple[Absent, ...] = ()
-    starting: tuple[int, ...] = ()  # ranks that are still being initialised
-    failed: Mapping[int, int] = field(default_factory=dict)  # rank -> NCCL's error (ncclResult_t)
-    processes: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return tuple(sorted({name for counts in self.counts.values() for name in counts}))
-
-
-@dataclass(frozen=True)
-class RasReport:
-    """The communicators of a job, and the processes that RAS takes for dead. `version` is NCCL's, "" in the text form."""
-
-    communicators: tuple[Communicator, ...]
-    dead: tuple[str, ...] = ()
-    version: str = ""
-
-    def lines(self) -> list[str]:
-        """One line for each communicator whose ranks have launched different numbers of calls, or do not answer."""
-        found = [f"{len(self.communicators)} communicators" + (f", NCCL {self.version}" if self.version else "")]
-        for one in self.communicators:
-            totals = {rank: sum(counts.values()) for rank, counts in one.counts.items()}
-            most = max(totals.values(), default=0)
-            behind = sorted(rank for rank, total in totals.items() if total < most)
-            words = [f"{named(behind)} have launched less than {most} calls"] if behind else []
-            words += [f"{named(absent.rank for absent in one.absent)} do not answer"] if one.absent else []
-            found += [f"communicator {one.name} of {one.size}: {', '.join(words)}"] if words else []
-        return found[:12]
 
 
 def looks_like_ras(path: Path) -> bool:

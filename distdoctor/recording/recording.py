@@ -18,10 +18,10 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 if TYPE_CHECKING:
+    from distdoctor.recording.clue import Clue
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.flight.backend_state import BackendState
-    from distdoctor.recording.job_log import Clue
-    from distdoctor.recording.ras import RasReport
+    from distdoctor.recording.ras_report import RasReport
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.seen_live import SeenLive
     from distdoctor.recording.stacks import Stacks

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.source_line import SourceLine
 
 STOPPED, TRACED, UNINTERRUPTIBLE, ZOMBIE = "T", "t", "D", "Z"  # letters of /proc/PID/stat
 

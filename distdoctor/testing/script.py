@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import TraceEvent
 from distdoctor.recording.trace.layout import ROOTED
 from distdoctor.recording.trace.layout import Op as OpKind
+from distdoctor.testing.actions import Action, Programs, Survivors
 from distdoctor.testing.rank_trace import SECOND, shape_text
+from distdoctor.testing.simulation import play
 
 Ranks = int | Iterable[int]
-Survivors = Literal["killed", "fail", "time out", "left"]
-
-
-@dataclass(frozen=True)
-class Action:
-    """One thing that one rank does. `kind` names the method of `simulation._Stage` that plays it: `call`, `step`, `kill`, ..."""
-
-    kind: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-    def but(self, **changes: Any) -> Action:
-        return replace(self, fields={**self.fields, **changes})
 
 
 def ranks_of(ranks: Ranks) -> tuple[int, ...]:
     return (ranks,) if isinstance(ranks, int) else tuple(ranks)
 
 
-class Script:
+class Script(Programs):
     """The programs of all ranks. Methods add an action to every rank (or to `only`) and return the script itself.
 
     `skipped_by`, `instead`, `moved_before_last` change the action that was added last. What the ranks make of it is decided by
@@ -40,13 +29,7 @@ class Script:
     """
 
     def __init__(self, ranks: int) -> None:
-        self.world_size = ranks
-        self.programs: dict[int, list[Action]] = {rank: [] for rank in range(ranks)}
-        self.groups: dict[str, tuple[tuple[int, ...], str]] = {"0": (tuple(range(ranks)), "gloo")}
-        self.texts: dict[str, str] = {}
-        self.hosts: dict[int, str] = {}
-        self.silent: set[int] = set()
-        self.argv: tuple[str, ...] = ("train.py",)
+        super().__init__(ranks)
         self._lines: dict[tuple[Any, ...], str] = {}
         self._last: tuple[int, ...] = ()
 
@@ -193,8 +176,6 @@ class Script:
 
     def film(self, rng: random.Random | None = None, *, rendezvous: bool = False, exits: bool = False) -> Any:
         """Play the programs: in turn, or in the random order that `rng` draws. See `simulation.play`."""
-        from distdoctor.testing.simulation import play
-
         return play(self, rng, rendezvous=rendezvous, exits=exits)
 
     def live(

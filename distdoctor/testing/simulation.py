@@ -13,8 +13,8 @@ import numpy as np
 from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording
 from distdoctor.recording.trace.events import Exiting, InitBegun, InitDone, NewGroupDone, UncaughtException
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
+from distdoctor.testing.actions import Action, Programs, Survivors
 from distdoctor.testing.rank_trace import MILLISECOND, SECOND, START_NS, WALL_NS, TraceBuilder
-from distdoctor.testing.script import Action, Script, Survivors
 
 _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
 PEER_GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
@@ -41,7 +41,7 @@ class _Runner:
 class SimulatedJob:
     """Everything that happened, readable at any moment."""
 
-    script: Script
+    script: Programs
     runners: dict[int, _Runner]
     moments: list[int]  # when something happened, in order
     draws: dict[int, list[tuple[int, int]]]  # rank -> (seq of the pass, when) of every batch
@@ -125,7 +125,7 @@ def cut(log: RankTrace, at_ns: int) -> RankTrace:
 
 
 def play(
-    script: Script, rng: random.Random | None = None, *, rendezvous: bool = False, exits: bool = False
+    script: Programs, rng: random.Random | None = None, *, rendezvous: bool = False, exits: bool = False
 ) -> SimulatedJob:
     """Run every program until nobody can go on.
 
@@ -136,7 +136,7 @@ def play(
 
 
 class _Stage:
-    def __init__(self, script: Script, rng: random.Random | None, rendezvous: bool, exits: bool) -> None:
+    def __init__(self, script: Programs, rng: random.Random | None, rendezvous: bool, exits: bool) -> None:
         self.script, self.rng, self.rendezvous, self.exits = script, rng, rendezvous, exits
         self.now = START_NS
         self.moments: list[int] = []

@@ -13,7 +13,8 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.errors import NothingToInspect
-from distdoctor.recording.job_log import ClueKind, parse_log
+from distdoctor.recording.clue import ClueKind
+from distdoctor.recording.job_log import parse_log
 from distdoctor.recording.open import read_any
 
 PREAMBLE = """\

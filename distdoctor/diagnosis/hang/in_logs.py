@@ -23,8 +23,9 @@ from distdoctor.diagnosis.hang.in_ras import (
     other_operations,
     silent_processes,
 )
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
-from distdoctor.recording.job_log import LAUNCHER, Clue, ClueKind
+from distdoctor.recording.job_log import LAUNCHER
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 

@@ -13,7 +13,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, 
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.ras import Communicator, RasReport
+from distdoctor.recording.ras_report import Communicator, RasReport
 
 AGAIN = (
     "ask RAS again after some seconds: counts that do not move are a standstill; distdoctor hang-dump shows the stacks"

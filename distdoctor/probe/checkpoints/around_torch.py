@@ -12,8 +12,19 @@ import torch
 from distdoctor.probe import wrappers
 from distdoctor.probe.checkpoints.stream import CheckpointStream, absolute
 from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.context import Rank
 
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def install(rank: Rank) -> None:
+    """Note saves and loads from now on."""
+    if rank.trace is None:
+        return
+    stream = CheckpointStream(rank, rank.trace)
+    lay(stream)
+    stream.snapshots.install()
+    rank.at_end.append(stream.guarded(stream.exiting))
 
 
 def lay(stream: CheckpointStream) -> None:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from distdoctor.probe.checkpoints.tensors import tensors_in
-from distdoctor.probe.gradients.digests import Digests, finished, is_readable, local
-from distdoctor.probe.gradients.module_trees import ModuleTrees, parameters_of, plain_name
-from distdoctor.probe.gradients.sampled_step import kinds_of
+from distdoctor.probe.tensors.digests import Digests, finished, is_readable, kinds_of, local
+from distdoctor.probe.tensors.module_trees import ModuleTrees, parameters_of, plain_name
 from distdoctor.recording.trace.layout import digest_of, extend
 from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, MOST_TENSORS, SCALE, SCHEDULE, WEIGHTS
 

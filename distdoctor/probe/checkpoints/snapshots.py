@@ -32,7 +32,7 @@ from distdoctor.probe.checkpoints.live_state import (
 )
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.module_trees import ModuleTrees
+from distdoctor.probe.tensors.module_trees import ModuleTrees
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.state_file import KEPT_SAVES, MOMENTS, SAVE, START, WEIGHTS, file_name
 

@@ -169,18 +169,6 @@ class CheckpointStream(ProbeStream):
         return bool(getattr(self._inside, "depth", 0))
 
 
-def install(rank: Rank) -> None:
-    """Note saves and loads from now on."""
-    from distdoctor.probe.checkpoints import around_torch
-
-    if rank.trace is None:
-        return
-    stream = CheckpointStream(rank, rank.trace)
-    around_torch.lay(stream)
-    stream.snapshots.install()
-    rank.at_end.append(stream.guarded(stream.exiting))
-
-
 def absolute(file: Any) -> str:
     """The path of what torch.save was given; "" of a buffer or an open file without a name."""
     path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.library
 
+from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, Caller, CollectivesStream
 from distdoctor.recording.trace.layout import Op
-
-if TYPE_CHECKING:
-    from distdoctor.probe.collectives.stream import CollectivesStream
 
 KEY = "BackendSelect"  # asked for every operator, above all devices; c10d has no kernel of its own there
 _kept: list[torch.library.Library] = []  # the kernels live as long as their Library
@@ -71,8 +69,6 @@ def listen(stream: CollectivesStream) -> None:
 
 
 def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> Callable[..., Any]:
-    from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, Caller
-
     op = int(signature.op)
     sized = signature.outputs if op in SIZED_BY_OUTPUT else signature.inputs
 

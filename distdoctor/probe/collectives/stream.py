@@ -6,7 +6,6 @@ torch >= 2.14 tells through hooks on the process group; they see C++ callers (DD
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
@@ -18,15 +17,14 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import sites
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
+from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.events import NewGroupDone
 from distdoctor.recording.trace.layout import (
     CALL,
-    DTYPES,
     POINT_TO_POINT,
     ROOTED,
     CallFlag,
@@ -104,7 +102,6 @@ OP_OF_HOOK = {
     "REDUCE_SCATTER_TENSOR_COALESCED": Op.REDUCE_SCATTER_COALESCED,
     "ALLTOALL_BASE": Op.ALL_TO_ALL_SINGLE,
 }
-DTYPE_NUMBER = {getattr(torch, name): number for number, name in enumerate(DTYPES) if name and hasattr(torch, name)}
 REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN,
               "max": ReduceOp.MAX, "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
               "premul_sum": ReduceOp.PREMUL_SUM}  # fmt: skip
@@ -431,49 +428,3 @@ class CollectivesStream:
             return result
 
         return monitored_barrier
-
-
-def install(rank: Rank, trace: TraceWriter) -> None:
-    """Listen to every group that this process makes from now on."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d as c10d
-
-    stream = CollectivesStream(rank, trace)
-    making: list[tuple[int, ...]] = []  # members of the groups under construction, innermost last
-
-    @rank.guarded
-    def listen(pg: Any, backend: str, ranks: tuple[int, ...]) -> None:
-        name = c10d._world.pg_names.get(pg, "")
-        stream.attach(pg, name, ranks, backend)
-        stream.handles.lay_where_likely()
-        trace.note(NewGroupDone(tuple(ranks), name))
-
-    def helping(original: Any) -> Any:
-        def _new_process_group_helper(size: int, group_rank: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
-            making.append(tuple(ranks or range(size)))
-            try:
-                return original(size, group_rank, ranks, *args, **kwargs)
-            finally:
-                making.pop()
-
-        return _new_process_group_helper
-
-    def registering(original: Any) -> Any:
-        def _register_pg_in_world(pg: Any, backend_name: str, *args: Any, **kwargs: Any) -> Any:
-            result = original(pg, backend_name, *args, **kwargs)
-            listen(pg, backend_name, making[-1] if making else ())
-            return result
-
-        return _register_pg_in_world
-
-    wrappers.lay(c10d, "_new_process_group_helper", helping)
-    wrappers.lay(c10d, "_register_pg_in_world", registering)
-    wrappers.lay(dist.Work, "wait", stream.wrap_wait)
-    wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
-    atexit.register(rank.guarded(stream.handles.end))
-    if HAS_HOOKS:
-        atexit.register(rank.guarded(stream.detach_all))
-    else:
-        from distdoctor.probe.collectives import dispatcher
-
-        dispatcher.listen(stream)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.autograd
 from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.recording.trace.events import NonFinite
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.non_finite import Origins
+from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.recording.trace.layout import UpdateFlag
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 FIRST = 16  # backwards whose root is looked at; then one in this many
 DEEPEST = 6  # operations between `backward` and the loss
@@ -24,34 +24,30 @@ _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}  # at::Reduction (torch 2.15)
 
 
 class Backwards:
-    """Counts backward passes and keeps the mean of the losses between two steps."""
+    """Follows the backward passes and keeps the mean of the losses between two steps."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
-        self.count = 0
+    def __init__(
+        self,
+        context: GradientsContext,
+        scalers: Scalers,
+        origins: Origins,
+        begins: Callable[[int, Any], None],
+    ) -> None:
+        """`begins(number, root)` is called at the beginning of each backward pass."""
+        self.context, self.scalers, self.origins, self._begins = context, scalers, origins, begins
         self.site = 0
         self.roots = 0
         self._losses = 0
         self._sum = 0.0
-        self._told: set[str] = set()
         self._line: tuple[str, int] | None = None  # of the last backward pass
         self._line_since = 0  # the number of the backward pass from which on all were called there
 
     def install(self) -> None:
-        wrappers.listen(torch.autograd, "backward", before=self.stream.guarded(self.begun))
+        wrappers.listen(torch.autograd, "backward", before=self.context.guarded(self.begun))
 
     def flags(self, after: int) -> int:
         """What is to say about the backward passes after number `after`."""
         return int(UpdateFlag.ONE_LINE) if self._line_since <= after + 1 else 0
-
-    def tell_non_finite(self, what: str, name: str) -> None:
-        """Note the first value of its kind that is not finite."""
-        if what in self._told:
-            return
-        self._told.add(what)
-        trace = self.stream.trace
-        site = trace.texts.id(sites.user_site())
-        trace.note(NonFinite(what, name, self.stream.step + 1, self.count), site=site)
 
     def mean_loss(self) -> float:
         """The mean of the losses since it was asked last, NaN when none could be read without waiting for a device."""
@@ -63,28 +59,29 @@ class Backwards:
         """A backward pass begins. One inside another (checkpointing) is a part of that one."""
         if torch._C._current_graph_task_id() != -1:
             return
-        if self.stream.inside_a_step:
+        if self.context.inside_a_step:
             return  # a closure (LBFGS): the step itself asks for gradients again and again
-        self.count += 1
+        self.context.backwards += 1
+        count = self.context.backwards
         root = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
-        self.stream.backward_begins(self.count, root)
+        self._begins(count, root)
         frame = sites.user_frame(sys._getframe(1))
         line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         if line != self._line:
-            self._line, self._line_since = line, self.count
+            self._line, self._line_since = line, count
         if not isinstance(root, Tensor):
             return
         if root.device.type == "cpu" and root.numel() == 1:
             loss = float(root.detach())
             self._losses += 1
             self._sum += loss
-            suspect = self.stream.origins.take_suspect()
-            if not math.isfinite(loss) and not self.stream.scalers.at_work:
-                self.tell_non_finite("loss", repr(loss))
+            suspect = self.origins.take_suspect()
+            if not math.isfinite(loss) and not self.scalers.at_work:
+                self.origins.tell("loss", repr(loss))
                 if suspect is not None:
-                    self.tell_non_finite(*suspect)
-        if self.count <= FIRST or self.count % FIRST == 0:
-            texts = self.stream.trace.texts
+                    self.origins.tell(*suspect)
+        if count <= FIRST or count % FIRST == 0:
+            texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())
             self.roots = texts.id("pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root))
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from distdoctor.probe.collectives.stream import DTYPE_NUMBER
-from distdoctor.probe.gradients.digests import Digests, Reading
-from distdoctor.probe.gradients.module_trees import HeldParameter, buffers_of
-from distdoctor.probe.gradients.sampled_step import finished_all, kinds_of
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
+from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
+from distdoctor.probe.tensors.module_trees import HeldParameter, buffers_of
 from distdoctor.recording.trace.layout import TensorFlag
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 MOST = 256  # buffers of one optimizer's modules
 
@@ -23,9 +19,9 @@ MOST = 256  # buffers of one optimizer's modules
 class Buffers:
     """The buffers beside the parameters of one optimizer. Modules are held weakly."""
 
-    def __init__(self, stream: GradientsStream, number: int, parameters: Sequence[Tensor]) -> None:
-        self.stream, self.number = stream, number
-        self._roots = [weakref.ref(root) for root in stream.trees.of(parameters)]
+    def __init__(self, context: GradientsContext, number: int, parameters: Sequence[Tensor]) -> None:
+        self.context, self.number = context, number
+        self._roots = [weakref.ref(root) for root in context.trees.of(parameters)]
         self._digests = Digests()
         self._seqs: dict[str, int] = {}
 
@@ -45,7 +41,7 @@ class Buffers:
     def write(self, step: int, started: tuple[Reading, list[int], list[int]]) -> None:
         """One row for each, once everything is ready."""
         reading, seqs, kinds = started
-        write = self.stream.trace.digests.write
+        write = self.context.trace.digests.write
         for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
             write(param=value, step=step, tensor=seq)
 
@@ -53,11 +49,11 @@ class Buffers:
         known = self._seqs.get(held.name)
         if known is not None:
             return known
-        agree, later = self.stream.wrappers.agreement.of_buffers(root)
+        agree, later = self.context.agreement.of_buffers(root)
         flags = TensorFlag.BUFFER
         flags |= TensorFlag.NORMALISATION if held.normalisation else 0
         flags |= TensorFlag.LATER if later else 0
-        trace = self.stream.trace
+        trace = self.context.trace
         agree_id = trace.texts.id(agree)
         seq: int = trace.tensors.write(
             numel=buffer.numel(),

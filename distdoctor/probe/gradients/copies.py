@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
-from distdoctor.probe.gradients.digests import Digests, Reading
+from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import Inventory
-from distdoctor.probe.gradients.sampled_step import finished_all, kinds_of
+from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.recording.trace.events import Copied, CopyUsed
 from distdoctor.recording.trace.layout import TensorFlag, extend
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 MOST = 4  # copies of one optimizer's model
 SEARCHES = 6  # for copies that came later
@@ -49,8 +46,8 @@ CopyReading = tuple[Copy, Reading, list[int]]
 class Copies:
     """The copies of what one optimizer trains."""
 
-    def __init__(self, stream: GradientsStream, number: int) -> None:
-        self.stream, self.number = stream, number
+    def __init__(self, context: GradientsContext, number: int) -> None:
+        self.context, self.number = context, number
         self.found: list[Copy] = []
         self._searched = 0
         self._known = -1
@@ -59,7 +56,7 @@ class Copies:
 
     def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
         """Look for copies, when modules have come since the last search. `trained`: ids that some optimizer holds."""
-        trees = self.stream.trees
+        trees = self.context.trees
         if trees.copied == self._known or self._searched >= SEARCHES or not parameters:
             return
         self._known, self._searched = trees.copied, self._searched + 1
@@ -75,9 +72,9 @@ class Copies:
                 self.found.append(self._take(module, order, inventory))
 
     def _take(self, module: nn.Module, order: tuple[int, ...], inventory: Inventory) -> Copy:
-        trace, entry = self.stream.trace, inventory.entries[order[0]]
+        trace, entry = self.context.trace, inventory.entries[order[0]]
         kind = type(module).__name__
-        name = self.stream.trees.variable_of(module) or kind
+        name = self.context.trees.variable_of(module) or kind
         seq = trace.tensors.write(
             numel=sum(parameter.numel() for parameter in module.parameters()),
             name=trace.texts.id(name),
@@ -88,8 +85,8 @@ class Copies:
             flags=int(TensorFlag.BUFFER | TensorFlag.COPY),
             index=len(self.found),
         )
-        made = trace.texts.id(self.stream.trees.made_at(module))
-        trace.note(Copied(name, kind, self.stream.step), site=made)
+        made = trace.texts.id(self.context.trees.made_at(module))
+        trace.note(Copied(name, kind, self.context.step), site=made)
         return Copy(module, order, seq, name)
 
     def start(self) -> list[CopyReading]:
@@ -104,7 +101,7 @@ class Copies:
             for value, place in zip(finished_all(reading, kinds), copy.order, strict=True):
                 own = extend(own, value)
                 original = extend(original, originals[place])
-            self.stream.trace.digests.write(param=own, before=original, step=step, tensor=copy.seq)
+            self.context.trace.digests.write(param=own, before=original, step=step, tensor=copy.seq)
 
     # -- who uses them ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +118,7 @@ class Copies:
         }
         if unused and self._ambushes < AMBUSHES:
             self._ambushes += 1
-            hook = not_traced(self.stream.guarded(self._waiting_for(unused)))
+            hook = not_traced(self.context.guarded(self._waiting_for(unused)))
             self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
 
     def _waiting_for(self, unused: dict[int, Copy]) -> Any:
@@ -129,8 +126,8 @@ class Copies:
             copy = unused.get(id(module))
             if copy is not None and not copy.used:
                 copy.used = True
-                trace = self.stream.trace
-                trace.note(CopyUsed(copy.name, self.stream.step), site=trace.texts.id(sites.user_site()))
+                trace = self.context.trace
+                trace.note(CopyUsed(copy.name, self.context.step), site=trace.texts.id(sites.user_site()))
 
         return passing
 

@@ -11,7 +11,7 @@ import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.autograd.graph
@@ -21,10 +21,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
+from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.recording.trace.events import DetachedGather
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 LOOKS = 6  # backward passes that are searched
 NODES = 4000  # of one graph
@@ -49,8 +47,8 @@ class Gather:
 class Gathers:
     """Remembers the gatherings since the last backward pass."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext) -> None:
+        self.context = context
         self._pending: list[Gather] = []
         self._looks = 0
         self._told: set[int] = set()
@@ -70,7 +68,7 @@ class Gathers:
         return __enter__
 
     def _around(self, op: str) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def gathered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._off or self._looks >= LOOKS or not torch.is_grad_enabled() or watched():
                 return
@@ -99,7 +97,7 @@ class Gathers:
             return
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         own = torch.distributed.get_rank(group)
-        site = self.stream.trace.texts.id(sites.user_site())
+        site = self.context.trace.texts.id(sites.user_site())
         parts = [(one.nbytes, _checksum(one.data_ptr(), one.nbytes)) for one in outputs]
         self._pending.append(Gather(op, site, weakref.ref(given), parts, own))
 
@@ -128,7 +126,7 @@ class Gathers:
         start = given.grad_fn if given is not None else None
         reached = given is None or start is None or any(node is start for node in nodes)
         self._told.add(one.site)
-        self.stream.trace.note(DetachedGather(one.op, reached, self.stream.step + 1, one.nbytes), site=one.site)
+        self.context.trace.note(DetachedGather(one.op, reached, self.context.step + 1, one.nbytes), site=one.site)
 
 
 def _nodes(start: Any) -> Iterator[Any]:

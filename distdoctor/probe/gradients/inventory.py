@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from distdoctor.probe.collectives.stream import DTYPE_NUMBER
-from distdoctor.probe.gradients.digests import local
-from distdoctor.probe.gradients.module_trees import HeldParameter
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.tensors.digests import local
+from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
+from distdoctor.probe.tensors.module_trees import HeldParameter
 from distdoctor.recording.trace.layout import TensorFlag
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 
 class Entry(NamedTuple):
@@ -39,22 +37,22 @@ class Inventory:
 
 
 def take_inventory(
-    stream: GradientsStream, number: int, optimizer: Optimizer, parameters: Sequence[Tensor]
+    context: GradientsContext, number: int, optimizer: Optimizer, parameters: Sequence[Tensor]
 ) -> Inventory:
     """Write down every parameter of an optimizer."""
-    names = stream.trees.names(parameters)
-    wrapped = stream.wrappers.agreement.by_wrapper()
+    names = context.trees.names(parameters)
+    wrapped = context.agreement.by_wrapper()
     places = ((at, index) for at, group in enumerate(optimizer.param_groups) for index in range(len(group["params"])))
     entries = []
     for index, (parameter, (group, within)) in enumerate(zip(parameters, places, strict=False)):
         held = names.get(id(parameter), HeldParameter(f"optimizer {number} group {group} parameter {within}", ""))
-        entries.append(_write(stream, number, index, group, parameter, held, wrapped))
+        entries.append(_write(context, number, index, group, parameter, held, wrapped))
     lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
     return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes))
 
 
 def _write(
-    stream: GradientsStream,
+    context: GradientsContext,
     number: int,
     index: int,
     group: int,
@@ -62,7 +60,7 @@ def _write(
     held: HeldParameter,
     wrapped: dict[int, tuple[str, bool]],
 ) -> Entry:
-    trace, agreement = stream.trace, stream.wrappers.agreement
+    trace, agreement = context.trace, context.agreement
     ranks, reduced = wrapped.get(id(parameter), ("", True))
     agree = ranks or agreement.of_placement(parameter)
     grad_agree = ranks or (agreement.of_placement(parameter.grad) if parameter.grad is not None else agree)

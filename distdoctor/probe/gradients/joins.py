@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.distributed.algorithms.join import Join
 
 from distdoctor.probe import sites, wrappers
+from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.recording.trace.events import Joined
 
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
-
-def install(stream: GradientsStream) -> None:
+def install(context: GradientsContext) -> None:
     """Hear of every rank that leaves the body of a Join context."""
 
-    @stream.guarded
-    def joined(context: Any) -> None:
-        if getattr(context, "_enable", True):
-            trace = stream.trace
-            trace.note(Joined(stream.step), site=trace.texts.id(sites.user_site()))
+    @context.guarded
+    def joined(join: Any) -> None:
+        if getattr(join, "_enable", True):
+            trace = context.trace
+            trace.note(Joined(context.step), site=trace.texts.id(sites.user_site()))
 
     def make(original: Any) -> Any:
-        def __exit__(context: Any, *error: Any) -> Any:
+        def __exit__(join: Any, *error: Any) -> Any:
             if not any(error):
-                joined(context)
-            return original(context, *error)
+                joined(join)
+            return original(join, *error)
 
         return __exit__
 

@@ -6,37 +6,39 @@ Gradients are seen as this rank computed them, before they are averaged: afterwa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
-from distdoctor.probe.gradients.digests import is_readable, local
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.scalers import Scalers
+from distdoctor.probe.tensors.digests import is_readable, local
+from distdoctor.recording.trace.events import NonFinite
 
 
 class Origins:
     """Looks at every module's output and every parameter's gradient until the first value that is not finite."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext, scalers: Scalers) -> None:
+        self.context, self.scalers = context, scalers
         self.suspect: tuple[str, str] | None = None  # (what, name) of the first in the forward that is going on
         self._watched: set[int] = set()
-        self._told = False
+        self._found = False  # a gradient that is not finite
+        self._told: set[str] = set()
 
     def install(self) -> None:
         """From now on, on the CPU; a device would have to be waited for."""
-        nn.modules.module.register_module_forward_hook(not_traced(self.stream.guarded(self._after_forward)))
+        nn.modules.module.register_module_forward_hook(not_traced(self.context.guarded(self._after_forward)))
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
         """Look at the local gradients of these parameters as they are computed."""
         for parameter in parameters:
             if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
-                hook = self.stream.guarded(self._after_gradient)
+                hook = self.context.guarded(self._after_gradient)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def take_suspect(self) -> tuple[str, str] | None:
@@ -44,10 +46,19 @@ class Origins:
         suspect, self.suspect = self.suspect, None
         return suspect
 
+    def tell(self, what: str, name: str) -> None:
+        """Note the first value of its kind that is not finite."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        trace = self.context.trace
+        site = trace.texts.id(sites.user_site())
+        trace.note(NonFinite(what, name, self.context.step + 1, self.context.backwards), site=site)
+
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if (
             self.suspect is not None
-            or self._told
+            or self._found
             or not torch.is_grad_enabled()
             or any(True for _ in module.children())
         ):
@@ -57,15 +68,15 @@ class Origins:
             self.suspect = (what, f"{self._name_of(module)} ({type(module).__name__})")
 
     def _after_gradient(self, parameter: Tensor) -> None:
-        if self._told or self.stream.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
+        if self._found or self.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
             return
-        self._told = True
-        held = self.stream.trees.names([parameter]).get(id(parameter))
+        self._found = True
+        held = self.context.trees.names([parameter]).get(id(parameter))
         name = held.name if held is not None else f"parameter of shape {list(parameter.shape)}"
-        self.stream.backwards.tell_non_finite("gradient", name)
+        self.tell("gradient", name)
 
     def _name_of(self, module: nn.Module) -> str:
-        for root in self.stream.trees.roots():
+        for root in self.context.trees.roots():
             for name, one in root.named_modules():
                 if one is module:
                     return name or type(root).__name__

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.probe.gradients.digests import Digests, Reading, is_readable, local
-from distdoctor.probe.gradients.module_trees import parameters_of
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.tensors.digests import Digests, Reading, is_readable, local
+from distdoctor.probe.tensors.module_trees import parameters_of
 from distdoctor.recording.trace.events import Orphaned
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 LOOKS = 4  # of the first optimizer; what stays the same from the first to the last is not trained
 NAMES = 64  # that are written down
@@ -35,8 +33,8 @@ class Built:
 class OrphanWatch:
     """Knows every optimizer from its construction on, and looks for parameters that none of them holds."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext) -> None:
+        self.context = context
         self._built: weakref.WeakKeyDictionary[Optimizer, Built] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._digests = Digests()
@@ -49,10 +47,10 @@ class OrphanWatch:
         wrappers.lay(Optimizer, "add_param_group", self._around_add)
 
     def _around_add(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def added(optimizer: Optimizer) -> None:
             known = {id(p): weakref.ref(p) for _, p in self._everything() if p.requires_grad}
-            self._built[optimizer] = Built(self.stream.trace.texts.id(sites.user_site()), known)
+            self._built[optimizer] = Built(self.context.trace.texts.id(sites.user_site()), known)
             self._known.add(optimizer)
 
         def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +104,7 @@ class OrphanWatch:
         named = tuple(names.get(id(p), "") for p in orphans[:NAMES])
         nbytes = sum(local(p).nbytes for p in orphans)
         told = Orphaned(named, later, stale, len(own), len(orphans), nbytes)
-        self.stream.trace.note(told, site=built.site if built is not None else 0)
+        self.context.trace.note(told, site=built.site if built is not None else 0)
 
     def _came_later(self, parameter: Tensor) -> bool:
         """Whether it was not there, or not trainable, when any of the optimizers was built."""
@@ -114,7 +112,7 @@ class OrphanWatch:
         return not any(ref is not None and ref() is parameter for ref in seen)
 
     def _everything(self) -> Any:
-        for root in self.stream.trees.roots():
+        for root in self.context.trees.roots():
             for held, parameter in parameters_of(root):
                 yield held.name, parameter
 

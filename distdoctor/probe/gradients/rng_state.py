@@ -4,7 +4,7 @@ restore it."""
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -12,10 +12,8 @@ from torch import nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
+from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.recording.trace.events import BackwardRng, UnkeptRng
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 LOOKS = 6  # backward passes; equal or unequal states show in the first ones
 
@@ -23,8 +21,8 @@ LOOKS = 6  # backward passes; equal or unequal states show in the first ones
 class RngStates:
     """Notes digests of the generators' states. Nothing is drawn, and no device is waited for."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext) -> None:
+        self.context = context
         self._dropout: str | None = None
         self._calls = 0
         self._state = ""
@@ -40,10 +38,10 @@ class RngStates:
             self._dropout = self._active_dropout()
         before, self._state = self._state, _state()
         if self._dropout or (before and before != self._state):
-            self.stream.trace.note(BackwardRng(self._state, self._dropout, count))
+            self.context.trace.note(BackwardRng(self._state, self._dropout, count))
 
     def _active_dropout(self) -> str:
-        for root in self.stream.trees.roots():
+        for root in self.context.trees.roots():
             for name, module in root.named_modules():
                 rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
                 if rate and module.training:
@@ -51,15 +49,15 @@ class RngStates:
         return ""
 
     def _around_checkpoint(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def looked(before: str, function: Any) -> None:
             if before and before != _state():
                 name = getattr(function, "__name__", type(function).__name__)
-                trace = self.stream.trace
-                trace.note(UnkeptRng(name, self.stream.step + 1), site=trace.texts.id(sites.user_site()))
+                trace = self.context.trace
+                trace.note(UnkeptRng(name, self.context.step + 1), site=trace.texts.id(sites.user_site()))
                 self._calls = LOOKS
 
-        @self.stream.guarded
+        @self.context.guarded
         def state() -> str:
             self._calls += 1
             return _state() if torch.is_grad_enabled() and not watched() else ""

@@ -6,15 +6,14 @@ Averaging gives the mean of all ranks' own values. A sum that nobody divides, or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from distdoctor.probe.gradients.digests import is_readable, local
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.layout import SPOTS
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream, Tracked
 
 TENSORS = 2
 LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
@@ -23,23 +22,33 @@ LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the st
 class SampledElements:
     """The own values of one optimizer's spots, by the position of the tensor."""
 
-    def __init__(self, stream: GradientsStream, tracked: Tracked, parameters: Sequence[Tensor]) -> None:
-        self.stream, self.tracked = stream, tracked
+    def __init__(
+        self,
+        context: GradientsContext,
+        inventory: Inventory,
+        parameters: Sequence[Tensor],
+        wanted: Callable[[], bool],
+        *,
+        accumulated: bool = False,
+    ) -> None:
+        """`wanted()`: whether the step under way is looked at."""
+        self.context, self.inventory, self._wanted = context, inventory, wanted
+        self.accumulated = accumulated  # a backward has added to a gradient since the step before
         self.own: dict[int, list[float]] = {}
         self.chosen = [number for number, parameter in enumerate(parameters) if _is_plain(parameter)][-TENSORS:]
         self.looks = 0
         self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
         for number in self.chosen:
-            hook = stream.guarded(self._taking(number))
+            hook = context.guarded(self._taking(number))
             handle = parameters[number].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
 
     def _taking(self, number: int) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:
-            self.tracked.accumulated = True
+            self.accumulated = True
             # Every backward before the step adds to the same gradient: the last value is the one that is averaged.
-            if self.looks < LOOKS and self.tracked.wants(self.tracked.step + 1) and parameter.grad is not None:
+            if self.looks < LOOKS and self._wanted() and parameter.grad is not None:
                 self.own[number] = spots_of(parameter.grad)
 
         return take
@@ -49,10 +58,10 @@ class SampledElements:
         """The number of a parameter of which every accumulation is still seen."""
         return self.chosen[-1] if self.chosen and self.looks < LOOKS else None
 
-    def write(self, parameters: Sequence[Tensor]) -> None:
+    def write(self, parameters: Sequence[Tensor], step: int) -> None:
         """The spots of this step; called when the optimizer is about to use the gradients."""
-        inventory = self.tracked.inventory
-        if self.looks >= LOOKS or inventory is None or not self.own:
+        inventory = self.inventory
+        if self.looks >= LOOKS or not self.own:
             return
         self.looks += 1
         for number, own in self.own.items():
@@ -61,7 +70,7 @@ class SampledElements:
                 elements = {f"own_{i}": value for i, value in enumerate(own)}
                 elements |= {f"used_{i}": value for i, value in enumerate(spots_of(grad))}
                 seq = inventory.entries[number].seq
-                self.stream.trace.spots.write(step=self.tracked.step, tensor=seq, **elements)
+                self.context.trace.spots.write(step=step, tensor=seq, **elements)
         self.own.clear()
         if self.looks >= LOOKS:
             for handle in self._handles:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from distdoctor.probe.gradients.digests import Reading, finished, kind_of, local
 from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.tensors.digests import Reading, finished_all
 from distdoctor.recording.trace.layout import UpdateFlag, extend
 
 MASK = (1 << 64) - 1
@@ -95,25 +92,3 @@ class GroupDigests:
             "held": self.held,
             "non_finite": self.non_finite,
         }
-
-
-_known: dict[tuple[torch.dtype, torch.Size], int] = {}
-
-
-def kinds_of(tensors: Sequence[Tensor]) -> list[int]:
-    """`kind_of` each, worked out once for each dtype and shape. A gradient has those of its parameter."""
-    found = []
-    for tensor in tensors:
-        inner = local(tensor)
-        key = (inner.dtype, inner.shape)
-        kind = _known.get(key)
-        if kind is None:
-            kind = kind_of(inner)
-            if len(_known) < 10_000:
-                _known[key] = kind
-        found.append(kind)
-    return found
-
-
-def finished_all(reading: Reading, kinds: Sequence[int]) -> list[int]:
-    return [finished(raw, kind) if raw else 0 for raw, kind in zip(reading.values(), kinds, strict=True)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.probe.gradients.digests import local, norms_of
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.tensors.digests import local, norms_of
 from distdoctor.recording.trace.events import ClipNorm, Clipped
 from distdoctor.recording.trace.layout import UpdateFlag
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 NORMS = 12  # clippings whose norms are noted
 
@@ -22,8 +21,9 @@ NORMS = 12  # clippings whose norms are noted
 class Scalers:
     """Every GradScaler of this rank. On a device the scale is not read: skipped steps tell of it."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext, steps_of: Callable[[Any], int], skips: Callable[[Any], None]) -> None:
+        """`steps_of(optimizer)`: how often it has stepped; `skips(optimizer)` is called when its step was left out."""
+        self.context, self._steps_of, self._skips = context, steps_of, skips
         self.scale = 0.0
         self.skipped = 0
         self._scaled: weakref.WeakSet[Any] = weakref.WeakSet()  # whose gradients are scaled at present
@@ -56,17 +56,17 @@ class Scalers:
 
     def _note_norm(self, norm: Tensor) -> None:
         """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
-        trace, step = self.stream.trace, self.stream.step + 1
+        trace, step = self.context.trace, self.context.step + 1
         site, whole = trace.texts.id(sites.user_site()), local(norm) is not norm
         reading = norms_of([norm])
 
         def write() -> None:
             trace.note(ClipNorm(whole, step, float(reading.values()[0])), site=site)
 
-        self.stream.later(write, reading)
+        self.context.later(write, reading)
 
     def _around_scale(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def scaled(scaler: Any) -> None:
             if scaler.is_enabled():
                 self._scaled.add(scaler)
@@ -79,7 +79,7 @@ class Scalers:
         return scale
 
     def _around_unscale(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def unscaled(scaler: Any) -> None:
             self._scaled.discard(scaler)
 
@@ -91,14 +91,14 @@ class Scalers:
         return unscale_
 
     def _around_step(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def stepped(scaler: Any, optimizer: Any, before: int | None) -> None:
             self._scaled.discard(scaler)
-            if before is not None and self.stream.steps_of(optimizer) == before:
+            if before is not None and self._steps_of(optimizer) == before:
                 self.skipped += 1
-                self.stream.skipped(optimizer)
+                self._skips(optimizer)
 
-        count = self.stream.guarded(self.stream.steps_of)
+        count = self.context.guarded(self._steps_of)
 
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = count(optimizer)
@@ -109,7 +109,7 @@ class Scalers:
         return step
 
     def _around_update(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def updated(scaler: Any) -> None:
             scale = scaler._scale if scaler.is_enabled() else None  # a disabled one has none
             if scale is not None and scale.device.type == "cpu":
@@ -125,17 +125,17 @@ class Scalers:
     def _around_clip(self, word: str, given: int | None = None) -> Any:
         """`given`: the place of the argument `total_norm`; without it the norm is what the function returns."""
 
-        @self.stream.guarded
+        @self.context.guarded
         def clipping() -> None:
             self._clipped = True
             scaled = bool(self._scaled)
             text = sites.user_site()
             if (text, scaled) not in self._sites and len(self._sites) < 16:
                 self._sites.add((text, scaled))
-                trace = self.stream.trace
-                trace.note(Clipped(word, scaled, self.stream.step + 1), site=trace.texts.id(text))
+                trace = self.context.trace
+                trace.note(Clipped(word, scaled, self.context.step + 1), site=trace.texts.id(text))
 
-        @self.stream.guarded
+        @self.context.guarded
         def clipped(norm: Any) -> None:
             if word == "norm" and isinstance(norm, Tensor) and self._norms < NORMS:
                 self._norms += 1

@@ -14,8 +14,8 @@ import math
 import os
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,116 +28,49 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import joins
 from distdoctor.probe.gradients.backwards import Backwards
 from distdoctor.probe.gradients.buffers import Buffers
+from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.copies import Copies, CopyReading
 from distdoctor.probe.gradients.detached_gathers import Gathers
-from distdoctor.probe.gradients.digests import Digests, Reading, norms_of
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
-from distdoctor.probe.gradients.module_trees import ModuleTrees
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
 from distdoctor.probe.gradients.rng_state import RngStates
 from distdoctor.probe.gradients.sampled_elements import SampledElements
-from distdoctor.probe.gradients.sampled_step import GroupDigests, SampledStep, finished_all, kinds_of
+from distdoctor.probe.gradients.sampled_step import GroupDigests, SampledStep
 from distdoctor.probe.gradients.scalers import Scalers
+from distdoctor.probe.gradients.tracked import Tracked
 from distdoctor.probe.gradients.wrapped import WrapperWatch
 from distdoctor.probe.gradients.zero_grad import Zeroing
-from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.tensors.digests import Reading, finished_all, kinds_of, norms_of
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
 
-SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
-FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
-FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
-LONGEST = 4096  # steps between two looks
+FIRST_STATES = 4  # looks that take the optimizer's state along; then every fourth
 MOST_TENSORS = 3072  # of one optimizer; the rest is not digested
 
 LARGEST_NORM = 3e38  # of what a 32-bit field can hold
 
 
-class Tracked:
-    """One optimizer: its steps, its inventory, and how often it is looked at."""
-
-    def __init__(self, number: int, every: int) -> None:
-        self.number = number
-        self.step = 0
-        self.interval = max(1, every)
-        self.fixed = every > 0
-        self.looking = False
-        self.begun = False  # the step under way: its gradients are there
-        self.inventory: Inventory | None = None
-        self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
-        self.grads: tuple[Reading, list[int]] | None = None
-        self.initial: tuple[Reading, list[int]] | None = None  # parameters before the first step
-        self.params: tuple[Reading, list[int]] | None = None  # before the step
-        self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
-        self.norms: Reading | None = None
-        self.held: list[bool] = []
-        self.spots: tuple[Inventory, SampledElements] | None = None
-        self.buffers: Buffers | None = None
-        self.copies: Copies | None = None
-        self.piled: bool | None = (
-            None  # gradients of the step before were there whenever a backward began; None: none did
-        )
-        self.accumulated = False  # a backward has added to the gradient that is looked at for it
-        self.zeroed = 0  # calls of zero_grad when it stepped last
-        self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
-        self.cost = 0.0  # of a look, smoothed
-        self.last_at = 0.0
-        self.pace = 0.0  # seconds between two steps, smoothed
-        self.looks = 0
-        self.spent_in_all = 0.0
-        self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
-        self.written: tuple[Any, ...] = ()
-
-    def wants(self, step: int) -> bool:
-        return step % self.interval == 0 or (not self.fixed and step <= FIRST_STEPS)
-
-    def paced(self, now: float) -> None:
-        """A step is over: learn how long steps take."""
-        if self.last_at:
-            took = now - self.last_at
-            self.pace = took if not self.pace else 0.9 * self.pace + 0.1 * took
-        self.last_at = now
-
-    def afford(self) -> None:
-        """After a look: set the interval so that looks cost their share of the time."""
-        self.looks += 1
-        self.spent_in_all += self.spent
-        self.cost = self.spent if not self.cost else min(self.spent, 0.7 * self.cost + 0.3 * self.spent)
-        if self.fixed or not self.pace or self.spent_in_all < FREE_SECONDS:
-            return
-        wanted = self.cost / (SHARE * self.pace)
-        self.interval = min(LONGEST, 1 << max(0, math.ceil(math.log2(max(1.0, wanted)))))
-
-
-class GradientsStream(ProbeStream):
+class GradientsStream:
     """Writes updates and digests. What torch calls is guarded: trouble ends this stream, and nothing else."""
 
-    name = "gradients"
-
     def __init__(self, rank: Rank, trace: TraceWriter, deep: bool, every: int) -> None:
-        super().__init__(rank, trace, deep)
-        self.every = every
-        self.trees = ModuleTrees()
-        self.wrappers = WrapperWatch(self)
-        self.backwards = Backwards(self)
-        self.scalers = Scalers(self)
-        self.origins = Origins(self)
-        self.zeroing = Zeroing(self)
-        self.orphans = OrphanWatch(self)
-        self.noise = RngStates(self)
-        self.gathers = Gathers(self)
+        self.context = context = GradientsContext(rank, trace, deep)
+        self.trace, self.every = trace, every
+        self.scalers = Scalers(context, self._steps_of, self._skipped)
+        self.origins = Origins(context, self.scalers)
+        self.wrappers = WrapperWatch(context, self.origins)
+        self.backwards = Backwards(context, self.scalers, self.origins, self._backward_begins)
+        self.zeroing = Zeroing(context)
+        self.orphans = OrphanWatch(context)
+        self.noise = RngStates(context)
+        self.gathers = Gathers(context)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
-        self._stepping: list[weakref.ref[Optimizer]] = []
-        self._in_closure = False  # an optimizer is stepping, and its closure still has to compute the gradients
-        self._waiting: deque[Callable[[], bool]] = deque()
-        self.step = 0
-        """Steps of the optimizer that steps most often."""
 
     def install(self) -> None:
         """Lay every hook and wrapper of this stream."""
-        self.trees.install()
-        self.rank.module_trees = self.trees
+        context = self.context
+        context.trees.install()
         self.wrappers.install()
         self.backwards.install()
         self.scalers.install()
@@ -145,35 +78,36 @@ class GradientsStream(ProbeStream):
         self.orphans.install()
         self.noise.install()
         self.gathers.install()
-        joins.install(self)
-        if self.deep:
+        joins.install(context)
+        if context.deep:
             self.origins.install()
-        register_optimizer_step_pre_hook(self.guarded(self.before))
-        register_optimizer_step_post_hook(self.guarded(self.after))
+        register_optimizer_step_pre_hook(context.guarded(self.before))
+        register_optimizer_step_post_hook(context.guarded(self.after))
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Arguments | None:
         """An optimizer is about to step. One that steps inside another's step (ZeRO) is a part of that one."""
         began = time.thread_time()
-        alive = [ref for ref in self._stepping if ref() is not None]
+        context = self.context
+        alive = [ref for ref in context.stepping if ref() is not None]
         numbers = [i for i, ref in enumerate(alive) if ref() is optimizer]
         if numbers:  # its last step was left by an exception
             del alive[numbers[0] :]
-        self._stepping = [*alive, weakref.ref(optimizer)]
-        if len(self._stepping) > 1:
+        context.stepping = [*alive, weakref.ref(optimizer)]
+        if len(context.stepping) > 1:
             return None
         tracked = self._tracked.get(optimizer)
         if tracked is None:
-            tracked = self._tracked[optimizer] = Tracked(len(self._tracked) + 1, self.every if self.deep else 0)
-        self._write_what_is_ready()
+            tracked = self._tracked[optimizer] = Tracked(len(self._tracked) + 1, self.every if context.deep else 0)
+        context.write_what_is_ready()
         tracked.begun = False
         tracked.looking = self._may_look() and tracked.wants(tracked.step + 1)
         if tracked.looking:
             self._look_before(optimizer, tracked)
         tracked.spent = time.thread_time() - began
-        following = after_first_return(args, kwargs, self.guarded(lambda: self._uses(optimizer, tracked)))
-        self._in_closure = following is not None
+        following = after_first_return(args, kwargs, context.guarded(lambda: self._uses(optimizer, tracked)))
+        context.in_closure = following is not None
         if following is None:
             self._uses(optimizer, tracked)
         return following
@@ -181,22 +115,23 @@ class GradientsStream(ProbeStream):
     def _uses(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """The gradients are what the optimizer steps with: its closure, if it has one, has computed them."""
         began = time.thread_time()
-        self._in_closure = False
+        self.context.in_closure = False
         tracked.begun = True
         tracked.step += 1
-        self.step = max(self.step, tracked.step)
+        self.context.step = max(self.context.step, tracked.step)
         if tracked.looking:
             self._look_at_gradients(optimizer, tracked)
             tracked.spent += time.thread_time() - began
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
-        numbers = [i for i, ref in enumerate(self._stepping) if ref() is optimizer]
+        stepping = self.context.stepping
+        numbers = [i for i, ref in enumerate(stepping) if ref() is optimizer]
         if not numbers:
             return
-        del self._stepping[numbers[0] :]
+        del stepping[numbers[0] :]
         tracked = self._tracked.get(optimizer)
-        if self._stepping or tracked is None:
+        if stepping or tracked is None:
             return
         if not tracked.begun:  # it has not asked its closure
             self._uses(optimizer, tracked)
@@ -212,12 +147,12 @@ class GradientsStream(ProbeStream):
             tracked.copies.after_step()
         tracked.paced(time.perf_counter())
 
-    def steps_of(self, optimizer: Optimizer) -> int:
+    def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""
         tracked = self._tracked.get(optimizer)
         return tracked.step if tracked is not None else 0
 
-    def backward_begins(self, count: int, root: Any) -> None:
+    def _backward_begins(self, count: int, root: Any) -> None:
         """Backward pass number `count` begins, at `root`."""
         self.noise.backward_begins(count)
         self.gathers.backward_begins(root)
@@ -225,22 +160,17 @@ class GradientsStream(ProbeStream):
             if tracked.step:
                 self.zeroing.look(optimizer, tracked)
 
-    @property
-    def inside_a_step(self) -> bool:
-        """Whether an optimizer is stepping at this moment, with gradients that are there."""
-        return not self._in_closure and any(ref() is not None for ref in self._stepping)
-
-    def skipped(self, optimizer: Optimizer) -> None:
+    def _skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has left out a step: what was counted since the step before belongs to it."""
         tracked = self._tracked.get(optimizer)
         if tracked is not None:
-            tracked.counted = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+            tracked.counted = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
 
     def _may_look(self) -> bool:
         """Not while somebody watches every operation (fake tensors, FLOP counters) or records a CUDA graph."""
         if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
             return False
-        if not self.deep and self._world_size() < 2:
+        if not self.context.deep and self._world_size() < 2:
             return False  # nobody to compare with
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return not (in_use and torch.cuda.is_current_stream_capturing())
@@ -267,11 +197,11 @@ class GradientsStream(ProbeStream):
         parameters = _held(optimizer)
         inventory = tracked.inventory
         if inventory is None or not inventory.still_holds(parameters):
-            inventory = take_inventory(self, tracked.number, optimizer, parameters)
+            inventory = take_inventory(self.context, tracked.number, optimizer, parameters)
             tracked.inventory = inventory
-            tracked.buffers = Buffers(self, tracked.number, parameters)
-            tracked.copies = tracked.copies or Copies(self, tracked.number)
-            if self.deep:
+            tracked.buffers = Buffers(self.context, tracked.number, parameters)
+            tracked.copies = tracked.copies or Copies(self.context, tracked.number)
+            if self.context.deep:
                 self.origins.watch(parameters)
         if tracked.copies is not None:
             tracked.copies.search(parameters, inventory, self._trained())
@@ -279,15 +209,20 @@ class GradientsStream(ProbeStream):
         if first is not None:
             copies = tracked.copies.start() if tracked.copies is not None else []
             readings = (first[0], *(reading for _, reading, _ in copies))
-            self.later(lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters), copies), *readings)
+            self.context.later(
+                lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters), copies), *readings
+            )
         self.orphans.look(optimizer, tracked.number)
         grads: list[Tensor | None] = [p.grad for p in parameters]
         tracked.held = [grad is not None for grad in grads]
         tracked.grads = tracked.digests["grads"].start(grads)
         tracked.norms = norms_of(grads)
-        if tracked.spots is None or tracked.spots[0] is not inventory:
-            tracked.spots = (inventory, SampledElements(self, tracked, parameters))
-        tracked.spots[1].write(parameters)
+        if tracked.spots is None or tracked.spots.inventory is not inventory:
+            wanted = partial(_wants_the_next, tracked)
+            tracked.spots = SampledElements(
+                self.context, inventory, parameters, wanted, accumulated=tracked.accumulated
+            )
+        tracked.spots.write(parameters, tracked.step)
 
     def _look_after(self, optimizer: Optimizer, tracked: Tracked) -> None:
         inventory, grads, norms = tracked.inventory, tracked.grads, tracked.norms
@@ -296,7 +231,7 @@ class GradientsStream(ProbeStream):
         parameters = _held(optimizer)
         params = tracked.digests["params"].start(parameters)
         flags = UpdateFlag.DIGESTED
-        with_state = tracked.fixed or tracked.looks < FIRST_STEPS or tracked.looks % 4 == 0
+        with_state = tracked.fixed or tracked.looks < FIRST_STATES or tracked.looks % 4 == 0
         state, owners = self._state(optimizer, tracked, parameters, "state") if with_state else (None, [])
         if with_state:
             flags |= UpdateFlag.STATE
@@ -311,11 +246,11 @@ class GradientsStream(ProbeStream):
         tracked.state = (None, [])
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
-            self.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
+            self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
         readings += [reading for _, reading, _ in copies]
-        self.later(
+        self.context.later(
             lambda: self._write(tracked, look, copies), *(reading for reading in readings if reading is not None)
         )
 
@@ -339,37 +274,19 @@ class GradientsStream(ProbeStream):
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def later(self, write: Callable[[], None], *readings: Reading) -> None:
-        """Write when the device has computed everything; at once where it has already."""
-
-        def attempt() -> bool:
-            if all(reading.ready() for reading in readings):
-                write()
-                return True
-            return False
-
-        if self._waiting or not attempt():
-            self._waiting.append(attempt)
-            if len(self._waiting) > 64:
-                self._waiting.popleft()
-
-    def _write_what_is_ready(self) -> None:
-        while self._waiting and self._waiting[0]():
-            self._waiting.popleft()
-
     def _fields(self, optimizer: Optimizer, tracked: Tracked) -> dict[str, Any]:
         """What an update says besides digests, as it is now."""
-        totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+        totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
         backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
         first, tracked.counted = tracked.counted[0], totals
         if tracked.spots is not None:
-            elements = tracked.spots[1]
+            elements = tracked.spots
             if elements.from_the_start and elements.watched is not None and not tracked.accumulated:
                 backwards = 0  # they were for the parameters of others
             elements.from_the_start = True
         zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
         piled = bool(tracked.piled) and tracked.accumulated and zeroed == tracked.zeroed
-        tracked.piled, tracked.accumulated = None, False
+        tracked.forget_backwards()
         return {
             "at_ns": time.monotonic_ns(),
             "hyper": _hyper(optimizer),
@@ -391,12 +308,12 @@ class GradientsStream(ProbeStream):
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """An update without digests, where something else than the step number has changed."""
-        totals = (self.backwards.count, self.wrappers.synced, self.wrappers.unsynced)
+        totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
         seen = (*changes, self.scalers.scale, self.scalers.skipped)
         if seen == tracked.written:
             tracked.counted, tracked.zeroed = totals, self.zeroing.calls(optimizer)
-            tracked.piled, tracked.accumulated = None, False
+            tracked.forget_backwards()
             self.backwards.mean_loss()
             return
         fields = self._fields(optimizer, tracked)
@@ -472,6 +389,11 @@ class GradientsStream(ProbeStream):
     def _update(self, tracked: Tracked, inventory: Inventory, step: int, fields: dict[str, Any], agree: int) -> None:
         known = {"norm": -1.0, "loss": math.nan, "tensors": len(inventory.entries), **fields}
         self.trace.updates.write(step=step, agree=agree, optimizer=tracked.number, **known)
+
+
+def _wants_the_next(tracked: Tracked) -> bool:
+    """Whether the step under way is looked at."""
+    return tracked.wants(tracked.step + 1)
 
 
 def _held(optimizer: Optimizer) -> list[Tensor]:

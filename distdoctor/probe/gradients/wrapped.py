@@ -3,7 +3,7 @@ of the module inside, parameters that came or changed after wrapping."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,12 +12,10 @@ from torch.nn import parallel
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
 from distdoctor.probe.elements import largest_in
-from distdoctor.probe.gradients.agreement import Agreement
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdded, TraceEvent, Wrapped
 from distdoctor.recording.trace.layout import ranks_of
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream
 
 AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is enough when there is one
 
@@ -25,9 +23,8 @@ AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is 
 class WrapperWatch:
     """Counts forwards through every DistributedDataParallel of this rank."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
-        self.agreement = Agreement()
+    def __init__(self, context: GradientsContext, origins: Origins) -> None:
+        self.context, self.origins = context, origins
         self.synced = 0
         self.unsynced = 0
         self._converting = 0
@@ -41,15 +38,15 @@ class WrapperWatch:
         wrappers.lay(parallel.DistributedDataParallel, "__init__", self._around_init)
         wrappers.lay(parallel.DistributedDataParallel, "forward", self._around_forward)
         wrappers.lay(nn.Module, "_apply", self._around_apply)
-        self.stream.trees.registered = self.stream.guarded(self._registered)
+        self.context.trees.registered = self.context.guarded(self._registered)
 
     def _around_init(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def made(wrapper: nn.Module) -> None:
-            new = self.agreement.add(wrapper)
-            if self.stream.deep:
-                self.stream.origins.watch(parameter for _, parameter in new.held())
-            trace = self.stream.trace
+            new = self.context.agreement.add(wrapper)
+            if self.context.deep:
+                self.origins.watch(parameter for _, parameter in new.held())
+            trace = self.context.trace
             wrapped = Wrapped(
                 ranks_of(new.ranks),
                 broadcasts_buffers=bool(new.broadcasts),
@@ -67,9 +64,9 @@ class WrapperWatch:
         return __init__
 
     def _around_forward(self, original: Any) -> Any:
-        rank = self.stream.rank
+        rank = self.context.rank
 
-        @self.stream.guarded
+        @self.context.guarded
         def counted(*given: Any) -> None:
             rank.forwarded += largest_in(given, 3)
 
@@ -86,10 +83,10 @@ class WrapperWatch:
         return skipped(forward)
 
     def _around_apply(self, original: Any) -> Any:
-        @self.stream.guarded
+        @self.context.guarded
         def converted(module: nn.Module) -> None:
             if any(self._concerns(module)):
-                self._note(Converted(type(module).__name__, self.stream.step))
+                self._note(Converted(type(module).__name__, self.context.step))
 
         def _apply(module: Any, *args: Any, **kwargs: Any) -> Any:
             self._converting += 1
@@ -97,7 +94,7 @@ class WrapperWatch:
                 result = original(module, *args, **kwargs)
             finally:
                 self._converting -= 1
-            if not self._converting and self.agreement.wrapped:
+            if not self._converting and self.context.agreement.wrapped:
                 converted(module)
             return result
 
@@ -105,19 +102,21 @@ class WrapperWatch:
 
     def _concerns(self, module: nn.Module) -> Any:
         mine = {id(parameter) for parameter in module.parameters()}
-        return (id(parameter) in mine for one in self.agreement.wrapped for _, parameter in one.held())
+        return (id(parameter) in mine for one in self.context.agreement.wrapped for _, parameter in one.held())
 
     def _registered(self, module: nn.Module, name: str, taken: Any) -> None:
         """A module took in a parameter or a child: note it when that module stands inside a wrapper."""
-        if not self.agreement.wrapped or (isinstance(taken, nn.Module) and not any(True for _ in taken.parameters())):
+        if not self.context.agreement.wrapped or (
+            isinstance(taken, nn.Module) and not any(True for _ in taken.parameters())
+        ):
             return
-        for one in self.agreement.wrapped:
+        for one in self.context.agreement.wrapped:
             wrapper = one.module()
             if wrapper is not None and name not in self._added and len(self._added) < 16:
                 inside: nn.Module = wrapper.module  # type: ignore[assignment]
                 if any(module is child for child in inside.modules()):
                     self._added.add(name)
-                    self._note(ParameterAdded(name, self.stream.step))
+                    self._note(ParameterAdded(name, self.context.step))
 
     # -- forwards past the wrapper --------------------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ class WrapperWatch:
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
-        alive = [one.module() for one in self.agreement.wrapped]
+        alive = [one.module() for one in self.context.agreement.wrapped]
         inner = [wrapper.module for wrapper in alive if wrapper is not None]
         if passed_by and inner and self._ambushes < AMBUSHES:
             self._ambushes += 1
@@ -138,16 +137,16 @@ class WrapperWatch:
     def _waiting_for(self, modules: list[Any]) -> Any:
         wanted = {id(child) for module in modules for child in module.modules()}  # ids: nothing is kept alive
 
-        @self.stream.guarded
+        @self.context.guarded
         def passing(module: nn.Module, inputs: Any) -> None:
             if id(module) in wanted and torch.is_grad_enabled() and self._ambush is not None:
                 self._ambush.remove()
                 self._ambush = None
                 self._ambushes = AMBUSHES
-                self._note(Bypassed(type(module).__name__, self.stream.step))
+                self._note(Bypassed(type(module).__name__, self.context.step))
 
         return passing
 
     def _note(self, event: TraceEvent) -> None:
-        trace = self.stream.trace
+        trace = self.context.trace
         trace.note(event, site=trace.texts.id(sites.user_site()))

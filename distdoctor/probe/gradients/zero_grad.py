@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import wrappers
-from distdoctor.probe.gradients.digests import is_readable, local
-
-if TYPE_CHECKING:
-    from distdoctor.probe.gradients.stream import GradientsStream, Tracked
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.tracked import Tracked
+from distdoctor.probe.tensors.digests import is_readable, local
 
 LOOKS = 8  # steps of one optimizer that are looked at
 
@@ -20,8 +19,8 @@ LOOKS = 8  # steps of one optimizer that are looked at
 class Zeroing:
     """Counts calls of zero_grad, and looks at one gradient of each optimizer when backward begins: on the CPU alone."""
 
-    def __init__(self, stream: GradientsStream) -> None:
-        self.stream = stream
+    def __init__(self, context: GradientsContext) -> None:
+        self.context = context
         self._modules = 0  # calls of Module.zero_grad so far
         self._last = 0  # backward passes when anything was zeroed last
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -43,7 +42,7 @@ class Zeroing:
 
         Not the first one alone: where two optimizers take turns, the backward of one finds the gradients of the other.
         """
-        watched = tracked.spots[1].watched if tracked.spots is not None else None
+        watched = tracked.spots.watched if tracked.spots is not None else None
         if tracked.step > LOOKS or watched is None or tracked.piled is False:
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -53,7 +52,7 @@ class Zeroing:
             tracked.piled = isinstance(grad, Tensor) and is_readable(grad) and bool(local(grad).detach().any())
 
     def _around(self, note: Any) -> Any:
-        noted = self.stream.guarded(note)
+        noted = self.context.guarded(note)
 
         def make(original: Any) -> Any:
             def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,8 +65,8 @@ class Zeroing:
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
-        self._last = self.stream.backwards.count
+        self._last = self.context.backwards
 
     def _of_module(self, module: nn.Module) -> None:
         self._modules += 1
-        self._last = self.stream.backwards.count
+        self._last = self.context.backwards

@@ -8,8 +8,8 @@ not there, and so not counted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.memory import graphs
+from distdoctor.probe.memory.context import MemoryContext
 from distdoctor.probe.memory.host_memory import PeakMemory
 from distdoctor.probe.memory.storages import Storages
 from distdoctor.recording.trace.layout import Phase
-
-if TYPE_CHECKING:
-    from distdoctor.probe.memory.stream import MemoryStream
 
 FIRST_STEPS = 6  # all of them are looked at
 EVERY = 32  # steps between two looks after that
@@ -37,8 +35,8 @@ def looks_at(step: int) -> bool:
 class DeepLooks:
     """The hooks of a memory stream that looks at every step in depth."""
 
-    def __init__(self, stream: MemoryStream) -> None:
-        self.stream = stream
+    def __init__(self, context: MemoryContext, count_categories: Callable[[], None]) -> None:
+        self.context, self._count_categories = context, count_categories
         self.peak = PeakMemory()
         self._phases: dict[Phase, list[int]] = {}
         self._open: list[tuple[int, int]] = []  # (id of the module, number of its first operation)
@@ -47,7 +45,7 @@ class DeepLooks:
         self._paths: dict[int, str] = {}
 
     def install(self) -> None:
-        guarded, module = self.stream.guarded, nn.modules.module
+        guarded, module = self.context.guarded, nn.modules.module
         module.register_module_forward_pre_hook(not_traced(guarded(self._forward_begins)))
         module.register_module_forward_hook(not_traced(guarded(self._forward_ended)))
 
@@ -55,15 +53,15 @@ class DeepLooks:
 
     def leave(self, phase: Phase) -> None:
         """A phase of the present step is over."""
-        if not looks_at(self.stream.step + 1):
+        if not looks_at(self.context.step + 1):
             return
-        now = [self.peak.take(), self.stream.resident.now(), self.stream.device.now().allocated]
+        now = [self.peak.take(), self.context.resident.now(), self.context.device.now().allocated]
         before = self._phases.get(phase)
         self._phases[phase] = [max(pair) for pair in zip(before, now, strict=True)] if before else now
 
     def stepped(self) -> None:
         """A step is over: write down what was seen in it."""
-        step, trace = self.stream.step, self.stream.trace
+        step, trace = self.context.step, self.context.trace
         if not looks_at(step):
             return
         buckets = self._buckets()
@@ -79,7 +77,7 @@ class DeepLooks:
     def _buckets(self) -> int:
         """Bytes of the buckets that DistributedDataParallel keeps besides the gradients. Lazily made ones are gone by now."""
         total = 0
-        for module in list(self.stream.trees._modules.values()):
+        for module in list(self.context.trees._modules.values()):
             if not isinstance(module, nn.parallel.DistributedDataParallel):
                 continue
             lazy = getattr(module, "lazy_bucket_allocation", False)
@@ -93,7 +91,7 @@ class DeepLooks:
     # -- modules -------------------------------------------------------------------------------------------------------
 
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
-        if not looks_at(self.stream.step + 1) or not torch.is_grad_enabled() or _in_backward():
+        if not looks_at(self.context.step + 1) or not torch.is_grad_enabled() or _in_backward():
             return
         if not self._open and id(module) not in self._paths:
             self._name(module)
@@ -113,15 +111,15 @@ class DeepLooks:
     def outside_modules(self, tensors: Any) -> None:
         """Backward begins: the rest of the graph, what was computed in no module."""
         self._open = []
-        if looks_at(self.stream.step + 1) and not torch._C._len_torch_dispatch_stack():
+        if looks_at(self.context.step + 1) and not torch._C._len_torch_dispatch_stack():
             roots = [tensor.grad_fn for tensor in _tensors(tensors) if tensor.grad_fn is not None]
             self._add(OUTSIDE, "", roots, 0)
 
     def _add(self, path: str, owner: str, roots: list[Any], since: int) -> None:
         if self._storages is None:
-            if not self.stream.known.seen:
-                self.stream.count_categories()
-            self._storages = Storages(self.stream.known.seen)
+            if not self.context.known.seen:
+                self._count_categories()
+            self._storages = Storages(self.context.known.seen)
         found = graphs.look(roots, self._storages, since=since)
         if found.saved:
             frame = sites.user_frame(sys._getframe(2))

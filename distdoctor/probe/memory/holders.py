@@ -24,6 +24,7 @@ from distdoctor.probe import sites
 from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.graphs import Graph
 from distdoctor.probe.memory.storages import Storages
+from distdoctor.probe.variables import attributes_of, locals_of
 from distdoctor.recording.trace.layout import HolderFlag, site_text
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -33,7 +34,6 @@ _DEEPEST = 4  # objects within objects
 _MANY = 2048  # elements; of longer containers a sample is looked at
 _SAMPLE = 64
 _OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
-_NEW_LOCALS = 3  # CO_OPTIMIZED | CO_NEWLOCALS: a function, whose f_locals is a copy
 
 
 class Unit(NamedTuple):
@@ -204,28 +204,6 @@ class HolderScan:
             inside = [inside[i * len(inside) // _SAMPLE] for i in range(_SAMPLE)]
         for one in inside:
             self._gather(one, tensors, scale, depth + 1)
-
-
-def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """The variables of a function at work.
-
-    Before Python 3.13 asking for them leaves a copy in the frame that would keep deleted variables alive: it is emptied again,
-    unless the function itself has called `locals()` and holds it.
-    """
-    held = frame.f_locals
-    found = list(held.items())
-    if type(held) is dict and frame.f_code.co_flags & _NEW_LOCALS == _NEW_LOCALS and sys.getrefcount(held) <= 3:
-        held.clear()
-    return found
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """What lies in the `__dict__` of an object; no code of its class is run."""
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
 
 
 _known_modules: set[str] = set()

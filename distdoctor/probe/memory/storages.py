@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from distdoctor.probe.gradients.digests import local
+from distdoctor.probe.tensors.digests import local
 
 
 class Categories(NamedTuple):

@@ -21,15 +21,14 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.module_trees import ModuleTrees
 from distdoctor.probe.memory import device_memory, graphs
-from distdoctor.probe.memory.device_memory import NOTHING, DeviceMemory
+from distdoctor.probe.memory.context import MemoryContext
+from distdoctor.probe.memory.device_memory import NOTHING
 from distdoctor.probe.memory.evaluations import Evaluations
 from distdoctor.probe.memory.holders import HolderScan, Unit
-from distdoctor.probe.memory.host_memory import HostMemory, ResidentMemory, children, host
+from distdoctor.probe.memory.host_memory import HostMemory, children, host
 from distdoctor.probe.memory.precision import note_full_precision
-from distdoctor.probe.memory.storages import Categories, Storages, categories
-from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.memory.storages import Categories, categories
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import DeviceContext, OutOfMemory
 from distdoctor.recording.trace.layout import HolderFlag, Phase
@@ -60,28 +59,19 @@ def looks_at_holders(step: int) -> bool:
     return (odd == 3 and step >= 12) or (odd == 9 and step >= 18)
 
 
-class MemoryStream(ProbeStream):
+class MemoryStream(MemoryContext):
     """Writes what a rank's memory is used for. What torch calls is guarded: trouble ends this stream, and nothing else."""
-
-    name = "memory"
 
     def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
         super().__init__(rank, trace, deep)
-        self.trees = ModuleTrees()
-        self.resident = ResidentMemory()
-        self.device = DeviceMemory()
         self.evaluations = Evaluations(self)
         self.phase = Phase.START
         self.backwards = 0
-        self.gradients_asked = 0  # backward passes and calls of torch.autograd.grad
-        self.step = 0
         self.deep_looks: Any = None
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._interval, self._written = 1, 0
         self._rss_backward = 0
         self._categories = Categories()
-        self.known = Storages()
-        """Storages that belong to the model and its optimizers, as they were counted last."""
         self._ids: tuple[int, ...] = ()
         self._host, self._children, self._host_at = HostMemory(), (0, 0), 0.0
         self._looked_at = 0  # number of the operation that was next at the last look at variables
@@ -109,7 +99,7 @@ class MemoryStream(ProbeStream):
         if self.deep:
             from distdoctor.probe.memory.activations import DeepLooks
 
-            self.deep_looks = DeepLooks(self)
+            self.deep_looks = DeepLooks(self, self.count_categories)
             self.deep_looks.install()
 
     # -- phases --------------------------------------------------------------------------------------------------------

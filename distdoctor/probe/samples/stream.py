@@ -24,8 +24,7 @@ import torch
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients import replicas
-from distdoctor.probe.samples import eval_mode, worker_rng
+from distdoctor.probe.samples import eval_mode, replicas, worker_rng
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distdoctor.probe.gradients.digests import Digester, Digests, Unreadable, digest, is_readable, norms_of
+from distdoctor.probe.tensors.digests import Digester, Digests, Unreadable, digest, is_readable, norms_of
 
 DTYPES = [
     torch.float32,

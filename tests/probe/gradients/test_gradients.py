@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.probe.gradients.backwards import roots_of
-from distdoctor.probe.gradients.stream import FREE_SECONDS, LONGEST, SHARE, Tracked
+from distdoctor.probe.gradients.tracked import FREE_SECONDS, LONGEST, SHARE, Tracked
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import MORE_RINGS, TensorFlag, plan
@@ -117,7 +117,7 @@ def test_what_cannot_be_digested_is_left_out_and_the_rest_goes_on() -> None:
 
 
 def failing_probe(rank: int, world_size: int) -> str:
-    from distdoctor.probe.gradients.digests import Digester
+    from distdoctor.probe.tensors.digests import Digester
 
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("planted")

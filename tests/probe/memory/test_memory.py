@@ -15,10 +15,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distdoctor.diagnosis.memory.memory import Memory
-from distdoctor.probe.memory.holders import HolderScan, locals_of
+from distdoctor.probe.memory.holders import HolderScan
 from distdoctor.probe.memory.host_memory import children, host
 from distdoctor.probe.memory.storages import Storages, categories
 from distdoctor.probe.memory.stream import graphs, is_out_of_memory, looks_at_holders
+from distdoctor.probe.variables import locals_of
 from distdoctor.recording.trace.layout import MORE_RINGS, STREAMS, HolderFlag, plan
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.probe.memory.holders import attributes_of, locals_of
+from distdoctor.probe.variables import attributes_of, locals_of
 
 MOST_SITES = 10_000
 # What wrappers put between a module and the names that its author gave.

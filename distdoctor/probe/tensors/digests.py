@@ -224,3 +224,25 @@ def norms_of(tensors: Sequence[Tensor | None]) -> Reading:
             chosen = [local(tensor).detach() for number in numbers if (tensor := tensors[number]) is not None]
             parts.append((numbers, torch.stack(torch._foreach_norm(chosen, 2.0, dtype=wide)).view(1, -1)))
     return Reading(len(tensors), parts)
+
+
+_known: dict[tuple[torch.dtype, torch.Size], int] = {}
+
+
+def kinds_of(tensors: Sequence[Tensor]) -> list[int]:
+    """`kind_of` each, worked out once for each dtype and shape. A gradient has those of its parameter."""
+    found = []
+    for tensor in tensors:
+        inner = local(tensor)
+        key = (inner.dtype, inner.shape)
+        kind = _known.get(key)
+        if kind is None:
+            kind = kind_of(inner)
+            if len(_known) < 10_000:
+                _known[key] = kind
+        found.append(kind)
+    return found
+
+
+def finished_all(reading: Reading, kinds: Sequence[int]) -> list[int]:
+    return [finished(raw, kind) if raw else 0 for raw, kind in zip(reading.values(), kinds, strict=True)]

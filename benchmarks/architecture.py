@@ -1,0 +1,99 @@
+"""The house in numbers: files and arrows per room, circles of imports, the longest functions.
+
+    python benchmarks/architecture.py            one table, as in docs/architecture.md
+
+Read from the source with grimp, which import-linter brings. Imports under TYPE_CHECKING count: what needs a type cannot be built
+alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grimp
+import networkx
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = (
+    "distdoctor",
+    "distdoctor_strategies",
+    "distdoctor_checks",
+    "distdoctor_remedies",
+    "distdoctor_drills",
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A package directly below `distdoctor`, or a plugin package. `arrows`: imports from file to file inside it; `circles`:
+    groups of files that import one another."""
+
+    name: str
+    files: int
+    arrows: int
+    circles: tuple[tuple[str, ...], ...]
+
+
+def imports() -> networkx.DiGraph:
+    """Who imports whom, file by file."""
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=False, cache_dir=None)
+    found = networkx.DiGraph()
+    found.add_nodes_from(graph.modules)
+    found.add_edges_from(
+        (one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)
+    )
+    return found
+
+
+def room_of(module: str) -> str:
+    """`distdoctor.probe` of `distdoctor.probe.gradients.stream`; a plugin package is one room."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "distdoctor" else parts[0]
+
+
+def rooms(graph: networkx.DiGraph) -> list[Room]:
+    """Every room that has more than one file."""
+    files: dict[str, list[str]] = {}
+    for module in sorted(graph):
+        files.setdefault(room_of(module), []).append(module)
+    return [_room(name, graph.subgraph(modules)) for name, modules in sorted(files.items()) if len(modules) > 1]
+
+
+def _room(name: str, inside: networkx.DiGraph) -> Room:
+    circles = [tuple(sorted(part)) for part in networkx.strongly_connected_components(inside) if len(part) > 1]
+    return Room(name, len(inside), inside.number_of_edges(), tuple(sorted(circles)))
+
+
+def longest_functions(count: int = 10) -> list[tuple[int, str, str]]:
+    """(lines, file, name), the longest first."""
+    paths = [path for room in ("distdoctor", "plugins") for path in sorted((ROOT / room).rglob("*.py"))]
+    found = [(lines, str(path.relative_to(ROOT)), name) for path in paths for lines, name in _functions(path)]
+    return sorted(found, reverse=True)[:count]
+
+
+def _functions(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1, node.name
+
+
+def main() -> None:
+    graph = imports()
+    print("| room | files | arrows inside | circles |\n|---|---|---|---|")
+    for room in rooms(graph):
+        print(f"| {room.name} | {room.files} | {room.arrows} | {len(room.circles)} |")
+    for room in rooms(graph):
+        for circle in room.circles:
+            print(f"\ncircle in {room.name}: {', '.join(module.removeprefix(room.name + '.') for module in circle)}")
+    between = {(room_of(one), room_of(other)) for one, other in graph.edges}
+    print(f"\n{sum(one != other for one, other in between)} arrows between rooms, {len(graph)} files\n")
+    print("| lines | function | file |\n|---|---|---|")
+    for lines, file, name in longest_functions():
+        print(f"| {lines} | `{name}` | {file} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What is known of one optimizer: its steps, its parameters, and how often it is looked at."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from distdoctor.probe.gradients.buffers import Buffers
+from distdoctor.probe.gradients.copies import Copies
+from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.gradients.sampled_elements import SampledElements
+from distdoctor.probe.tensors.digests import Digests, Reading
+
+SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
+FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
+FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
+LONGEST = 4096  # steps between two looks
+
+
+class Tracked:
+    """One optimizer: its steps, its inventory, and how often it is looked at."""
+
+    def __init__(self, number: int, every: int) -> None:
+        self.number = number
+        self.step = 0
+        self.interval = max(1, every)
+        self.fixed = every > 0
+        self.looking = False
+        self.begun = False  # the step under way: its gradients are there
+        self.inventory: Inventory | None = None
+        self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
+        self.grads: tuple[Reading, list[int]] | None = None
+        self.initial: tuple[Reading, list[int]] | None = None  # parameters before the first step
+        self.params: tuple[Reading, list[int]] | None = None  # before the step
+        self.state: tuple[Reading | None, list[int]] = (None, [])  # before the step
+        self.norms: Reading | None = None
+        self.held: list[bool] = []
+        self.spots: SampledElements | None = None
+        self.buffers: Buffers | None = None
+        self.copies: Copies | None = None
+        self.piled: bool | None = (
+            None  # gradients of the step before were there whenever a backward began; None: none did
+        )
+        self.zeroed = 0  # calls of zero_grad when it stepped last
+        self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
+        self.cost = 0.0  # of a look, smoothed
+        self.last_at = 0.0
+        self.pace = 0.0  # seconds between two steps, smoothed
+        self.looks = 0
+        self.spent_in_all = 0.0
+        self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
+        self.written: tuple[Any, ...] = ()
+
+    @property
+    def accumulated(self) -> bool:
+        """Whether a backward has added to the gradient that is looked at for it, since the step before."""
+        return self.spots is not None and self.spots.accumulated
+
+    def forget_backwards(self) -> None:
+        """A step is over: what the backwards before it did to the gradients is told."""
+        self.piled = None
+        if self.spots is not None:
+            self.spots.accumulated = False
+
+    def wants(self, step: int) -> bool:
+        return step % self.interval == 0 or (not self.fixed and step <= FIRST_STEPS)
+
+    def paced(self, now: float) -> None:
+        """A step is over: learn how long steps take."""
+        if self.last_at:
+            took = now - self.last_at
+            self.pace = took if not self.pace else 0.9 * self.pace + 0.1 * took
+        self.last_at = now
+
+    def afford(self) -> None:
+        """After a look: set the interval so that looks cost their share of the time."""
+        self.looks += 1
+        self.spent_in_all += self.spent
+        self.cost = self.spent if not self.cost else min(self.spent, 0.7 * self.cost + 0.3 * self.spent)
+        if self.fixed or not self.pace or self.spent_in_all < FREE_SECONDS:
+            return
+        wanted = self.cost / (SHARE * self.pace)
+        self.interval = min(LONGEST, 1 << max(0, math.ceil(math.log2(max(1.0, wanted)))))

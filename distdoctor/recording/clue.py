@@ -1,0 +1,40 @@
+"""A line of a job's output that tells something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from distdoctor.recording.source_line import SourceLine
+
+
+class ClueKind(StrEnum):
+    """What a line of a log tells."""
+
+    SIZES = "sizes"  # numbers: bytes that came, bytes that were expected
+    NOT_ARRIVED = "not arrived"  # numbers: the group ranks that others wait for in the store
+    JOINED = "joined"  # numbers: clients that came, clients that were expected
+    PEER_GONE = "peer gone"
+    TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (0: not printed)
+    WORK = "work"  # numbers: the number the watchdog was at (-1: none), the last one enqueued, the last one completed
+    LAGGING = (
+        "lagging"  # numbers: a rank that torch's desync report blames, the number it has not completed; words say how
+    )
+    WAITED = "waited"  # gloo gave up; numbers: milliseconds
+    KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
+    WARNING = "warning"  # of NCCL
+    EXCEPTION = "exception"
+
+
+@dataclass(frozen=True)
+class Clue:
+    """One telling line. `rank` is who printed it, -1 where the log does not say; `line_number` counts from 1."""
+
+    kind: ClueKind
+    words: str
+    rank: int = -1
+    numbers: tuple[int, ...] = ()
+    site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
+    line_number: int = 0
+    operation: str = ""
+    group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed
