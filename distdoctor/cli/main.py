@@ -22,6 +22,7 @@ COMMANDS = {
     "check-grads": "distdoctor.cli.check_grads:check_grads",
     "check-memory": "distdoctor.cli.check_memory:check_memory",
     "check-data": "distdoctor.cli.check_data:check_data",
+    "check-resume": "distdoctor.cli.check_resume:check_resume",
     "hang-dump": "distdoctor.cli.hang_dump:hang_dump",
     "compare": "distdoctor.cli.compare:compare",
     "advise": "distdoctor.cli.advise:advise",

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.launch.side_by_side import _end, _reason, leaving_by_signals
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 
-STREAMS = frozenset({"collectives", "progress", "samples"})  # what the comparison needs
+STREAMS = frozenset({"collectives", "progress", "samples"})  # what the comparison of the data needs
 BEFORE, AFTER = "interrupted", "resumed"  # folders within the run folder
 
 
@@ -20,7 +21,14 @@ def torchrun(options: Sequence[str], script: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, *script]
 
 
-def run(command: Sequence[str], folder: Path, seconds: float, *, kill_at: int = 0) -> str:
+def run(
+    command: Sequence[str],
+    folder: Path,
+    seconds: float,
+    *,
+    kill_at: int = 0,
+    probe: ProbeSettings | None = None,
+) -> str:
     """Run to the end, recording into `folder`; why it failed in one line, "" when it did not. Ended after `seconds`.
 
     With `kill_at` every rank is killed after so many optimizer steps, and that the job fails is no failure.
@@ -28,7 +36,7 @@ def run(command: Sequence[str], folder: Path, seconds: float, *, kill_at: int = 
     What the job prints to stdout is left out: it has been seen in the uninterrupted run.
     """
     folder.mkdir(mode=0o700)
-    env = {**os.environ, **ProbeSettings(STREAMS, kill_at=kill_at).hand_over(folder)}
+    env = {**os.environ, **replace(probe or ProbeSettings(STREAMS), kill_at=kill_at).hand_over(folder)}
     env.pop("DISTDOCTOR", None)
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True

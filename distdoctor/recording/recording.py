@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.flight.backend_state import BackendState
     from distdoctor.recording.ras_report import RasReport
+    from distdoctor.recording.replay import Replay
     from distdoctor.recording.resumption import Resumption
     from distdoctor.recording.seen_live import SeenLive
     from distdoctor.recording.stacks import Stacks
@@ -268,6 +269,7 @@ class Recording:
     backend: Mapping[int, BackendState] = field(default_factory=dict)
     comparison: Comparison | None = None
     resumption: Resumption | None = None
+    replay: Replay | None = None  # a resumed run beside the uninterrupted one, where `check-resume` has compared them
     states: tuple[StateSnapshot, ...] = ()
     earlier_states: tuple[StateSnapshot, ...] = ()
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.states import StateSnapshot
-from distdoctor.recording.trace.events import Loading
+from distdoctor.recording.trace.events import Loading, StateLoaded
 from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, SAVE, SCALE, SCHEDULE, START, WEIGHTS
 
 ROUNDED, RNG = "rounded weights", "random state"
@@ -199,3 +199,43 @@ def _noise(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | N
     now, first = start.document.rng, initial.document.rng if initial is not None else []
     if initial is not None and initial.rank == start.rank and len(now) > 1 and now == first and now[0] != now[1]:
         yield Piece(RNG, (), 1, 1, "it begins as in the run that was saved, and draws the same in each step")
+
+
+WORDS = {
+    WEIGHTS: "the weights",
+    ROUNDED: "weights rounded to {words}",
+    BUFFERS: "the buffers",
+    MOMENTS: "the optimizer's state",
+    COPIES: "the copies of the model (EMA, target)",
+    SCALE: "the loss scale",
+    SCHEDULE: "the schedule",
+    LR: "the learning rate",
+    RNG: "the random state",
+}
+
+
+def in_words(one: Continuation) -> tuple[str, ...]:
+    """Every piece of a rank that is not what it was; the random state alone is none."""
+    return tuple(words_of(piece) for piece in one.pieces if piece.kind != RNG)
+
+
+def words_of(piece: Piece) -> str:
+    """One piece, with numbers."""
+    what = WORDS[piece.kind].format(words=piece.words)
+    if not piece.names or piece.kind in (SCALE, SCHEDULE, LR):
+        return f"{what}: {piece.words}"
+    those = ", ".join(piece.names[:2])
+    if piece.kind == ROUNDED:
+        return f"{what}: all {piece.of}, {those} first"
+    how = "are gone" if piece.words == "none" else "differ"
+    return f"{what}: {piece.differing} of {piece.of} {how}, {those} first"
+
+
+def where_loaded(restored: Restored, recording: Recording, ranks: tuple[int, ...] = ()) -> SourceLine:
+    """Where the checkpoint was read; where that is not on record, where state was loaded."""
+    logs = [recording.ranks[rank] for rank in (*ranks, *recording.ranks) if rank in recording.ranks]
+    paths = {path for one in restored.ranks.values() for path in one.save.document.paths}
+    loads = [event for log in logs for event in log.noted(Loading)]
+    chosen = [event.site for event in loads if event.path in paths] or [event.site for event in loads]
+    chosen += [event.site for log in logs for event in log.noted(StateLoaded)]
+    return next((site for site in chosen if site), SourceLine())

@@ -131,6 +131,11 @@ class Snapshots:
             self._add_path(path)
         self.spent += time.thread_time() - began
 
+    def renamed(self, path: str, to: str) -> None:
+        """What was saved last has another name now: that of a finished checkpoint."""
+        if self._last is not None and path in self._last[2]["paths"]:
+            self._add_path(to)
+
     def _add_path(self, path: str) -> None:
         _, number, document = self._last or (0, 0, {})
         if path not in document["paths"] and len(document["paths"]) < 16:

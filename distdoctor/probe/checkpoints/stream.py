@@ -114,6 +114,7 @@ class CheckpointStream(ProbeStream):
         if path and to and any(one == path or one.startswith(path + os.sep) for one in self._saved):
             self._saved[to] = None
             self.note(Renamed(path, to), sites.user_site())
+            self.snapshots.renamed(path, to)
 
     # -- loading -------------------------------------------------------------------------------------------------------------
 

@@ -215,7 +215,8 @@ class SamplesStream:
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer steps."""
         if self.steps == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)  # `check-data --resume --kill-at`: as if the machine had gone
+            # `check-data --resume`, `check-resume`: as if the machine had gone, or as a scheduler announces that it will.
+            os.kill(os.getpid(), signal.SIGTERM if self.rank.settings.kill_gently else signal.SIGKILL)
         self.steps += 1
         if self.noise is not None and self.noise.waiting:
             self.noise.write()

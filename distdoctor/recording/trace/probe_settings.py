@@ -35,6 +35,8 @@ class ProbeSettings:
     """Which start of the ranks this is, where the launcher numbers them; None: the run folder shows it."""
     kill_at: int = 0
     """After so many optimizer steps a rank kills itself, because the user asked for that; 0: never."""
+    kill_gently: bool = False
+    """By SIGTERM, which its script may handle."""
     budget_bytes: int = 0
     """What `check-memory --budget` allows a rank; 0: nobody said."""
 
@@ -95,6 +97,8 @@ def _settings(content: Mapping[str, Any]) -> ProbeSettings:
     for name in ("every", "kill_at", "budget_bytes", "attempt"):
         if values.get(name) is not None and (type(values[name]) is not int or values[name] < 0):
             raise ValueError(f"{name} is {values[name]!r}")
+    if not isinstance(values.get("kill_gently", False), bool):
+        raise ValueError(f"kill_gently is {values['kill_gently']!r}")
     return ProbeSettings(**values)
 
 

@@ -11,6 +11,7 @@ probe-ID.json            what that launcher asks of the probe in its ranks
 no-probe-PID.txt         why a process that should have been recorded is not
 seen-ID.json             what was seen and said from outside while it ran: by its launcher, by hang-dump
 comparison.json          gradients against a baseline, where they were compared
+resumption.json, replay.json   what a resumed run drew and held, where it was compared with the uninterrupted one
 rank-00003.a0.traceback.txt   its uncaught exception, if that is how it ended
 """
 
@@ -32,6 +33,8 @@ from distdoctor.recording.comparison import FILE as COMPARISON
 from distdoctor.recording.comparison import read_comparison
 from distdoctor.recording.files import LARGEST_JSON, read_bytes, read_json
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.replay import FILE as REPLAY
+from distdoctor.recording.replay import read_replay
 from distdoctor.recording.resumption import FILE as RESUMPTION
 from distdoctor.recording.resumption import read_resumption
 from distdoctor.recording.seen_live import newest_stacks, read_seen_live
@@ -137,8 +140,8 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
         )
     ranks: dict[int, RankTrace] = {}
     troubles: list[Trouble] = []
-    comparison, resumption = read_comparison(folder), read_resumption(folder)
-    troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption})
+    comparison, resumption, replay = read_comparison(folder), read_resumption(folder), read_replay(folder)
+    troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption, REPLAY: replay})
     sets, digests = kept_files(folder), digests_of(folder)
     for rank, path in paths.items():
         try:
@@ -154,6 +157,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
         whole,
         comparison=comparison,
         resumption=resumption,
+        replay=replay,
         seen_live=seen,
         stacks=looked.stacks if looked is not None else None,
     )

@@ -8,7 +8,8 @@ Why it hurts     Adam without its moments takes wrong steps for a while, a warm-
 How we know      Digests of every piece were taken when the earlier run of this program saved, and when this one began to train.
                  This one began with those weights to the bit (or read that file), and the piece is another one. Likely: whether
                  it was meant is not on record. Possible, when nothing but the weights was restored and no argument speaks of
-                 resuming: that may be a fresh start from trained weights.
+                 resuming: that may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted
+                 and resumed, and compares every step: certain.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows what it changes.
 When it is fine  Fine-tuning from trained weights. The random state alone is a note: no result is wrong by it.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
@@ -19,29 +20,35 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.checkpoint.restored import RNG, ROUNDED, Continuation, Piece, Restored
-from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
+from distdoctor.diagnosis.checkpoint.restored import (
+    RNG,
+    ROUNDED,
+    WORDS,
+    Continuation,
+    Piece,
+    Restored,
+    where_loaded,
+    words_of,
+)
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Loading, StateLoaded
-from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, SCALE, SCHEDULE, WEIGHTS
-
-_WORDS = {
-    WEIGHTS: "the weights",
-    ROUNDED: "weights rounded to {words}",
-    BUFFERS: "the buffers",
-    MOMENTS: "the optimizer's state",
-    COPIES: "the copies of the model (EMA, target)",
-    SCALE: "the loss scale",
-    SCHEDULE: "the schedule",
-    LR: "the learning rate",
-    RNG: "the random state",
-}
+from distdoctor.recording.replay import Replay
+from distdoctor.recording.trace.state_file import WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
-def examine(restored: Restored, recording: Recording) -> Iterator[Finding]:
+def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding]:
+    replay = recording.replay
+    if replay is not None:
+        if replay.trouble:
+            raise NotSeen(f"resuming was not compared: {replay.trouble}")
+        if not replay.healthy and not _is_of_the_data(recording, replay):
+            yield _replayed(replay)
+        return
+    if restored is None:
+        raise NotApplicable("no earlier run of this program left a save beside this one")
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in restored.ranks.values():
         if one.pieces:
@@ -50,10 +57,48 @@ def examine(restored: Restored, recording: Recording) -> Iterator[Finding]:
         yield _finding(found, restored, recording)
 
 
+def _is_of_the_data(recording: Recording, replay: Replay) -> bool:
+    """All state was brought back, and other samples were drawn: that is DD704."""
+    data = recording.resumption
+    return not replay.missing and not replay.anew and data is not None and not data.trouble and not data.healthy
+
+
+def _replayed(replay: Replay) -> Finding:
+    """What `check-resume` has found."""
+    site = SourceLine(replay.path, replay.line, replay.function)
+    if replay.anew:
+        title, what = (
+            f"the resumed run began from nothing instead of step {replay.at}",
+            "its first weights are the fresh ones",
+        )
+    else:
+        differ = "differs" if len(replay.ranks) == 1 else "differ"
+        title = f"resumed after step {replay.at}, {named(replay.ranks)} {differ} in step {replay.step}: {replay.piece}"
+        what = "; ".join(replay.missing) or "weights and the optimizer's state agree: what is random, or read, does not"
+    where = f"{replay.tensor} {replay.words}".strip()
+    return Finding(
+        title=title,
+        ranks=replay.ranks,
+        confidence=CERTAIN,
+        severity=ERROR if replay.anew or replay.missing else WARNING,
+        place=site,
+        places=(Place(site, replay.ranks, "reads the checkpoint"),) if site else (),
+        evidence={
+            "after_step": replay.at,
+            "first_step": replay.step,
+            "piece": replay.piece,
+            "where": where,
+            "largest_loss_gap": replay.gap,
+        },
+        why=f"{what}; losses part by up to {replay.gap:.3g} in {replay.compared} steps",
+        prescriptions=(Prescription("restore-everything"),),
+    )
+
+
 def _finding(found: list[Continuation], restored: Restored, recording: Recording) -> Finding:
     first, ranks = found[0], tuple(sorted(one.rank for one in found))
     pieces, document = first.pieces, first.save.document
-    load, some = _load_line(ranks, first, recording), len(found) < len(restored.ranks)
+    load, some = where_loaded(restored, recording, ranks), len(found) < len(restored.ranks)
     only_noise = all(piece.kind == RNG for piece in pieces)
     meant = some or bool(first.restored) or first.start.document.resumes
     saved = Place(first.save.site, (first.save.rank,), f"was saved here, at step {document.step}")
@@ -70,36 +115,15 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
             "run": first.save.run,
             **{piece.kind: f"{piece.differing} of {piece.of} differ" for piece in pieces},
         },
-        why="; ".join(_words(piece) for piece in pieces),
+        why="; ".join(words_of(piece) for piece in pieces),
         prescriptions=(Prescription("restore-everything"),),
         at_ns=first.start.document.wall_ns,
     )
 
 
 def _joined(pieces: tuple[Piece, ...]) -> str:
-    words = [_WORDS[WEIGHTS if piece.kind == ROUNDED else piece.kind] for piece in pieces]
+    words = [WORDS[WEIGHTS if piece.kind == ROUNDED else piece.kind] for piece in pieces]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _words(piece: Piece) -> str:
-    what = _WORDS[piece.kind].format(words=piece.words)
-    if not piece.names or piece.kind in (SCALE, SCHEDULE, LR):
-        return f"{what}: {piece.words}"
-    those = ", ".join(piece.names[:2])
-    if piece.kind == ROUNDED:
-        return f"{what}: all {piece.of}, {those} first"
-    how = "are gone" if piece.words == "none" else "differ"
-    return f"{what}: {piece.differing} of {piece.of} {how}, {those} first"
-
-
-def _load_line(ranks: tuple[int, ...], first: Continuation, recording: Recording) -> SourceLine:
-    """Where the checkpoint was read; where that is not on record, where state was loaded."""
-    logs = [recording.ranks[rank] for rank in (*ranks, *recording.ranks) if rank in recording.ranks]
-    paths = set(first.save.document.paths)
-    loads = [event for log in logs for event in log.noted(Loading)]
-    chosen = [event.site for event in loads if event.path in paths] or [event.site for event in loads]
-    chosen += [event.site for log in logs for event in log.noted(StateLoaded)]
-    return next((site for site in chosen if site), SourceLine())
 
 
 def _job(*, with_moments: bool) -> Recording:
