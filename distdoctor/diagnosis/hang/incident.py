@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls
-from distdoctor.diagnosis.finding import CERTAIN, Confidence, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Stalls
 from distdoctor.diagnosis.hang.alignment import CallDivergence
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -52,6 +52,7 @@ class Incident:
     is_tie: bool = False
     is_closed: bool = False  # ranks wait for each other in calls that are no collectives
     stalls: Stalls = Stalls.NO
+    hint: str = ""  # the name in the user's source that tells whose fault it is: without it nobody could say
     decision: Decision | None = None  # what in the source most likely let the ranks part
     key: str = ""  # what findings name that explain this incident (`Finding.explains`)
 
@@ -80,6 +81,16 @@ class Incident:
     def in_pairs(self) -> tuple[Wait, ...]:
         """The sends and receives of a ring."""
         return tuple(wait for wait in self.cycle if wait.call.op in POINT_TO_POINT and not wait.is_posted)
+
+    @property
+    def likely(self) -> Confidence:
+        """How sure a verdict is that needed a name in the user's source."""
+        return LIKELY if self.confidence is CERTAIN else self.confidence
+
+    @property
+    def rank_word(self) -> str:
+        """The name in the condition that is taken for the rank."""
+        return self.guard.word if self.guard is not None and self.guard.on_rank else ""
 
     def decided_by(self, guard: Guard | None) -> Incident:
         """The incident with this condition, or none, as the one that decided it."""

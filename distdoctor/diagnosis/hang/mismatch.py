@@ -8,7 +8,14 @@ from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import full, group_words, of_variants, table, test_of
+from distdoctor.diagnosis.hang.wording import (
+    full,
+    group_words,
+    of_variants,
+    table,
+    test_of,
+    tipped,
+)
 from distdoctor.recording.recording import Call
 
 
@@ -45,7 +52,8 @@ def mismatch(
             "sequence_number": incident.divergence.number,
             what.replace(" ", "_"): {text: list(ranks) for text, ranks in variants.items()},
             "calls": [full(variant.call) for variant in incident.divergence.variants],
-        },
+        }
+        | tipped(incident),
         why=why,
         prescriptions=(cure,),
         at_ns=incident.at_ns,

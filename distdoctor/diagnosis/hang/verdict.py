@@ -78,7 +78,7 @@ class Verdict:
         known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
         happened = enumerate(_Judge(known).incidents())
         incidents = (
-            replace(one, stalls=stalls(known, one), key=_key(number, one), decision=decision_of(known, one))
+            _with_hint(replace(one, stalls=stalls(known, one), key=_key(number, one), decision=decision_of(known, one)))
             for number, one in happened
         )
         return replace(known, incidents=tuple(incidents))
@@ -165,7 +165,7 @@ class _Judge:
                 return self._not_joined(*surplus)
             parted = self._where_lines_part(parted)
         usual, odd = parted.variants[0], parted.variants[1]
-        suspect = self._suspect(parted) if parted.is_tie else 1
+        suspect, by_source = self._suspect(parted) if parted.is_tie else (1, False)
         choice, by_choice = self._chosen(parted) if suspect is None else (None, None)
         suspect = by_choice if suspect is None else suspect
         if suspect == 0:
@@ -186,7 +186,8 @@ class _Judge:
             guard=choice,
             confidence=LIKELY if choice is not None else CERTAIN,
         )
-        return self._explained(replace(incident, departure=self._departure(incident)))
+        explained = self._explained(replace(incident, departure=self._departure(incident)))
+        return replace(explained, hint=explained.rank_word) if by_source or choice is not None else explained
 
     def _where_lines_part(self, parted: CallDivergence) -> CallDivergence:
         """The divergence, or the beginning of it; two branches of one condition are no parting."""
@@ -206,9 +207,10 @@ class _Judge:
             usual=answered.call,
             group=parted.group,
             waiting=self._waiting_in(parted.group),
+            hint="join",
         )
 
-    def _suspect(self, parted: CallDivergence) -> int | None:
+    def _suspect(self, parted: CallDivergence) -> tuple[int | None, bool]:
         """Which of two equal sides left the path of the other, None when nothing tells.
 
         What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
@@ -218,8 +220,8 @@ class _Judge:
                 number for number in (0, 1) if left_the_path(parted.variants[number], parted.variants[1 - number])
             ]
             if len(suspects) == 1:
-                return suspects[0]
-        return None
+                return suspects[0], left_the_path == self._is_under_a_guard
+        return None, False
 
     def _chosen(self, parted: CallDivergence) -> tuple[Guard | None, int | None]:
         """The expression in the source that gives one of two equal sides another value, and which side: that is no proof."""
@@ -567,6 +569,11 @@ def _sides(incident: Incident) -> tuple[Call | None, Call | None]:
         first = incident.cycle[0].call
         return first, next((wait.call for wait in incident.cycle if wait.call.site != first.site), first)
     return incident.usual, None
+
+
+def _with_hint(incident: Incident) -> Incident:
+    """That the job stands still may be proven; whose fault it is, by a name in the source, is at most likely."""
+    return replace(incident, confidence=incident.likely) if incident.hint else incident
 
 
 def _key(number: int, incident: Incident) -> str:

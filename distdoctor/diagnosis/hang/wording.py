@@ -134,6 +134,12 @@ def counts(verdict: Verdict, ranks: Iterable[int]) -> str:
     return f"{named(mine)} did {', '.join(str(c) for c in sorted(set(mine.values())))} optimizer steps, the others {others}"
 
 
+def tipped(incident: Incident, *words: str) -> dict[str, object]:
+    """Evidence: the names in the user's source without which the verdict would be another one; nothing where there are none."""
+    names = dict.fromkeys(word for word in (*words, incident.hint) if word)
+    return {"tipped_by": list(names)} if names else {}
+
+
 def test_of(guard: Guard) -> str:
     """The condition as it stands in the source."""
     return guard.test if guard.test.startswith("@") else f"if {guard.test}:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, parsed, path_to
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, parsed, path_to, rank_word
 
 STEPS_BACK = 3  # from the value of a call to the assignment that made it
 
@@ -72,4 +72,4 @@ def _named_by(node: ast.AST) -> Iterator[Guard]:
     test = node.test
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.NotEq):
         negated = isinstance(test.ops[0], ast.NotEq)
-        yield Guard(node.lineno, ast.unparse(test), ENCLOSES, negated, True, _expression=test)
+        yield Guard(node.lineno, ast.unparse(test), ENCLOSES, negated, True, word=rank_word(test), _expression=test)

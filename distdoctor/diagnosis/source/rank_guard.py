@@ -40,6 +40,7 @@ class Guard:
     on_rank: bool
     instead: bool = False
     function: str = ""  # that the condition stands in; "" for the module
+    word: str = ""  # the name in it that is taken for the rank
     _expression: ast.expr | None = None
 
     @property
@@ -84,7 +85,7 @@ def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...
             found += _leaves_before(node, inner, rank_names)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found += [
-                Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True)
+                Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True, word=ast.unparse(d))
                 for d in node.decorator_list
                 if ZERO_ONLY.search(ast.unparse(d))
             ]
@@ -110,7 +111,9 @@ def _asks_for_main_module(test: ast.expr) -> bool:
 
 def of_test(test: ast.expr) -> Guard:
     """A test by itself, as the condition that what it lets through stands under."""
-    return Guard(test.lineno, ast.unparse(test), ENCLOSES, False, is_about_rank(test), _expression=test)
+    return Guard(
+        test.lineno, ast.unparse(test), ENCLOSES, False, is_about_rank(test), word=rank_word(test), _expression=test
+    )
 
 
 def alternatives(source: str, one: int, other: int) -> Guard | None:
@@ -131,6 +134,11 @@ def alternatives(source: str, one: int, other: int) -> Guard | None:
 
 def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> bool:
     """Whether the value of an expression depends on the rank, by the names in it."""
+    return bool(rank_word(expression, rank_names))
+
+
+def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> str:
+    """The name in an expression that is taken for the rank, "" when there is none."""
     for node in ast.walk(expression):
         word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if (
@@ -138,15 +146,15 @@ def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset())
             and not _NO_RANK.search(word)
             and (_RANK_NAME.search(word) or _MAIN_NAME.search(word) or word in rank_names)
         ):
-            return True
+            return word
         if isinstance(node, ast.Constant) and node.value in (
             "RANK",
             "LOCAL_RANK",
             "SLURM_PROCID",
             "OMPI_COMM_WORLD_RANK",
         ):
-            return True
-    return False
+            return str(node.value)
+    return ""
 
 
 def statement_at(source: str, line: int) -> str:
@@ -195,8 +203,8 @@ def _unlikely_to_call(node: ast.AST) -> tuple[bool, bool]:
 def _guard(
     node: ast.If | ast.While | ast.IfExp, how: str, negated: bool, rank_names: frozenset[str], *, instead: bool = False
 ) -> Guard:
-    on_rank = is_about_rank(node.test, rank_names)
-    return Guard(node.lineno, ast.unparse(node.test), how, negated, on_rank, instead, _expression=node.test)
+    word, test = rank_word(node.test, rank_names), ast.unparse(node.test)
+    return Guard(node.lineno, test, how, negated, bool(word), instead, word=word, _expression=node.test)
 
 
 def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -> Iterator[Guard]:

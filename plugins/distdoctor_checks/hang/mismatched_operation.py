@@ -25,7 +25,15 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import SKIPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, full, group_words, of_variants, table, test_of
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    full,
+    group_words,
+    of_variants,
+    table,
+    test_of,
+    tipped,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -80,7 +88,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "group": incident.divergence.group.name,
             "sequence_number": incident.divergence.number,
             "variants": {words: list(ranks) for words, ranks in variants.items()},
-        },
+        }
+        | tipped(incident),
         why=why,
         prescriptions=(_cure(incident),),
         at_ns=incident.at_ns,

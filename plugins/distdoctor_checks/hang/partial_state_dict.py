@@ -22,7 +22,13 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import SAVE, RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, of_variants, short, test_of
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    of_variants,
+    short,
+    test_of,
+    tipped,
+)
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
@@ -57,19 +63,20 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
-        if incident.is_under_rank and _is_save(verdict, incident):
+        if incident.is_under_rank and _save_word(verdict, incident):
             yield _finding(verdict, incident)
 
 
-def _is_save(verdict: Verdict, incident: Incident) -> bool:
-    """Whether one of the calls gathers shards for a checkpoint, as far as the words on its line tell."""
+def _save_word(verdict: Verdict, incident: Incident) -> str:
+    """The word on the line of one of the calls by which it gathers shards for a checkpoint, "" when there is none."""
     for call in filter(None, (incident.odd, incident.usual)):
         words = (
             statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line) + " " + call.site.function
         )
-        if call.op in _GATHERS and any(word in words for word in _SAVES):
-            return True
-    return False
+        found = next((word for word in _SAVES if word in words), "") if call.op in _GATHERS else ""
+        if found:
+            return found
+    return ""
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:
@@ -83,11 +90,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
         f"{short(incident.odd)} meets {short(incident.usual)}",
         ranks=incident.ranks,
-        confidence=incident.confidence,
+        confidence=incident.likely,
         stalls=incident.stalls,
         place=call.site,
         places=of_variants(verdict, incident),
-        evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line},
+        evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line}
+        | tipped(incident, incident.rank_word, _save_word(verdict, incident)),
         why=f"only where `{guard.only_if}` is {at(call.site)} reached, but every rank holds a part of the state",
         prescriptions=(
             Prescription(

@@ -32,6 +32,7 @@ from distdoctor.diagnosis.hang.wording import (
     of_variants,
     short,
     test_of,
+    tipped,
 )
 from distdoctor.diagnosis.source.patch import out_of_condition
 from distdoctor.recording.rank_set import named
@@ -74,7 +75,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     return Finding(
         title=f"{short(guarded)}{group_words(incident, guarded)} stands under `{test_of(incident.guard)}`{others}",
         ranks=incident.ranks,
-        confidence=incident.confidence,
+        confidence=incident.likely,
         stalls=incident.stalls,
         place=incident.guard_at,
         places=_places(verdict, incident),
@@ -85,7 +86,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "guarded": full(guarded),
             "expected": full(incident.usual) if incident.usual else "",
             "issued": full(incident.odd) if incident.odd else "",
-        },
+        }
+        | tipped(incident, incident.rank_word),
         why=f"not every member of the group reaches {at(guarded.site)}: only where `{incident.guard.only_if}`"
         + (f"; {who}" if who else ""),
         prescriptions=(cure(verdict, incident, guarded),),

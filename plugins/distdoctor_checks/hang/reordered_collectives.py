@@ -22,7 +22,16 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import SWAPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, condition, full, group_words, of_variants, short
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    by_site,
+    condition,
+    full,
+    group_words,
+    of_variants,
+    short,
+    tipped,
+)
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
@@ -57,7 +66,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "expected": full(usual),
             "issued": full(odd),
             "hangs": not unnoticed,
-        },
+        }
+        | tipped(incident),
         why=f"{why}; {note}" if note else why,
         prescriptions=(
             Prescription(

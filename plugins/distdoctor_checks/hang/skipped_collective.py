@@ -46,6 +46,7 @@ from distdoctor.diagnosis.hang.wording import (
     seconds,
     short,
     test_of,
+    tipped,
 )
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
@@ -96,7 +97,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "issued": full(odd),
             "how": incident.departure.how if incident.departure else "",
             "condition": incident.guard.test if incident.guard else "",
-        },
+        }
+        | tipped(incident),
         why=_why(verdict, incident, odd),
         prescriptions=(_cure(verdict, incident, odd),),
         at_ns=incident.at_ns,

@@ -23,7 +23,14 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, St
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, of_variants, short
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    by_site,
+    deciding_places,
+    of_variants,
+    short,
+    tipped,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -60,7 +67,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "batches": dict(uneven.batches),
             "expected": short(incident.usual) if incident.usual else "",
             "issued": short(incident.odd) if incident.odd else "",
-        },
+        }
+        | tipped(incident),
         why=table,
         prescriptions=(
             Prescription(

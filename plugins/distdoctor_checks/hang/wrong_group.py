@@ -26,7 +26,12 @@ from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.rank_activity import line_of
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, SWAPPED, UNCLEAR
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, of_variants, short
+from distdoctor.diagnosis.hang.wording import (
+    at,
+    of_variants,
+    short,
+    tipped,
+)
 from distdoctor.diagnosis.source.patch import replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -99,7 +104,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "group_used": larger.name,
             "group_meant": incident.group.name,
             "members": list(incident.group.members),
-        },
+        }
+        | tipped(incident),
         why=f"the ranks that issued it, {named(incident.ranks)}, are exactly the members of {incident.group.words}",
         prescriptions=(
             Prescription(

@@ -103,7 +103,7 @@ def _finding(growths: Sequence[Growth]) -> Finding:
     ranks = tuple(sorted(growth.holder.rank for growth in growths))
     holder, keeping, first, last = one.holder, one.keeping, one.looks[0], one.looks[-1]
     place = keeping.site if keeping is not None else holder.site if holder.site.line else SourceLine()
-    may_be_bounded = not one.graph and bool(_BOUNDED_NAME.search(holder.label))
+    bounded = None if one.graph else _BOUNDED_NAME.search(holder.label)
     size = one.bytes_per_step
     if one.graph:
         kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
@@ -130,11 +130,12 @@ def _finding(growths: Sequence[Growth]) -> Finding:
             "bytes": [look.bytes + look.saved for look in one.looks],
             "operations": [look.nodes for look in one.looks],
             "bytes_per_step": round(size),
-        },
+        }
+        | ({"tipped_by": [bounded[0]]} if bounded else {}),
         why=why,
         prescriptions=(_cure(one),),
-        confidence=CERTAIN if one.graph else POSSIBLE if may_be_bounded else LIKELY,
-        severity=NOTE if may_be_bounded else WARNING,
+        confidence=CERTAIN if one.graph else POSSIBLE if bounded else LIKELY,
+        severity=NOTE if bounded else WARNING,
     )
 
 

@@ -31,6 +31,8 @@ LEFT, DIED, CYCLE, GROUP, PAIR, SAVE, CONDITION, ROOT, SKIPPED = (
     "left", "died", "cycle", "group", "pair", "save", "condition", "root", "skipped",
 )  # fmt: skip
 
+SAVE_WORD = "state_dict"
+
 
 @dataclass(frozen=True)
 class RanksApart:
@@ -168,7 +170,7 @@ def _apart(variants: list[Variant], standstill: Stall) -> tuple[str, tuple[Findi
         kind, cure = GROUP, "new-group-on-every-rank"
     elif in_pairs[0] and (not tie or in_pairs[1]):
         kind, cure = PAIR, "pair-send-with-recv"
-    elif guard is not None and guard.how == ENCLOSES and "state_dict" in odd[0].line + odd[0].call:
+    elif guard is not None and guard.how == ENCLOSES and SAVE_WORD in odd[0].line + odd[0].call:
         kind, cure = SAVE, "state-dict-on-every-rank"
     elif guard is not None and guard.how == ENCLOSES:
         kind, cure = CONDITION, "call-on-every-rank"
@@ -180,7 +182,8 @@ def _apart(variants: list[Variant], standstill: Stall) -> tuple[str, tuple[Findi
         confidence=_confidence(tie or several, standstill),
         place=odd[0].site,
         places=standstill.places(*(s for variant in variants[1:] for s in variant)),
-        evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}},
+        evidence={"calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {_at(v[0])}" for v in variants[:8]}}
+        | ({"tipped_by": [guard.word, *([SAVE_WORD] if kind == SAVE else [])]} if guard is not None else {}),
         why=_why(guard, odd, tie)
         + (f"; {local[0]} is inside `{local[1]}` (line {local[2]})" if local else "")
         + (f"; {left.effect}" if left else ""),
