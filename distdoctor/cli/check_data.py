@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from distdoctor.cli.check_grads import _names_a_job
+from distdoctor.cli.references import require_function
 from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
 from distdoctor.errors import WrongUse
 
@@ -128,6 +129,7 @@ def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
             f"both --loader {loader} and {values['strategy'] or values['script'][0]} are asked for",
             way_out="--loader only reads loaders; leave it out to train.",
         )
+    require_function("--loader", loader)
     epochs = values.pop("training_epochs", None) or WALK_EPOCHS
     values["script"] = (WALK, loader, str(epochs))
     values["torchrun_module"] = True

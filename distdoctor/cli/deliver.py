@@ -29,7 +29,24 @@ REPORTERS = {
     "junit": "distdoctor.report.junit",
     "github": "distdoctor.report.github",
     "html": "distdoctor.report.html",
+    "trace": "distdoctor.report.chrome_trace",
 }
+SUFFIXES = {
+    ".json": "json",
+    ".sarif": "sarif",
+    ".xml": "junit",
+    ".html": "html",
+    ".htm": "html",
+    ".txt": "text",
+    ".trace": "trace",
+}
+
+
+def form_by_suffix(asked: str | None, output: Path | None) -> str | None:
+    """The format that was asked for, else the one that the name of the file stands for; None where neither says."""
+    if asked or output is None:
+        return asked
+    return SUFFIXES.get(output.suffix.lower()) if not output.name.endswith(".trace.json") else "trace"
 
 
 def rendered(
@@ -41,6 +58,10 @@ def rendered(
         from distdoctor.report import text
 
         return text.render(diagnosis, base=os.getcwd(), known=known, width=width)
+    if form == "sarif" and not (plugins and form in plugins.reports):
+        from distdoctor.report import sarif
+
+        return sarif.render(diagnosis, base=os.getcwd())
     render: Callable[[Diagnosis], str] | None = plugins.reports.get(form) if plugins else None
     if render is None and form in REPORTERS:
         render = importlib.import_module(REPORTERS[form]).render

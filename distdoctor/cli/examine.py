@@ -30,6 +30,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     from distdoctor.report.root_cause import failed
 
     output = values.pop("output")
+    values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     if len(paths) == 1 and _is_checkpoint(paths[0]):
         ctx.exit(_show_contents(paths[0], settings.output_format, output))

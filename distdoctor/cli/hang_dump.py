@@ -73,6 +73,7 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     output = values.pop("output")
     if values.pop("as_json"):
         values["output_format"] = "json"
+    values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
@@ -232,13 +233,11 @@ def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:
     import msgspec
 
     from distdoctor.recording.bundle import IN_JSON, in_json
-    from distdoctor.report import stack_tree
     from distdoctor.report.json_report import report_of
 
     documents = []
     for diagnosis, recording in sorted(seen, key=lambda one: -len(one[0].findings)):
         document = msgspec.to_builtins(report_of(diagnosis), enc_hook=str)
-        document["stacks"] = stack_tree.as_json(recording.stacks) if recording.stacks else []
         document["nccl_ras"] = msgspec.to_builtins(recording.ras, str_keys=True) if recording.ras is not None else None
         document[IN_JSON] = in_json(recording)
         document["flight_recorder"] = msgspec.to_builtins([*recording.backend.values()])

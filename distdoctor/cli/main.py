@@ -31,6 +31,8 @@ COMMANDS = {
     "bundle": "distdoctor.cli.bundle:bundle",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",
+    "runs": "distdoctor.cli.runs:runs",
+    "diff": "distdoctor.cli.diff:diff",
     "rules": "distdoctor.cli.rules:rules",
     "explain": "distdoctor.cli.explain:explain",
     "strategies": "distdoctor.cli.strategies:strategies",

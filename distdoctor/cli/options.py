@@ -29,7 +29,7 @@ fail_on = click.option(
 output_format = click.option(
     "--output-format",
     metavar="FORMAT",
-    help="text, json, sarif, junit, github, html, or a plugin's.  [default: text]",
+    help="text, json, sarif, junit, github, html, trace, or a plugin's.  [default: by the suffix of FILE, else text]",
 )
 output = click.option(
     "-o",

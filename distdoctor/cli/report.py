@@ -23,6 +23,7 @@ def report(path: Path | None, output: Path | None, **values: Any) -> None:
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import diagnose, read_at
 
+    values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)

@@ -46,6 +46,7 @@ def execute(
 
     `probe`: how to record, beside what the command line says of it.
     """
+    values = {**values, "output_format": deliver.form_by_suffix(values["output_format"], values["output"])}
     settings = load(
         {name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after")}
     )
@@ -211,11 +212,17 @@ class _Wanted:
         args = parse(self.options, self.script or ["none"])
         try:
             self.nodes = int(parse_min_max_nnodes(args.nnodes)[1])
-            return int(determine_local_world_size(args.nproc_per_node))
+            ranks = int(determine_local_world_size(args.nproc_per_node))
         except (ValueError, RuntimeError) as trouble:
             raise WrongUse(
                 str(trouble), way_out="--nproc takes a number, auto, cpu or gpu; --nnodes N or MIN:MAX."
             ) from None
+        if min(ranks, self.nodes) < 1:
+            raise WrongUse(
+                f"--nproc {args.nproc_per_node} on {self.nodes} node(s) starts no rank",
+                way_out="Give --nproc and --nnodes at least 1.",
+            )
+        return ranks
 
     def _refuse_training_options(self, values: Mapping[str, Any]) -> None:
         given = [f"--{name.replace('_', '-')}" for name in training_values(values)]

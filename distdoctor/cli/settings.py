@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,7 +128,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def load_plugins(settings: Settings) -> Plugins:
-    """The plugins without those left out; the ones in trouble are named on stderr."""
+    """The plugins without those left out; the ones in trouble are named on stderr.
+
+    WrongUse: `ignore` holds a word that stands for no check of theirs.
+    """
     from distdoctor import plugins
 
     found = plugins.load(settings.no_plugin)
@@ -138,4 +141,24 @@ def load_plugins(settings: Settings) -> Plugins:
                 f"distdoctor: plugin {plugin.name} of {plugin.distribution} is left out: {plugin.trouble}",
                 file=sys.stderr,
             )
+    if not settings.no_plugin and not any(plugin.trouble for plugin in found.loaded):
+        _require_known(settings.ignore, found)
     return found
+
+
+def _require_known(ignored: Sequence[str], plugins: Plugins) -> None:
+    """A typo would accept nothing, in silence."""
+    from distdoctor.launch.devices import PAGES
+    from distdoctor.lint.rules import all_rules
+
+    known = {name.lower() for check in plugins.checks.values() for name in (check.code, check.slug, *check.formerly)}
+    known |= {name.lower() for rule in all_rules() for name in (rule.code, rule.slug)}
+    known |= {name.lower() for slug, page in PAGES.items() for name in (slug, page.partition(" ")[0])}
+    known |= {word for name in known for word in name.split()}
+    for word in ignored:
+        name = word.strip().lower()
+        if name and name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            is_code = name[:2].isalpha() and name[2:].isdigit()  # of codes the nearest one is another illness
+            guess = f"Did you mean {close[0]}? " if close and not is_code else ""
+            raise WrongUse(f"--ignore {word}: there is no such check", way_out=f"{guess}`distdoctor rules` lists them.")

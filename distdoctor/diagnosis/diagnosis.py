@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.finding import Finding, Severity
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.coverage import Coverage
@@ -41,6 +43,7 @@ class Diagnosis:
     ended_by_distdoctor: bool = False  # its ranks were ended because of what was found: their ends are no cause
     # What was examined, for the tables and pictures of reports. None: made by hand.
     recording: Recording | None = field(default=None, repr=False, compare=False)
+    checks: Mapping[str, Check] = field(default_factory=dict, repr=False, compare=False)  # that were asked, by code
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are this severe or worse."""

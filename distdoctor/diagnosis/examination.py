@@ -28,6 +28,7 @@ def examine(
 
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
+    checks = tuple(checks)
     coverage = Coverage.of(recording)
     found: list[tuple[Check, Finding]] = []
     not_examined: list[NotExamined] = []
@@ -66,6 +67,7 @@ def examine(
         coverage=coverage,
         troubles=recording.troubles,
         recording=recording,
+        checks={check.code: check for check in checks},
     )
 
 

@@ -86,8 +86,14 @@ def advise(
         if hopeless:
             plans.append(Plan(candidate, name, reason=hopeless))
             continue
-        predictor = _predictor(candidate, machine, device, known)
-        plan = _plan(name, candidate, predictor, machine, speeds, plans)
+        try:
+            predictor = _predictor(candidate, machine, device, known)
+            plan = _plan(name, candidate, predictor, machine, speeds, plans)
+        except WrongUse as trouble:
+            if not candidate.checkpoint_activations:
+                raise
+            plans.append(Plan(candidate, name, reason=str(trouble)))  # a model without blocks: one remedy less
+            continue
         plans.append(plan)
         if plan.prediction is not None and not parameters:
             parameters = predictor.parameters

@@ -2,119 +2,214 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
+import importlib.metadata
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import resources
+from typing import Any
+
 import jinja2
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.report import json_report
+from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.printable import shown as visible
-from distdoctor.report.root_cause import brought_down, root_cause
+from distdoctor.report.root_cause import brought_down, failed, root_cause
+from distdoctor.report.table import Table
 from distdoctor.report.text import shown
-from distdoctor.report.verdict import gap, state, verdict
+from distdoctor.report.verdict import gap, looked, state, summary, verdict
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>distdoctor: {{ heading }}</title>
-<style>
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-h2 { margin: 2rem 0 .5rem; font-size: 1.1rem; }
-code, pre, td { font-family: ui-monospace, monospace; font-size: .9rem; }
-pre { padding: .6rem .8rem; background: rgba(127, 127, 127, .15); overflow-x: auto; }
-table { border-collapse: collapse; }
-td, th { text-align: left; padding: .15rem 1.2rem .15rem 0; vertical-align: top; }
-.error { color: #c62828; } .warning { color: #b26a00; } .note { color: #0b6e99; }
-.quiet { opacity: .7; }
-@media (prefers-color-scheme: dark) { .error { color: #ff8a80; } .warning { color: #ffd180; } .note { color: #80d8ff; } }
-</style>
-</head>
-<body>
-<h1>{{ heading }}</h1>
-<p class="quiet"><code>{{ job.argv | join(" ") }}</code><br>
-{{ world_size }} ranks{% if job.launcher %}, launched by {{ job.launcher }}{% endif %}
-{%- if job.exit_code is not none %}, exit code {{ job.exit_code }}{% endif %}
-{%- if cause %}; root cause: rank {{ cause.rank }}, {{ cause.words }}{% endif %}
-{%- if followers %}; {{ followers }} ended because of it{% endif %}</p>
-{% if gap %}<p class="warning">Not everything was seen: {{ gap }}.</p>
-{% endif %}
-{% for finding in findings %}
-<section>
-<h2><span class="{{ finding.severity }}">{{ finding.code }} {{ finding.severity }}</span> {{ finding.ranks }}
-{{ finding.place }}: {{ finding.title }} <span class="quiet">({{ finding.confidence }})</span></h2>
-{% if finding.why %}<p>{{ finding.why }}</p>{% endif %}
-{% if finding.places %}<table>
-<tr><th>ranks</th><th>line</th><th>what they do there</th></tr>
-{% for place in finding.places %}<tr><td>{{ place.ranks }}</td><td>{{ place.where }}</td><td>{{ place.role }}</td></tr>
-{% endfor %}</table>{% endif %}
-{% for cure in finding.prescriptions %}<p><strong>Fix:</strong> {{ cure.what }}
-{%- if cure.effect %} <span class="quiet">{{ cure.effect }}</span>{% endif %}</p>
-{% if cure.change %}<pre>{{ cure.change }}</pre>{% endif %}{% endfor %}
-{% if finding.evidence %}<details><summary>evidence</summary><table>
-{% for name, value in finding.evidence %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
-{% endfor %}</table></details>{% endif %}
-</section>
-{% else %}<p>{{ verdict }}</p>
-{% endfor %}
-<h2>Checks</h2>
-<p>{{ examined | length }} made{% if suppressed %}; suppressed: {{ suppressed | join(", ") }}{% endif %}.</p>
-{% if not_examined %}<table>
-<tr><th>not examined</th><th></th><th>why</th></tr>
-{% for one in not_examined %}<tr><td>{{ one.code }}</td><td>{{ one.slug }}</td><td>{{ one.reason }}</td></tr>
-{% endfor %}</table>{% endif %}
-{% if troubles %}<h2>What distdoctor could not do</h2>
-<ul>{% for one in troubles %}<li>{{ one.what }}</li>
-{% endfor %}</ul>{% endif %}
-</body>
-</html>
-"""
+MOST_PLACES = 40
+MOST_ROWS = 200  # of one table in the page; the JSON has all
+LARGEST_RAW = 600_000  # bytes of JSON that a page carries
+MOST_LINES = 2  # of source, on either side
+_LONGEST = 400  # letters of one environment variable
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.from_string(resources.files(__package__).joinpath("page.html.jinja").read_text("utf-8"))
 
 
 def render(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page. Everything that came from the job is escaped."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     first = diagnosis.findings[0] if diagnosis.findings else None
-    others = brought_down(diagnosis)
-    page = environment.from_string(PAGE).render(
+    mine, others = pictures(diagnosis)
+    raw = json_report.render(diagnosis).encode("utf-8", "backslashreplace")
+    page = _template().render(
+        version=importlib.metadata.version("distdoctor"),
+        when=_when(diagnosis.recording),
         heading=f"{first.code} {first.title}" if first else state(diagnosis),
-        verdict=verdict(diagnosis),
+        headline=first.title if first else verdict(diagnosis),
+        badge=_badge(diagnosis),
+        grade=_grade(diagnosis),
+        first=_finding(first, diagnosis) if first else None,
+        summary=summary(diagnosis) if first else f"{len(diagnosis.examined)} checks made",
+        facts=list(_facts(diagnosis)),
         gap=gap(diagnosis),
-        troubles=diagnosis.troubles,
-        job=diagnosis.job,
-        world_size=diagnosis.world_size,
-        cause=root_cause(diagnosis),
-        followers=named(others) if others else "",
-        findings=[_finding(number, diagnosis) for number in range(len(diagnosis.findings))],
-        examined=diagnosis.examined,
+        argv=" ".join(map(str, diagnosis.job.argv)),
+        verdict_pictures=mine,
+        other_pictures=others,
+        findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
+        verdict=verdict(diagnosis),
         suppressed=[finding.code for finding in diagnosis.suppressed],
-        not_examined=diagnosis.not_examined,
+        environments=_environments(diagnosis.recording),
+        looked=looked(diagnosis) if diagnosis.could_not_look else f"{len(diagnosis.examined)} checks made",
+        not_examined=_not_examined(diagnosis),
+        examined=diagnosis.examined,
+        troubles=diagnosis.troubles,
+        raw=base64.b64encode(raw).decode("ascii") if len(raw) <= LARGEST_RAW else "",
+        raw_size=f"{len(raw) / 1024:.0f} KiB",
+        most_rows=MOST_ROWS,
     )
     return visible(page)
 
 
-def _finding(number: int, diagnosis: Diagnosis) -> dict[str, object]:
-    finding = diagnosis.findings[number]
-    prescriptions = []
-    for cure in finding.prescriptions:
-        remedy = diagnosis.remedies.get(cure.slug)
-        prescriptions.append(
-            {
-                "what": remedy.what if remedy else cure.slug,
-                "change": cure.change or (remedy.how if remedy else ""),
-                "effect": cure.effect or (remedy.effect if remedy else ""),
-            }
-        )
+def _badge(diagnosis: Diagnosis) -> str:
+    if diagnosis.findings:
+        return _severity(diagnosis.findings[0])
+    if failed(diagnosis.job):
+        return "failed"
+    return "healthy" if diagnosis.healthy else "nothing found"
+
+
+def _grade(diagnosis: Diagnosis) -> str:
+    """The class that colours the verdict."""
+    if diagnosis.findings:
+        return _severity(diagnosis.findings[0])
+    return "error" if failed(diagnosis.job) else "good" if diagnosis.healthy else "warning"
+
+
+def _severity(finding: Finding) -> str:
+    return (finding.severity or NOTE).word
+
+
+def _when(recording: Recording | None) -> str:
+    """When the first rank began, as its host's clock had it."""
+    logs = recording.ranks.values() if recording is not None else ()
+    times = [
+        int(rows["at_ns"][0]) + log.monotonic_to_wall_ns
+        for log in logs
+        for rows in (log.events,)
+        if len(rows) and log.monotonic_to_wall_ns
+    ]
+    if not times:
+        return ""
+    return datetime.datetime.fromtimestamp(min(times) / 1e9, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _facts(diagnosis: Diagnosis) -> Iterator[str]:
+    """What is known of the job, in few words each."""
+    job, cause, others = diagnosis.job, root_cause(diagnosis), brought_down(diagnosis)
+    recording = diagnosis.recording
+    logs = list(recording.ranks.values()) if recording is not None else []
+    hosts = {log.host for log in logs if log.host}
+    yield f"{diagnosis.world_size} rank{'' if diagnosis.world_size == 1 else 's'}" + (
+        f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
+    )
+    steps = max((int(log.steps["step"][-1]) for log in logs if len(log.steps)), default=0)
+    if steps:
+        yield f"{steps} steps"
+    if job.launcher:
+        yield f"launched by {job.launcher}"
+    if diagnosis.ended_by_distdoctor:
+        yield "ended by distdoctor because it hung" if diagnosis.hung else "ended by distdoctor"
+    elif job.exit_code is not None:
+        yield f"exit code {job.exit_code}"
+    elif job.running:
+        yield "still running when it was read"
+    if cause is not None and not diagnosis.ended_by_distdoctor and (cause.signal or cause.exit_code is not None):
+        yield f"root cause: rank {cause.rank}, {cause.words}"
+    if others and not diagnosis.ended_by_distdoctor:
+        yield f"{named(others)} ended because of it"
+    versions = logs[0].environment.get("torch") if logs else None
+    if isinstance(versions, str):
+        yield f"torch {versions}"
+
+
+def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
+    cures = [_cure(cure, diagnosis) for cure in finding.prescriptions]
     return {
         "code": finding.code,
-        "severity": finding.severity.word if finding.severity else "note",
-        "ranks": finding.ranks_named if finding.ranks else "",
+        "slug": finding.slug,
+        "severity": _severity(finding),
+        "ranks": "" if finding.title.startswith("rank") or not finding.ranks else finding.ranks_named,
         "place": shown(finding.place) if finding.place else "",
+        "source": list(_source(finding, diagnosis)),
         "title": finding.title,
         "confidence": str(finding.confidence),
         "why": finding.why,
-        "places": [{"ranks": named(p.ranks), "where": shown(p.site), "role": p.role} for p in finding.places],
-        "prescriptions": prescriptions,
+        "places": [
+            {"ranks": named(p.ranks), "where": shown(p.site), "role": p.role} for p in finding.places[:MOST_PLACES]
+        ],
+        "prescriptions": cures,
+        "fix": _short_fix(finding, cures),
         "evidence": [(name, str(value)[:2000]) for name, value in finding.evidence.items()],
     }
+
+
+def _cure(cure: Any, diagnosis: Diagnosis) -> dict[str, Any]:
+    remedy = diagnosis.remedies.get(cure.slug)
+    change = cure.change or (remedy.how if remedy else "")
+    return {
+        "what": remedy.what if remedy else cure.slug,
+        "change": change.rstrip().split("\n") if change else [],
+        "effect": cure.effect or (remedy.effect if remedy else ""),
+    }
+
+
+def _short_fix(finding: Finding, cures: list[dict[str, Any]]) -> str:
+    """One sentence for the card of the verdict: the edit in words, where it is one line."""
+    if not cures:
+        return ""
+    change = finding.prescriptions[0].change
+    return change if change and "\n" not in change else str(cures[0]["what"])
+
+
+def _source(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str, bool]]:
+    """The lines around the place: number, text, whether it is the place itself."""
+    sources = diagnosis.recording.sources if diagnosis.recording is not None else {}
+    lines, line = sources.get(finding.place.path, "").splitlines(), finding.place.line
+    if not 0 < line <= len(lines):
+        return
+    last = min(line + MOST_LINES, len(lines))
+    for number in range(max(1, line - MOST_LINES), last + 1):
+        yield f"{number:>{len(str(last))}}", lines[number - 1].expandtabs(4)[:300], number == line
+
+
+def _not_examined(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The checks that could not look, those with the same reason together."""
+    reasons: dict[str, list[str]] = {}
+    for one in diagnosis.not_examined:
+        reasons.setdefault(one.reason, []).append(f"{one.code} {one.slug}")
+    return [(", ".join(codes), reason) for reason, codes in reasons.items()]
+
+
+def _environments(recording: Recording | None) -> Table | None:
+    """What is not the same on all ranks, of what they noted about themselves; None where nothing differs."""
+    logs = recording.ranks if recording is not None else {}
+    facts = {rank: dict(_flat(log.environment)) for rank, log in logs.items() if log.environment}
+    rows = []
+    for name in dict.fromkeys(name for one in facts.values() for name in one):
+        values: dict[str, list[int]] = {}
+        for rank, one in facts.items():
+            values.setdefault(one.get(name, "-"), []).append(rank)
+        if len(values) > 1 and len(values) < max(3, len(facts)) and not name.endswith(("RANK", "pid")):
+            rows += [(name, named(ranks), value[:_LONGEST]) for value, ranks in values.items()]
+    return (
+        Table("environments", "what differs between ranks", ("what", "ranks", "value"), tuple(rows)) if rows else None
+    )
+
+
+def _flat(values: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+    if not isinstance(values, dict):
+        yield prefix, str(values)
+        return
+    for name, value in values.items():
+        yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -10,12 +12,16 @@ import msgspec
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.finding import Place as RolePlace
+from distdoctor.diagnosis.speed.step_times import PHASES, StepTimes, step_times
 from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import SourceLine
+from distdoctor.report.pictures.gallery import pictures
+from distdoctor.report.pictures.stacks import stacks_of
 from distdoctor.report.root_cause import root_cause
+from distdoctor.report.stack_tree import as_json
 from distdoctor.report.verdict import state, verdict
 
-SCHEMA_VERSION = 2  # 2: `withdrawn`, and `applies` of what was not examined
+SCHEMA_VERSION = 2  # 2: `withdrawn`, `applies` of what was not examined, `step_times`, `stacks`, `tables`
 
 
 class PlaceJson(msgspec.Struct, frozen=True):
@@ -116,7 +122,69 @@ class TroubleJson(msgspec.Struct, frozen=True):
     what: str
 
 
-class ReportJson(msgspec.Struct, frozen=True):
+class TableJson(msgspec.Struct, frozen=True):
+    """A table of the report. `rows` have one value for each of `columns`; times are nanoseconds, sizes bytes, shares 0-1."""
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[list[str | int | float | None]]
+
+
+class StepTimesJson(msgspec.Struct, frozen=True):
+    """Where a median step of one rank went, in nanoseconds; null where a phase cannot be told. `steps`: how many were regular."""
+
+    rank: int
+    steps: int
+    step: float | None
+    data: float | None
+    forward: float | None
+    backward: float | None
+    waiting: float | None
+    optimizer: float | None
+    other: float | None
+
+
+class FrameJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One frame, the innermost first. `arguments` are those of torch's own functions that tell."""
+
+    function: str
+    path: str
+    line: int
+    arguments: dict[str, str] = {}
+
+
+class ThreadJson(msgspec.Struct, frozen=True):
+    """One thread. `id` is the kernel's, equal to the pid for the main thread."""
+
+    id: int
+    name: str
+    holds_gil: bool
+    frames: list[FrameJson]
+
+
+class ProcessJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process as it was seen from outside. `role` is rank, worker (of a DataLoader) or child; a rank without a process has
+    no other fields than `pid`, which is null."""
+
+    rank: int
+    role: str
+    pid: int | None
+    worker: int | None = None
+    command: str = ""
+    state: str = ""
+    moved: bool = False
+    cpu_share: float = 0.0
+    still_seconds: float | None = None
+    wchan: str = ""
+    syscall: int = -1
+    held_gil: bool = False
+    trouble: str = ""
+    threads: list[ThreadJson] = []
+    cpp_threads: list[ThreadJson] = []
+
+
+class ReportJson(msgspec.Struct, frozen=True, omit_defaults=True):
     """A diagnosis. `findings[0]` is the root cause. `state` is findings, failed, healthy, incomplete or nothing examined;
     `verdict` says the same in a sentence."""
 
@@ -132,6 +200,17 @@ class ReportJson(msgspec.Struct, frozen=True):
     suppressed: list[FindingJson]
     withdrawn: list[WithdrawnJson]
     left_open: list[str]  # what the recording does not answer: with no findings the job is unknown, not healthy
+    distdoctor_version: str
+    hung: bool  # the job was found to hang while it ran
+    ended_by_distdoctor: bool  # because of what was found; then the ranks' ends are no cause
+    step_times: list[StepTimesJson]
+    stacks: list[ProcessJson]  # the newest that somebody took, while the job ran
+    tables: list[TableJson]  # those of the pictures of the page as well
+    # Only of `hang-dump`:
+    bundle: str | None = None  # base64, for `distdoctor examine`
+    flight_recorder: list[dict[str, Any]] | None = None
+    nccl_ras: dict[str, Any] | None = None
+    other_jobs: list[dict[str, Any]] | None = None  # in the same shape
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -151,7 +230,12 @@ def _plain(value: Any) -> Any:
 
 def schema() -> str:
     """The JSON schema of what `render` returns."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(ReportJson)), indent=2).decode() + "\n"
+    about = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:distdoctor:report:{SCHEMA_VERSION}",
+        "title": f"A report of distdoctor, schema version {SCHEMA_VERSION}",
+    }
+    return json.dumps({**about, **msgspec.json.schema(ReportJson)}, indent=2) + "\n"
 
 
 def report_of(diagnosis: Diagnosis) -> ReportJson:
@@ -169,7 +253,33 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
         suppressed=[_finding(finding, diagnosis) for finding in diagnosis.suppressed],
         withdrawn=[WithdrawnJson(_finding(one, diagnosis), round(after, 1)) for one, after in diagnosis.withdrawn],
         left_open=list(diagnosis.left_open),
+        distdoctor_version=importlib.metadata.version("distdoctor"),
+        hung=diagnosis.hung,
+        ended_by_distdoctor=diagnosis.ended_by_distdoctor,
+        step_times=[_step_times(one) for one in step_times(diagnosis.recording)] if diagnosis.recording else [],
+        stacks=_stacks(diagnosis),
+        tables=_tables(diagnosis),
     )
+
+
+def _step_times(one: StepTimes) -> StepTimesJson:
+    return StepTimesJson(one.rank, one.steps, _number(one.step), *(_number(one.of(phase)) for phase in PHASES))
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else round(value)
+
+
+def _stacks(diagnosis: Diagnosis) -> list[ProcessJson]:
+    found = stacks_of(diagnosis.recording) if diagnosis.recording is not None else None
+    return [msgspec.convert(one, ProcessJson) for one in as_json(found)] if found else []
+
+
+def _tables(diagnosis: Diagnosis) -> list[TableJson]:
+    """Every table of the page; of a thousand equal ranks one row."""
+    mine, others = pictures(diagnosis)
+    tables = [one.table for one in (*mine, *others)]
+    return [TableJson(one.name, one.title, list(one.columns), [list(row) for row in one.rows]) for one in tables]
 
 
 def _coverage(coverage: Coverage | None) -> CoverageJson | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
@@ -13,26 +15,31 @@ from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT = "SRCROOT"
 LEVELS = {ERROR: "error", WARNING: "warning", NOTE: "note"}
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The diagnosis as one SARIF log; suppressed findings are in it as suppressed."""
+def render(diagnosis: Diagnosis, *, base: str = "") -> str:
+    """The diagnosis as one SARIF log; suppressed findings are in it as suppressed. Files below the folder `base` are named
+    relative to it, as code scanning wants them."""
     everything = (*diagnosis.findings, *diagnosis.suppressed)
-    rules = {finding.code: finding.slug for finding in everything}
-    run = {
+    rules = {finding.code: finding for finding in everything}
+    run: dict[str, Any] = {
         "tool": {
             "driver": {
                 "name": "distdoctor",
-                "rules": [{"id": code, "name": slug} for code, slug in sorted(rules.items())],
+                "version": importlib.metadata.version("distdoctor"),
+                "rules": [_rule(finding, diagnosis) for _, finding in sorted(rules.items())],
             }
         },
         "invocations": [_invocation(diagnosis)],
         "results": [
-            *(_result(finding, diagnosis) for finding in diagnosis.findings),
-            *({**_result(f, diagnosis), "suppressions": [{"kind": "inSource"}]} for f in diagnosis.suppressed),
+            *(_result(finding, diagnosis, base) for finding in diagnosis.findings),
+            *({**_result(f, diagnosis, base), "suppressions": [{"kind": "inSource"}]} for f in diagnosis.suppressed),
         ],
     }
+    if base:
+        run["originalUriBaseIds"] = {ROOT: {"uri": PurePosixPath(base).as_uri().rstrip("/") + "/"}}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
@@ -45,18 +52,48 @@ def _invocation(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"executionSuccessful": bool(diagnosis.findings) or diagnosis.healthy, "toolExecutionNotifications": notes}
 
 
-def _result(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
+def _rule(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
+    """What code scanning shows about a kind of finding: the handbook page of its check, else the finding's own words."""
+    check = diagnosis.checks.get(finding.code)
+    short = check.headline if check is not None else finding.title
+    page = check.handbook if check is not None else finding.why or finding.title
+    return {
+        "id": finding.code,
+        "name": "".join(word.capitalize() for word in finding.slug.split("-")),
+        "shortDescription": {"text": _sentence(short)},
+        "fullDescription": {"text": _sentence(short)},
+        "help": {"text": page, "markdown": f"```text\n{page}\n```"},
+        "defaultConfiguration": {"level": LEVELS.get(finding.severity or NOTE, "note")},
+    }
+
+
+def _sentence(words: str) -> str:
+    words = words.strip() or "a finding"
+    return words[0].upper() + words[1:].rstrip(".") + "."
+
+
+def _result(finding: Finding, diagnosis: Diagnosis, base: str) -> dict[str, Any]:
+    related: list[dict[str, Any]] = []
+    for place in finding.places:
+        where = _location(place.site, base, place.role) if place.site else None
+        if where is not None and where not in related:
+            related.append(where)
     return {
         "ruleId": finding.code,
         "level": LEVELS.get(finding.severity or NOTE, "note"),
         "message": {"text": "\n".join(block_of(finding, diagnosis))},
-        "locations": [_location(finding.place)] if finding.place else [],
-        "relatedLocations": [_location(place.site, place.role) for place in finding.places if place.site],
+        "locations": [_location(finding.place, base)] if finding.place else [],
+        "relatedLocations": related,
         "properties": {"ranks": list(finding.ranks), "confidence": str(finding.confidence)},
     }
 
 
-def _location(site: SourceLine, words: str = "") -> dict[str, Any]:
-    uri = PurePosixPath(site.path).as_uri() if site.path.startswith("/") else site.path
-    physical = {"artifactLocation": {"uri": uri}, "region": {"startLine": max(site.line, 1)}}
+def _location(site: SourceLine, base: str, words: str = "") -> dict[str, Any]:
+    below = base.rstrip("/") + "/"
+    artifact = {"uri": quote(site.path)}
+    if base and site.path.startswith(below):
+        artifact = {"uri": quote(site.path.removeprefix(below)), "uriBaseId": ROOT}
+    elif site.path.startswith("/"):
+        artifact = {"uri": PurePosixPath(site.path).as_uri()}
+    physical = {"artifactLocation": artifact, "region": {"startLine": max(site.line, 1)}}
     return {"physicalLocation": physical, **({"message": {"text": words}} if words else {})}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,8 @@ from distdoctor.workloads.shapes import Shapes
 def imported(reference: str) -> Callable[..., Any]:
     """The function that `package.module:function` names."""
     module, _, name = reference.partition(":")
+    if os.getcwd() not in sys.path:  # as `python -m` has it: the module may lie beside whoever names it
+        sys.path.insert(0, os.getcwd())
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
@@ -58,4 +63,14 @@ def _called(reference: str, argument: Any) -> Any:
         parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
         for parameter in inspect.signature(function).parameters.values()
     )
-    return function(argument) if takes_one else function()
+    try:
+        return function(argument) if takes_one else function()
+    except WrongUse:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(last.filename)}:{last.lineno}"
+        raise WrongUse(
+            f"{reference} failed: {type(error).__name__}: {error} ({where})",
+            way_out="Call it by itself in Python to see the whole traceback.",
+        ) from error

@@ -1,0 +1,56 @@
+"""`distdoctor diff A B`: where two runs of a job part, and what became slower or larger."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option(
+    "--slower-by",
+    type=click.FloatRange(0),
+    metavar="PERCENT",
+    help="Exit with 1 when a step of B takes so much longer.",
+)
+@click.option(
+    "--larger-by", type=click.FloatRange(0), metavar="PERCENT", help="Exit with 1 when the peak of B is so much higher."
+)
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def diff(
+    ctx: click.Context, a: Path, b: Path, slower_by: float | None, larger_by: float | None, output_format: str
+) -> None:
+    """Compare two runs: the first collective, loss and gradients that differ, step times and memory. Equal is to the last bit.
+
+    A and B are run folders. Exit code 0, or 1 where B is beyond --slower-by or --larger-by: a gate for CI.
+
+    \b
+    distdoctor diff .distdoctor/runs/20260101T120000-train latest-folder --slower-by 10
+    """
+    from distdoctor.diagnosis.run_difference import compare_runs
+    from distdoctor.launch.post_mortem import read_at
+    from distdoctor.report.printable import printable
+
+    found = compare_runs(read_at(a), read_at(b))
+    limits = {"step time": slower_by, "memory": larger_by}
+    beyond = [
+        one.what
+        for one in found
+        if (limit := limits.get(one.what)) is not None and not math.isnan(one.ratio) and one.ratio > 1 + limit / 100
+    ]
+    if output_format == "json":
+        rows = [{**vars(one), "ratio": None if math.isnan(one.ratio) else one.ratio} for one in found]
+        click.echo(json.dumps({"compared": rows, "beyond": beyond}, indent=1))
+    else:
+        for one in found:
+            mark = "=" if one.equal else "≠" if one.equal is False else " "
+            click.echo(printable(f"{mark} {one.what:<12} {one.words}"))
+        for what in beyond:
+            click.echo(f"{what} is beyond the limit")
+    ctx.exit(int(bool(beyond)))

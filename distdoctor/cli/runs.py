@@ -1,0 +1,116 @@
+"""`distdoctor runs`: the runs that were recorded here, what came of each, and those that are not needed any more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from distdoctor.errors import WrongUse
+
+HEAD = ("run", "began", "ranks", "size", "what came of it")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. `words`: its verdict, as `diagnosis.json` has it."""
+
+    folder: Path
+    began: str
+    ranks: int
+    size: int
+    running: bool
+    words: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Run:
+        from distdoctor.recording.trace.run_folder import read_job
+
+        job = read_job(folder)
+        stamp = folder.name.partition("-")[0]
+        began = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]} {stamp[9:11]}:{stamp[11:13]}" if len(stamp) == 15 else "-"
+        size = sum(
+            path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
+        )
+        return cls(folder, began, job.world_size if job else 0, size, bool(job and job.running), _words(folder))
+
+
+def _words(folder: Path) -> str:
+    from distdoctor.errors import UnreadableRecording
+    from distdoctor.recording.files import LARGEST_JSON, read_json
+
+    try:
+        found = read_json(folder / "diagnosis.json", LARGEST_JSON)
+        codes = ", ".join(dict.fromkeys(finding["code"] for finding in found["findings"]))
+        return f"{codes}: {found['verdict']}" if codes else str(found["verdict"])
+    except (UnreadableRecording, KeyError, TypeError):
+        return "-"
+
+
+@click.command()
+@click.option("--prune", is_flag=True, help="Remove the older runs; those that still run stay.")
+@click.option(
+    "--keep", type=click.IntRange(0), default=10, show_default=True, help="With --prune: how many of the newest stay."
+)
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def runs(prune: bool, keep: int, output_format: str) -> None:
+    """List the runs recorded in this working directory, the newest first; `--prune --keep 5` removes the older ones.
+
+    \b
+    distdoctor runs
+    distdoctor runs --prune --keep 5
+    """
+    from distdoctor.launch.new_run_folder import RUNS
+    from distdoctor.recording.trace.run_folder import is_run_folder
+
+    folders = (
+        [path for path in RUNS.iterdir() if not path.is_symlink() and is_run_folder(path)] if RUNS.is_dir() else []
+    )
+    found = [Run.of(folder) for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)]
+    if prune:
+        _prune([run for run in found[keep:] if not run.running])
+        return
+    if output_format == "json":
+        click.echo(json.dumps([_as_json(run) for run in found], indent=1))
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _as_json(run: Run) -> dict[str, object]:
+    return {**vars(run), "folder": str(run.folder), "verdict": run.words}
+
+
+def _lines(found: list[Run]) -> list[str]:
+    from distdoctor.report.printable import printable
+    from distdoctor.report.table import aligned
+
+    if not found:
+        return ["no run was recorded here (`distdoctor run train.py` records one)"]
+    rows = [
+        (run.folder.name, run.began, str(run.ranks), _size(run.size), "still runs" if run.running else run.words[:80])
+        for run in found
+    ]
+    total = _size(sum(run.size for run in found))
+    lines = aligned([HEAD, *(tuple(map(printable, row)) for row in rows)])
+    return [*lines, f"{len(found)} runs, {total}; `distdoctor runs --prune --keep N` keeps the newest N"]
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _prune(old: list[Run]) -> None:
+    from distdoctor.cli import deliver
+
+    for run in old:
+        try:
+            shutil.rmtree(run.folder)
+        except OSError as trouble:
+            raise WrongUse(
+                f"{run.folder} cannot be removed: {trouble.strerror}", way_out="Remove it by hand."
+            ) from trouble
+    deliver.notice(f"{len(old)} runs removed, {_size(sum(run.size for run in old))}")

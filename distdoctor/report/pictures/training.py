@@ -1,0 +1,324 @@
+"""How the training went: which layers part on which ranks, memory over time, loss and gradient norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
+from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
+from distdoctor.report.pictures.drawing import LETTER, Picture, Sheet, colour, cut, ticks
+from distdoctor.report.table import Table
+
+WIDE, HIGH, LEFT = 640.0, 170.0, 74.0
+MOST_LAYERS, MOST_STEPS, MOST_RANKS = 30, 6, 32
+HELD = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
+Point = tuple[float, float]
+
+
+# --- which layers part ---------------------------------------------------------------------------------------------------
+
+
+def divergence(recording: Recording) -> Picture | None:
+    """Layers x ranks, at the first step that was looked at, where they part and later: who holds the same bits as whom."""
+    gradients = _gradients(recording)
+    if gradients is None or not gradients.peers:
+        return None
+    maps = [(peers, found) for peers in gradients.peers if (found := _variants(gradients, peers))]
+    if not maps:
+        return None
+    peers, steps = max(maps, key=lambda one: _first_parted(one[1]) is not None)
+    chosen, parted = _telling(steps), _first_parted(steps)
+    layers = _alike(_layers(steps, chosen), chosen, steps)
+    ranks = [rank for rank in peers.ranks if rank in gradients.ranks][:MOST_RANKS]
+    title = "All layers are the same on all replicas"
+    if parted is not None:
+        title = f"Which layers differ between the replicas, in gradient or parameter, from step {parted} on"
+    return Picture(
+        "divergence",
+        title,
+        f"One map a step, {len(peers.ranks)} replicas from left to right; ranks with the same letter hold the same bits. "
+        "Layers that look alike are one row.",
+        _draw_maps(chosen, layers, ranks, steps),
+        Table(
+            "divergence",
+            "ranks with equal gradients and parameters, by layer and step",
+            ("step", "layer", "ranks that agree"),
+            tuple(
+                (step, _named(names), " | ".join(map(named, steps[step][names[0]])))
+                for step in chosen
+                for names in layers
+                if names[0] in steps[step]
+            ),
+        ),
+        (("soft k5", "as most ranks"), ("soft k4", "different"), ("soft k3", "different from both")),
+    )
+
+
+Variants = dict[int, dict[str, tuple[tuple[int, ...], ...]]]
+
+
+def _first_parted(steps: Variants) -> int | None:
+    parted = (step for step, layers in steps.items() if any(len(variants) > 1 for variants in layers.values()))
+    return min(parted, default=None)
+
+
+def _alike(names: Sequence[str], chosen: Sequence[int], steps: Variants) -> list[list[str]]:
+    """Runs of layers that differ in the same way in every chosen step; those that differ stand alone."""
+    rows: list[list[str]] = []
+    for name in names:
+        mine = [steps[step].get(name) for step in chosen]
+        odd = any(variants is not None and len(variants) > 1 for variants in mine)
+        if rows and not odd and [steps[step].get(rows[-1][0]) for step in chosen] == mine:
+            rows[-1].append(name)
+        else:
+            rows.append([name])
+    return rows
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def _gradients(recording: Recording) -> Gradients | None:
+    try:
+        return Gradients.of(recording) if "gradients" in recording.streams else None
+    except NotSeen:
+        return None
+
+
+def _variants(gradients: Gradients, peers: ReplicaGroup) -> Variants:
+    """step -> parameter -> the ranks that hold the same bits of it and of its gradient, the most numerous first."""
+    found: Variants = {}
+    ranks = [rank for rank in peers.ranks if rank in gradients.ranks]
+    steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested})
+    for step in [*steps[:24], *steps[24:][-8:]]:
+        rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
+        for name in dict.fromkeys(name for row in rows.values() for name in row):
+            values = {
+                rank: hash((int(row[name]["grad"]) if step else 0, int(row[name]["param"])))
+                for rank, row in rows.items()
+                if name in row and not int(row[name]["flags"]) & DigestFlag.UNREADABLE
+            }
+            info = gradients.ranks[ranks[0]].info(name, peers.optimizer)
+            if len(values) > 1 and (info is None or not info.flags & TensorFlag.BUFFER):
+                found.setdefault(step, {})[name] = variants_of(values)
+    return found
+
+
+def _telling(steps: Variants) -> list[int]:
+    """The first step, the last that agrees, the first ones that differ, and the last."""
+    every = sorted(steps)
+    parted = [step for step in every if any(len(variants) > 1 for variants in steps[step].values())]
+    before = [step for step in every if parted and step < parted[0]]
+    return sorted({every[0], *before[-1:], *parted[:2], every[-1]})[:MOST_STEPS]
+
+
+def _layers(steps: Variants, chosen: Sequence[int]) -> list[str]:
+    """In the order of the model; where there are too many, those that differ and the first others."""
+    names = list(dict.fromkeys(name for step in chosen for name in steps[step]))
+    if len(names) <= MOST_LAYERS:
+        return names
+    odd = [name for name in names if any(len(steps[step].get(name, ())) > 1 for step in chosen)]
+    kept = set([*odd, *(name for name in names if name not in odd)][:MOST_LAYERS])
+    return [name for name in names if name in kept]
+
+
+def _draw_maps(chosen: Sequence[int], layers: Sequence[Sequence[str]], ranks: Sequence[int], steps: Variants) -> Markup:
+    names = [_named(one) for one in layers]
+    left = min(44, max(map(len, names))) * LETTER + 12
+    cell = 22.0 if len(ranks) <= 8 else 13.0
+    gap = cell * len(ranks) + 26
+    sheet = Sheet(left + max(gap, 60) * len(chosen) + 10, 42 + 17 * len(layers), "replicas by layer, rank and step")
+    for line, name in enumerate(names):
+        sheet.text(0, 52 + 17 * line, name if len(name) <= 44 else f"…{name[-43:]}")
+    for number, step in enumerate(chosen):
+        x = left + max(gap, 60) * number
+        sheet.text(x, 14, f"step {step}" if step else "at the start", "strong")
+        for column, rank in enumerate(ranks):
+            if len(ranks) <= 8 or column % 4 == 0:
+                sheet.text(x + cell * column + cell / 2, 32, rank, "quiet", "middle")
+            for line, one in enumerate(layers):
+                variants = steps[step].get(one[0], ())
+                _draw_variant(sheet, x + cell * column, 40 + 17 * line, cell, rank, variants, names[line])
+    return sheet.done()
+
+
+def _draw_variant(
+    sheet: Sheet, x: float, y: float, cell: float, rank: int, variants: tuple[tuple[int, ...], ...], name: str
+) -> None:
+    which = next((number for number, variant in enumerate(variants) if rank in variant), None)
+    if which is None:
+        sheet.rect(x, y, cell - 2, 15, "none", f"rank {rank}, {name}: not compared")
+        return
+    kind = ("soft k5", "soft k4", "soft k3")[min(which, 2)]
+    words = f"rank {rank}, {name}: " + ("as most" if which == 0 else "different") + f", with {named(variants[which])}"
+    sheet.rect(x, y, cell - 2, 15, kind, words)
+    if len(variants) > 1:
+        sheet.text(x + (cell - 2) / 2, y + 12, chr(ord("A") + min(which, 25)), "", "middle")
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+def memory(recording: Recording) -> Picture | None:
+    """The fullest rank's memory over its steps, by what it holds."""
+    try:
+        ranks = (
+            [one for one in Memory.of(recording).each() if len(one.rows) > 1] if "memory" in recording.streams else []
+        )
+    except NotSeen:
+        return None
+    if not ranks:
+        return None
+    one = max(ranks, key=lambda rank: rank.peak)
+    total = one.column("allocated" if one.on_device else "rss")
+    layers = {words: one.column(name) for name, words in HELD.items()}
+    before = one.before_training
+    if before:
+        layers = {"libraries, data": one.column("rss") * 0 + before, **layers}
+    known = sum(layers.values())
+    layers["activations and all else"] = (total - known).clip(min=0)
+    layers = {words: values for words, values in layers.items() if max(values) > 0}
+    steps = [float(step) for step in one.steps]
+    sheet, across, up = _axes(steps, float(max(total)), "memory by step", mib, unit=2.0**20)
+    base = [0.0] * len(steps)
+    for number, (words, values) in enumerate(layers.items()):
+        above = [low + float(value) for low, value in zip(base, values, strict=True)]
+        outline = [(across(s), up(v)) for s, v in zip(steps, above, strict=True)]
+        below = [(across(s), up(v)) for s, v in zip(steps, base, strict=True)]
+        sheet.area([*outline, *below[::-1]], f"{colour(number)} layer", f"{words}: at most {mib(float(max(values)))}")
+        base = above
+    where = "on its device" if one.on_device else "of resident memory"
+    return Picture(
+        "memory",
+        "Memory over the steps, by what it holds",
+        f"Rank {one.rank}, the fullest: at most {mib(one.peak)} {where}. {_growth(one)}",
+        sheet.done(),
+        Table(
+            "memory",
+            "memory by rank at its highest, bytes",
+            ("rank", "peak", *HELD.values()),
+            tuple((rank.rank, rank.peak, *(rank.most(name) for name in HELD)) for rank in ranks),
+            tuple((str(rank.rank), mib(rank.peak), *(mib(rank.most(name)) for name in HELD)) for rank in ranks),
+        ),
+        tuple((colour(number), words) for number, words in enumerate(layers)),
+    )
+
+
+def _growth(one: RankMemory) -> str:
+    rate, _ = one.growth()
+    return f"It grows by {mib(rate)} a step." if rate >= 64 * 1024 else ""
+
+
+# --- loss and gradient norm ------------------------------------------------------------------------------------------------
+
+
+def loss(recording: Recording) -> Picture | None:
+    """The loss and the norm of the gradients, one line for ranks with equal numbers."""
+    gradients = _gradients(recording)
+    if gradients is None:
+        return None
+    losses, norms = _series(gradients, "loss"), _series(gradients, "norm")
+    shown = {words: lines for words, lines in (("loss", losses), ("gradient norm", norms)) if lines}
+    if not shown:
+        return None
+    parts = [_plot(words, lines) for words, lines in shown.items()]
+    rows = tuple(
+        (words, named(ranks), len(points), points[0][1], points[-1][1])
+        for words, lines in shown.items()
+        for points, ranks in lines
+    )
+    return Picture(
+        "loss",
+        "Loss and gradient norm",
+        "One line for each rank, or for ranks with the same numbers; a cross marks what was not finite.",
+        Markup("").join(parts),
+        Table(
+            "loss",
+            "loss and gradient norm",
+            ("what", "ranks", "steps", "first", "last"),
+            rows,
+            tuple((what, who, str(count), f"{first:.4g}", f"{last:.4g}") for what, who, count, first, last in rows),
+        ),
+    )
+
+
+def _series(gradients: Gradients, name: str) -> list[tuple[list[Point], list[int]]]:
+    """The values of one number by step, ranks with equal values together; the first optimizer's."""
+    found: dict[tuple[Point, ...], list[int]] = {}
+    for rank, one in sorted(gradients.ranks.items()):
+        updates = [u for u in one.updates if u.optimizer == one.updates[0].optimizer and u.step] if one.updates else []
+        points = tuple((float(u.step), u.value(name)) for u in updates if not (name == "norm" and u.value(name) < 0))
+        points = tuple(p for p in points if name != "loss" or not math.isnan(p[1]) or _has_nan(updates))
+        if sum(math.isfinite(value) for _, value in points) > 1:
+            found.setdefault(points, []).append(rank)
+    rows = sorted(found.items(), key=lambda row: (-len(row[1]), row[1]))[:8]
+    return [(_thinned(list(points)), ranks) for points, ranks in rows]
+
+
+def _has_nan(updates: Sequence[Update]) -> bool:
+    return any(update.number("non_finite") for update in updates)
+
+
+def _thinned(points: list[Point], most: int = 600) -> list[Point]:
+    every = max(1, -(-len(points) // most))
+    return points if every == 1 else [*points[:-1:every], points[-1]]
+
+
+def _plot(words: str, lines: list[tuple[list[Point], list[int]]]) -> Markup:
+    finite = [value for points, _ in lines for _, value in points if math.isfinite(value)]
+    steps = sorted({step for points, _ in lines for step, _ in points})
+    sheet, across, up = _axes(
+        steps, max(*finite, 0.0), f"{words} by step", lambda value: f"{value:.3g}", min(*finite, 0.0)
+    )
+    sheet.text(LEFT, 12, words, "strong")
+    for number, (points, ranks) in enumerate(lines):
+        good = [(across(step), up(value)) for step, value in points if math.isfinite(value)]
+        sheet.line(good, f"curve s{number % 8}", f"{words} of {named(ranks)}")
+        for step, value in points:
+            if not math.isfinite(value):
+                sheet.text(across(step), HIGH + 18, "✕", "error", "middle")
+        if good:
+            sheet.text(
+                good[-1][0] + 5,
+                good[-1][1] + 4 + 12 * (number if len(lines) < 4 else 0),
+                cut(named(ranks), 16),
+                "quiet",
+            )
+    return sheet.done()
+
+
+def _axes(
+    steps: Sequence[float],
+    most: float,
+    label: str,
+    words: Callable[[float], str],
+    least: float = 0.0,
+    unit: float = 1.0,
+) -> tuple[Sheet, Callable[[float], float], Callable[[float], float]]:
+    """A sheet with axes: steps from left to right, values upwards; and how a step and a value become pixels."""
+    first, last = (steps[0], steps[-1]) if steps else (0.0, 1.0)
+    span, range_ = max(last - first, 1.0), max(most - least, 1e-12)
+    sheet = Sheet(LEFT + WIDE + 110, HIGH + 46, label)
+
+    def across(step: float) -> float:
+        return LEFT + WIDE * (step - first) / span
+
+    def up(value: float) -> float:
+        return 20 + HIGH - HIGH * (value - least) / range_
+
+    for tick in (unit * one for one in ticks(range_ / unit)):
+        y = up(least + tick)
+        sheet.line([(LEFT, y), (LEFT + WIDE, y)], "grid")
+        sheet.text(LEFT - 6, y + 4, words(least + tick), "quiet", "end")
+    for step in sorted({round(first + span * number / 4) for number in range(5)}):
+        sheet.text(across(step), HIGH + 38, f"step {step}", "quiet", "middle")
+    return sheet, across, up

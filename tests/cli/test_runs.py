@@ -1,0 +1,86 @@
+"""`runs`, `diff` and the formats by suffix, on folders that real jobs left; and command lines that are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seeds import copy_of, run_folder
+
+Say = Callable[..., Any]
+
+
+@pytest.mark.job
+def test_two_runs_part_where_one_has_a_nan(say: Say, tmp_path_factory: pytest.TempPathFactory) -> None:
+    healthy, ill = (run_folder(name, tmp_path_factory) for name in ("healthy", "non-finite"))
+
+    same, other = say("diff", healthy, healthy, "--slower-by", 1), say("diff", healthy, ill, "--output-format", "json")
+
+    rows = {row["what"]: row for row in json.loads(other.out)["compared"]}
+    assert (same.code, "≠" in same.out) == (0, False)
+    assert "equal to the last bit" in same.out
+    assert (rows["ranks"]["equal"], rows["loss"]["equal"], rows["gradients"]["equal"]) == (True, False, False)
+    assert "differ from step" in rows["gradients"]["words"]
+
+
+@pytest.mark.job
+def test_runs_are_listed_with_their_verdict_and_pruned(
+    say: Say, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for number, name in enumerate(("healthy", "non-finite")):
+        copy_of(
+            run_folder(name, tmp_path_factory), tmp_path / ".distdoctor" / "runs" / f"2026010{number}T120000-{name}"
+        )
+
+    listed, pruned = say("runs"), say("runs", "--prune", "--keep", 1)
+
+    assert "DD801" in listed.out
+    assert "2026-01-01 12:00" in listed.out
+    assert "1 runs removed" in pruned.err
+    assert len(list((tmp_path / ".distdoctor" / "runs").iterdir())) == 1
+
+
+@pytest.mark.job
+def test_the_suffix_of_the_file_says_which_format(
+    say: Say, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = run_folder("healthy", tmp_path_factory)
+    for name in ("r.html", "r.json", "r.sarif", "r.trace.json", "r.xml"):
+        assert say("report", folder, "-o", tmp_path / name).code == 0
+
+    document, trace = (json.loads((tmp_path / name).read_text()) for name in ("r.json", "r.trace.json"))
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    assert [one["rank"] for one in document["step_times"]] == [0, 1]
+    assert {"step_times", "loss", "coverage", "memory"} <= {table["name"] for table in document["tables"]}
+    assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X", "C"}
+    assert min(event["ts"] for event in trace["traceEvents"] if "ts" in event) >= 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check-data", "--loader", "foo"], "--loader foo names no function"),
+        (["check-data", "--loader", "nowhere.at.all:make"], "there is no module nowhere.at.all"),
+        (["check-data", "--loader", "mine:other"], "mine.py has no other"),
+        (["examine", "--ignore", "DD999"], "--ignore DD999: there is no such check"),
+        (["run", "--nproc", "0", "mine.py"], "--nproc 0 on 1 node(s) starts no rank"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_with_a_way_out(
+    say: Say, tmp_path: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "mine.py").write_text("def make():\n    return []\n")
+
+    found = say(*words)
+
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.splitlines()) == 2
+
+
+def test_a_misspelt_slug_gets_a_guess_and_a_code_none(say: Say) -> None:
+    assert "Did you mean missing-set-epoch?" in say("examine", "--ignore", "missing-set-epcoh").err
+    assert "Did you mean" not in say("examine", "--ignore", "DD999").err

@@ -1,0 +1,161 @@
+"""The page: whole in itself, safe with hostile names, small at a thousand ranks, and with its pictures also as tables."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.examination import examine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.report import html
+from distdoctor.report.pictures.gallery import pictures
+from distdoctor.testing import recording
+
+PLUGINS = plugins.load()
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+VOID = {"meta", "br", "input"}
+
+
+class Page(HTMLParser):
+    """The elements of a page: that every one is closed, and what they point at."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: set[str] = set()
+        self.points_at: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.points_at += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")
+        ]
+        assert not [name for name, _ in attrs if name.startswith("on")], tag
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+def diagnosed(sick: Recording) -> Diagnosis:
+    return examine(sick, PLUGINS.checks.values(), PLUGINS.remedies)
+
+
+def sick(code: str) -> Diagnosis:
+    return diagnosed(sys.modules[PLUGINS.checks[code].module].sick())
+
+
+@pytest.mark.parametrize("code", PLUGINS.checks)
+def test_a_page_needs_nothing_else_and_draws_all_that_it_can(code: str) -> None:
+    page = html.render(sick(code))
+
+    parsed = Page(page)
+    assert parsed.open == []
+    assert not parsed.names & {"script", "link", "iframe", "img", "object", "embed", "form"}
+    assert [one[:29] for one in parsed.points_at if not one.startswith(("#", "data:application/json;base64,"))] == []
+    assert "default-src 'none'" in page
+    assert not re.search(r"url\((?!#arrow)|@import", page)
+    assert "could not be drawn" not in page
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("DD101", ["collectives", "waits"]),
+        ("DD108", ["collectives", "waits"]),
+        ("DD116", ["stacks", "waits"]),
+        ("DD301", ["coverage", "orders"]),
+        ("DD202", ["divergence"]),
+        ("DD405", ["memory"]),
+        ("DD504", ["step_phases", "arrivals"]),
+    ],
+)
+def test_the_pictures_that_belong_to_the_verdict_come_first_each_with_a_table(code: str, names: list[str]) -> None:
+    mine, _ = pictures(sick(code))
+
+    assert [one.name for one in mine if one.name in names] == names
+    assert all(one.table.cells for one in mine)
+    assert all(len(row) == len(one.table.columns) for one in mine for row in one.table.cells)
+
+
+def test_a_cycle_is_marked() -> None:
+    mine, _ = pictures(sick("DD108"))
+
+    assert "edge ring" in str(mine[-1].svg)
+    assert "form a cycle" in mine[-1].caption
+
+
+def test_hostile_names_stay_text() -> None:
+    script = recording(ranks=2)
+    script.collective("all_reduce", [8], site=SourceLine(f"/job/{HOSTILE}.py", 41, HOSTILE)).skipped_by(1)
+    script.collective("barrier", site=SourceLine(f"/job/{HOSTILE}.py", 42, HOSTILE))
+    found = diagnosed(script.finished(survivors="killed"))
+    found = replace(found, job=replace(found.job, argv=(HOSTILE,)))
+
+    page = html.render(found)
+
+    assert HOSTILE not in page
+    assert "<script" not in page
+    assert Page(page).open == []
+
+
+def of_a_thousand(few: Recording) -> Recording:
+    """The recording of four ranks as one of a thousand, of which all others are like rank 0."""
+    members = few.ranks[0].text(int(few.ranks[0].groups[0]["members"]))
+
+    def wider(log: RankTrace, rank: int) -> RankTrace:
+        texts = tuple("0-999" if text == members else text for text in log.texts)
+        return replace(log, rank=rank, world_size=1000, texts=texts)
+
+    ranks = {rank: wider(few.ranks.get(rank, few.ranks[0]), rank) for rank in range(1000)}
+    ends = {rank: few.job.ends.get(rank, few.job.ends[0]) for rank in ranks}
+    return replace(few, job=replace(few.job, world_size=1000, ends=ends), ranks=ranks)
+
+
+def test_a_thousand_ranks_fit_into_two_megabytes_and_equal_ranks_are_one_row() -> None:
+    script = recording(ranks=4)
+    for step in range(24):
+        one = script.collective("all_reduce", [1024], site="train.py:41 train_step")
+        if step == 20:
+            one.skipped_by(3)
+        script.collective("barrier", site="train.py:57 save").step()
+    diagnosis = diagnosed(of_a_thousand(script.finished(survivors="killed")))
+
+    page = html.render(diagnosis)
+
+    assert len(page.encode()) <= 2 << 20
+    assert "999 identical ranks (ranks 0-2,4-999)" in page
+    assert diagnosis.findings[0].ranks == (3,)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.job
+def test_a_browser_shows_the_page_without_a_request_or_a_complaint(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(html.render(sick("DD301")), "utf-8")
+    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=390,900", "--dump-dom"]
+
+    done = subprocess.run(
+        [*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=90, check=True
+    )
+
+    assert "constant" in done.stdout or "epoch" in done.stdout
+    assert done.stdout.count("<svg") > 3
+    assert "CONSOLE" not in done.stderr
+    assert "Refused to" not in done.stderr
