@@ -59,6 +59,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.under_one_roof, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),
+    (loss_scale.averaged_in_hooks, {}),
+    (loss_scale.averaged_in_hooks, {"early": True}),
     (loss_scale.windows, {"at_the_end": "step"}),
     (loss_scale.windows, {"at_the_end": "zero"}),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
+import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -36,6 +37,31 @@ def halved(rank: int, world_size: int) -> str:
         inputs, targets = batches.next()
         optimizer.zero_grad()
         (weight * cross_entropy(model(inputs), targets)).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def averaged_in_hooks(rank: int, world_size: int, *, early: bool = False) -> str:
+    """Each gradient is divided, and then summed over the ranks, by hooks: once it is there, or on its way (`early`)."""
+    model, works = Net(), []
+
+    def send(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        if not early:
+            parameter.grad /= world_size
+        works.append(dist.all_reduce(parameter.grad, async_op=True))
+
+    for parameter in model.parameters():
+        if early:
+            parameter.register_hook(lambda gradient: gradient / world_size)
+        parameter.register_post_accumulate_grad_hook(send)
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(6):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        while works:
+            works.pop().wait()
         optimizer.step()
     return digest_of_training(model)
 

@@ -6,6 +6,7 @@ digest of all its parameters; which of the user's lines lets it compute is waite
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -116,7 +117,7 @@ class Copies:
             if not copy.used and (module := copy.module()) is not None
             for child in module.modules()
         }
-        if unused and self._ambushes < AMBUSHES:
+        if unused and self._ambushes < AMBUSHES and not _compiles():
             self._ambushes += 1
             hook = not_traced(self.context.guarded(self._waiting_for(unused)))
             self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
@@ -130,6 +131,12 @@ class Copies:
                 trace.note(CopyUsed(copy.name, self.context.step), site=trace.texts.id(sites.user_site()))
 
         return passing
+
+
+def _compiles() -> bool:
+    """Whether torch.compile has been at work: a hook of all modules would be a reason to compile again."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(sum(dynamo.counters["frames"].values()))
 
 
 def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:

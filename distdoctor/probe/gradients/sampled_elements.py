@@ -5,6 +5,7 @@ Averaging gives the mean of all ranks' own values. A sum that nobody divides, or
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.layout import SPOTS
 
+_PROBE = os.path.dirname(os.path.dirname(__file__))
 TENSORS = 2
 LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
 
@@ -47,8 +49,9 @@ class SampledElements:
     def _taking(self, number: int) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:
             self.accumulated = True
+            wanted = self.looks < LOOKS and self._wanted()
             # Every backward before the step adds to the same gradient: the last value is the one that is averaged.
-            if self.looks < LOOKS and self._wanted() and parameter.grad is not None:
+            if wanted and parameter.grad is not None and not _is_changed_on_the_way(parameter):
                 self.own[number] = spots_of(parameter.grad)
 
         return take
@@ -61,7 +64,7 @@ class SampledElements:
     def write(self, parameters: Sequence[Tensor], step: int) -> None:
         """The spots of this step; called when the optimizer is about to use the gradients."""
         inventory = self.inventory
-        if self.looks >= LOOKS or not self.own:
+        if self.looks >= LOOKS or not self.accumulated:
             return
         self.looks += 1
         for number, own in self.own.items():
@@ -75,6 +78,19 @@ class SampledElements:
         if self.looks >= LOOKS:
             for handle in self._handles:
                 handle.remove()
+
+
+def _is_changed_on_the_way(parameter: Tensor) -> bool:
+    """Whether hooks of the user's own come before ours, or before the gradient is there: then nobody knows what this rank has
+    computed. They may scale it, or reduce it already."""
+    earlier: Any = parameter._backward_hooks
+    also: Any = getattr(parameter, "_post_accumulate_grad_hooks", None)
+    return any(not _is_ours(hook) for hooks in (earlier, also) for hook in (hooks or {}).values())
+
+
+def _is_ours(hook: Any) -> bool:
+    code = getattr(hook, "__code__", None)
+    return code is not None and code.co_filename.startswith(_PROBE)
 
 
 def _is_plain(parameter: Tensor) -> bool:

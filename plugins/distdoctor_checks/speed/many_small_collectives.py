@@ -6,7 +6,7 @@ What it means    A loop calls all_reduce for each parameter, or each metric. Eve
 Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.
 How we know      Eight calls or more of one line in each step, each of 256 KiB at most, with next to nothing between one call and
                  the next; or calls of single numbers, in every step. The time in them, counted from when the last rank has
-                 come, and in barriers of the same line, is 5 % of a step or more.
+                 come, and in barriers of the same line, is 5 % of a step or more, of single numbers 15 %.
 What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets while backward is at work.
 When it is fine  Calls with computing between them (tensor parallelism): the next one needs what the one before gave.
 Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
@@ -29,7 +29,7 @@ from distdoctor.testing.timing import Meeting, timed_job
 
 MANY, SMALL = 8, 256 * 1024  # calls per step; bytes each
 SCALAR = 16  # bytes: one or two numbers, of which one call per step is enough to be told
-SHARE = 0.05  # of a step
+SHARE, SCALAR_SHARE = 0.05, 0.15  # of a step; a single number may be needed, so it has to cost more to be told
 EACH = 0.9  # of all steps
 _BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
 BETWEEN = 0.5  # of the time of a call: more between two of them is work that needs the first one's result
@@ -67,7 +67,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
             for step in steps
         ]
     )
-    if each.value < SHARE * timing.step_ns:
+    if each.value < (SCALAR_SHARE if scalars else SHARE) * timing.step_ns:
         return None
     site = arrivals.site(arrivals.ranks[0], int(mine[0]))
     if not site:
