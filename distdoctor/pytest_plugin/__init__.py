@@ -21,11 +21,11 @@ from collections.abc import Generator
 import pytest
 
 from distdoctor.errors import WrongUse
-from distdoctor.pytest_plugin.fixtures import diagnose, dist, nproc
+from distdoctor.pytest_plugin.fixtures import diagnose, dist, inject_fault, nproc
 from distdoctor.pytest_plugin.mark import FORM, counts_of, is_marked, mark_of
 from distdoctor.pytest_plugin.refusals import explain, refuse, without_group
 
-__all__ = ["diagnose", "dist", "nproc"]
+__all__ = ["diagnose", "dist", "inject_fault", "nproc"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from distdoctor.pytest_plugin.mark import MARK, is_marked, mark_of
+from distdoctor.testing.faults import Fault, planted
 
 
 @pytest.fixture
@@ -46,3 +48,14 @@ def diagnose(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return report
 
     return run
+
+
+@pytest.fixture
+def inject_fault(dist: ModuleType) -> Iterator[Callable[..., Fault]]:
+    """`inject_fault("skip", rank=1, at="all_reduce", number=3)`: from now on to the end of the test, see `testing.faults`."""
+    with contextlib.ExitStack() as stack:
+
+        def plant(action: str, **how: Any) -> Fault:
+            return stack.enter_context(planted(Fault(action, **how)))
+
+        yield plant

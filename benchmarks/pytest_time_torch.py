@@ -1,0 +1,49 @@
+"""A part of torch's own gloo tests, as torch runs them (a spawn per test) and moved to the mark. `pytest_time.py` runs it; needs
+the package expecttest, which torch's test harness imports."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+os.environ.setdefault("BACKEND", "gloo")
+os.environ.setdefault("WORLD_SIZE", "2")
+os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
+
+import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed import distributed_test
+
+OF_TORCH = (
+    "test_all_reduce_sum",
+    "test_broadcast",
+    "test_all_gather",
+    "test_reduce_sum",
+    "test_gather",
+    "test_barrier",
+)
+
+
+class OfTorch(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+    """As torch's own test file makes it; 2 ranks by WORLD_SIZE."""
+
+
+OfTorch.__test__ = False
+TestOfTorch = type("TestOfTorch", (OfTorch,), {"__test__": True})
+
+
+@pytest.fixture
+def directories() -> Iterator[None]:
+    distributed_test.initialize_temp_directories()
+    distributed_test.Barrier.init()
+    yield
+    distributed_test.cleanup_temp_dir()
+
+
+@pytest.mark.distdoctor(nproc=2)
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_moved(name: str, directories: None) -> None:
+    test = OfTorch(name)
+    test.rank = dist.get_rank()  # a rank runs the body; without one it would spawn
+    getattr(test, name)()
