@@ -56,10 +56,10 @@ def main() -> None:
     ]
     took = seconds(alternately, repeats)
     moved = sum(value for name, value in took.items() if "test_moved" in name)
-    own = sum(value for name, value in took.items() if "TestOfTorch" in name)
+    own = sum(value for name, value in took.items() if "test_moved" not in name)
     for name in OF_TORCH:
         mine = next(value for key, value in took.items() if key.endswith(f"test_moved[{name}]"))
-        theirs = next(value for key, value in took.items() if key.endswith(f"::{name}") or key == name)
+        theirs = next(value for key, value in took.items() if key.endswith(name))
         print(f"{name:24} mark {mine:6.2f} s   torch's harness {theirs:6.2f} s")
     print(
         f"{len(OF_TORCH)} of torch's own gloo tests: mark {moved:.1f} s, its own harness {own:.1f} s, {own / moved:.1f} times"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ def start(folder: str, settings: ProbeSettings | None = None) -> None:
     _await_group(rank)
     if _is_rank():
         _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def start_here(folder: str) -> None:
+    """Record this very process: as the rank that RANK says, or as the only one. The caller knows that it is nobody's helper."""
+    start(folder)
+    if _rank is not None and _rank.trace is None and not _rank.silent:
+        _open(_rank, _number(None, "RANK", 0), _number(None, "WORLD_SIZE", 1))
+
+
+def recorded_in() -> str | None:
+    """The run folder that this process records into, None where it records nothing."""
+    return _rank.folder if _rank is not None and _rank.trace is not None and not _rank.silent else None
+
+
+def phase_marks() -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """(begin, end) of a long phase of this rank by its name; both do nothing where nothing is recorded."""
+    if _rank is None:
+        return (lambda name: None), (lambda name: None)
+    return _rank.phase_begins, _rank.phase_ends
 
 
 def note_exception(error: BaseException) -> None:

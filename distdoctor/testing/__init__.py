@@ -1,6 +1,6 @@
-"""For tests: assertions about ranks and diagnoses, and recordings made by hand.
+"""Recordings made by hand, for tests of checks: what the trace reader would have read of a job that never ran.
 
-A recording made by hand is what the trace reader would have read of a job that never ran. Tests of checks need it.
+For tests of trainings there are `testing.assertions` and `testing.faults`, which need torch.
 
 script = recording(ranks=4)
 for step in range(5):
@@ -11,13 +11,6 @@ hung = script.live(silent_for=12)        # a Recording, read while the job hangs
 
 from __future__ import annotations
 
-from distdoctor.testing.assertions import (
-    assert_disjoint_samples,
-    assert_healthy,
-    assert_peak_memory,
-    assert_same_collectives,
-    assert_same_on_all_ranks,
-)
 from distdoctor.testing.rank_trace import TraceBuilder, build_log, site_of
 from distdoctor.testing.script import Script, recording
 from distdoctor.testing.simulation import SimulatedJob
@@ -26,11 +19,6 @@ __all__ = [
     "Script",
     "SimulatedJob",
     "TraceBuilder",
-    "assert_disjoint_samples",
-    "assert_healthy",
-    "assert_peak_memory",
-    "assert_same_collectives",
-    "assert_same_on_all_ranks",
     "build_log",
     "recording",
     "site_of",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import pickle
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -224,8 +224,9 @@ def _calls() -> list[list[str]]:
     """The collectives that this rank has recorded: (group, what has to agree, where)."""
     import torch.distributed as dist
 
-    folder = os.environ.get("DISTDOCTOR_RUN")
-    if not folder:
+    probe = sys.modules.get("distdoctor.probe.start")
+    folder = probe.recorded_in() if probe is not None else None
+    if folder is None:
         raise WrongUse(
             "no collective is recorded here",
             way_out="Mark the test with @pytest.mark.distdoctor, or start the script by `distdoctor run`.",

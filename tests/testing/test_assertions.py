@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from distdoctor.errors import WrongUse
-from distdoctor.testing import (
+from distdoctor.testing.assertions import (
     assert_disjoint_samples,
     assert_healthy,
     assert_peak_memory,

@@ -1,0 +1,158 @@
+"""distdoctor from Python: diagnose what was recorded, record this process or the ranks that it starts, name phases.
+
+report = distdoctor.diagnose(".distdoctor/runs/latest")     # the newest run without a path
+with distdoctor.watch() as watched:                         # a notebook, or a rank of your own launcher
+    train()
+print(watched.diagnose())
+with distdoctor.phase("evaluation"):                        # in a recorded rank; nothing happens elsewhere
+    evaluate()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from distdoctor import plugins
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.errors import WrongUse
+from distdoctor.launch import post_mortem
+from distdoctor.launch.new_run_folder import make_run_folder
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
+
+class Report(Diagnosis):
+    """A diagnosis that shows itself: as text when printed, as a page in a notebook."""
+
+    def __str__(self) -> str:
+        from distdoctor.report.text import render
+
+        return render(self, base=os.getcwd())
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, so that its style stays there."""
+        from html import escape
+
+        from distdoctor.report.html import render
+
+        return f'<iframe srcdoc="{escape(render(self))}" width="100%" height="480" sandbox></iframe>'
+
+    def to_json(self) -> str:
+        """The document of `--output-format json`."""
+        from distdoctor.report.json_report import render
+
+        return render(self)
+
+
+def diagnose(*paths: str | Path, ignore: Iterable[str] = ()) -> Report:
+    """What the checks say about a recorded job: a run folder, a bundle, flight recorder dumps, a log, several parts of one job.
+
+    Without a path the newest run of this folder. `ignore`: codes or slugs of findings that are accepted. Needs no torch.
+    NothingToInspect: there is no recording.
+    """
+    found = plugins.load()
+    recording = post_mortem.read_all([Path(path) for path in paths])
+    made = post_mortem.diagnose(recording, found.checks, found.remedies, tuple(ignore))
+    return Report(**{field.name: getattr(made, field.name) for field in fields(made)})
+
+
+class Watch:
+    """Records while it is entered. `folder` holds the recording; `diagnose()` examines what is in it by now."""
+
+    def __init__(self, folder: Path, *, launches_ranks: bool) -> None:
+        self.folder = folder
+        self._launches_ranks = launches_ranks
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Watch:
+        if self._launches_ranks:
+            self._stack.enter_context(_variables(ProbeSettings().hand_over(self.folder)))
+        else:
+            from distdoctor.probe.start import start_here
+
+            start_here(str(self.folder))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None and not self._launches_ranks:
+            from distdoctor.probe.start import note_exception
+
+            note_exception(error)
+        self._stack.close()
+
+    def diagnose(self, ignore: Iterable[str] = ()) -> Report:
+        """What the checks say about all that has been recorded by now, of this rank and the others."""
+        return diagnose(self.folder, ignore=ignore)
+
+
+def watch(folder: str | Path | None = None, *, launches_ranks: bool = False) -> Watch:
+    """A context manager that records what happens inside, for notebooks and launchers of your own.
+
+    In a rank (RANK is set, or this is the only process) it records this process; enter it before `init_process_group`, with the
+    same `folder` on all ranks. With `launches_ranks` it records the ranks that this process starts inside, by mp.spawn or as
+    programs. Under `distdoctor run`, and when entered again, recording goes on where it goes already.
+
+    WrongUse: the process group is there already, so its collectives could not be seen; or ranks that share no folder.
+    """
+    going_on = _probe().recorded_in() if _probe() is not None else None
+    if going_on is not None and not launches_ranks:
+        return Watch(Path(going_on), launches_ranks=False)
+    if not launches_ranks:
+        _refuse(folder)
+    made = make_run_folder("watch", Path(folder) if folder is not None else None, shared=folder is not None)
+    return Watch(made, launches_ranks=launches_ranks)
+
+
+def _probe() -> Any:
+    """The probe's own module in this process, None where nobody has loaded it."""
+    return sys.modules.get("distdoctor.probe.start")
+
+
+def _refuse(folder: str | Path | None) -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        raise WrongUse(
+            "the process group was made before distdoctor.watch()",
+            way_out="Enter watch() before init_process_group, or start the job by `distdoctor run`.",
+        )
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdigit() and int(size) > 1 and folder is None:
+        raise WrongUse(
+            f"{size} ranks need one folder to be recorded into",
+            way_out='Give all of them the same: distdoctor.watch("runs/one").',
+        )
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """This rank is in a long phase of that name ("evaluation", "checkpoint"): a wait for it is no hang.
+
+    Does nothing where no recording is made, so that it can stay in the code.
+    """
+    begins, ends = _probe().phase_marks() if _probe() is not None else (None, None)
+    if begins is not None:
+        begins(name)
+    try:
+        yield
+    finally:
+        if ends is not None:
+            ends(name)

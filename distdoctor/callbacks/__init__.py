@@ -1,0 +1,1 @@
+"""Callbacks that tell distdoctor when a trainer evaluates or saves: `distdoctor.callbacks.transformers`, `...lightning`."""

@@ -1,0 +1,118 @@
+"""distdoctor from Python, with real jobs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import distdoctor
+from distdoctor.errors import NothingToInspect
+
+pytestmark = pytest.mark.job
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+ALONE = """
+import torch
+import distdoctor
+
+def train():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    for step in range(12):
+        with distdoctor.phase("evaluation"):
+            pass
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).sum()
+        loss.backward()
+        optimizer.step()
+
+with distdoctor.watch("recorded") as watched:
+    train()
+with distdoctor.watch() as again:
+    train()
+assert again.folder == watched.folder
+report = watched.diagnose()
+print(report)
+assert "<iframe" in report._repr_html_()
+assert report.world_size == 1 and report.examined, report
+"""
+
+OWN_LAUNCHER = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import distdoctor
+
+def train(rank):
+    dist.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size=2)
+    for step in range(3):
+        dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with distdoctor.watch(launches_ranks=True) as watched:
+        mp.spawn(train, nprocs=2)
+    report = watched.diagnose()
+    print([finding.code for finding in report.findings], report.world_size)
+"""
+
+TRAINER = """
+import torch
+import distdoctor
+from transformers import Trainer, TrainingArguments
+from distdoctor.callbacks.transformers import DistdoctorCallback
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(16)]
+arguments = TrainingArguments(output_dir="out", max_steps=4, eval_strategy="steps", eval_steps=2, save_steps=2, use_cpu=True,
+                              per_device_train_batch_size=4, report_to=[], disable_tqdm=True)
+with distdoctor.watch("recorded") as watched:
+    Trainer(Net(), arguments, train_dataset=data, eval_dataset=data, callbacks=[DistdoctorCallback()]).train()
+from distdoctor.recording.trace.events import LongPhase
+from distdoctor.recording.trace.run_folder import read_run
+phases = [(one.phase, bool(one.ended_ns)) for one in read_run(watched.folder).ranks[0].noted(LongPhase)]
+print(sorted(set(phases)))
+"""
+
+
+def _python(script: str, folder: Path) -> str:
+    path = folder / "script.py"
+    path.write_text(script.replace("{folder}", str(folder)))
+    done = subprocess.run(
+        [sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_notebook_is_recorded_and_examined(tmp_path: Path) -> None:
+    assert "checks" in _python(ALONE, tmp_path)
+
+
+def test_ranks_of_an_own_launcher_are_recorded(tmp_path: Path) -> None:
+    assert _python(OWN_LAUNCHER, tmp_path) == "['DD105'] 2\n"
+
+
+def test_a_trainer_hands_over_its_phases(tmp_path: Path) -> None:
+    assert _python(TRAINER, tmp_path).splitlines()[-1] == "[('checkpoint', True), ('evaluation', True)]"
+
+
+def test_no_recording_is_told_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(NothingToInspect, match="holds no recording"):
+        distdoctor.diagnose(tmp_path)
+
+
+def test_a_phase_without_a_recording_is_nothing() -> None:
+    with distdoctor.phase("evaluation"):
+        pass
