@@ -39,6 +39,7 @@ COMMANDS = {
     "plugins": "distdoctor.cli.plugins:plugins",
     "env": "distdoctor.cli.env:env",
     "schema": "distdoctor.cli.schema:schema",
+    "skill": "distdoctor.cli.skill:skill",
 }
 
 

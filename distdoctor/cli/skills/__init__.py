@@ -1,0 +1,1 @@
+"""What `distdoctor skill install` writes."""
