@@ -21,7 +21,7 @@ from distdoctor.report.verdict import summary
 HERE = SourceLine("/home/me/train.py", 57, "maybe_save")
 THERE = SourceLine("/home/me/train.py", 41, "train_step")
 SKIPPED = Finding(
-    title="left the others: issued barrier, they are in all_reduce #128",
+    title="skipped all_reduce #128 and went on to barrier #3",
     ranks=(3,),
     place=HERE,
     places=(Place(THERE, (0, 1, 2), "all_reduce #128 [25600] float32, waits 12 s"), Place(HERE, (3,), "barrier #1")),
@@ -41,7 +41,7 @@ def diagnosis_of(*findings: Finding, **job: Any) -> Diagnosis:
 
 def test_a_finding_reads_like_the_style_page() -> None:
     assert text.render(diagnosis_of(SKIPPED), base="/home/me") == (
-        "DD101 error  rank 3  train.py:57 maybe_save  left the others: issued barrier, they are in all_reduce #128 (certain)\n"
+        "DD101 error  rank 3  train.py:57 maybe_save  skipped all_reduce #128 and went on to barrier #3 (certain)\n"
         "  ranks 0-2  train.py:41 train_step  all_reduce #128 [25600] float32, waits 12 s\n"
         "  rank 3     train.py:57 maybe_save  barrier #1\n"
         "  why   inside `if loss < best:`, which depends on the loss of this rank alone\n"
@@ -205,7 +205,7 @@ def test_the_json_report_holds_the_whole_finding() -> None:
             "severity": "error",
             "confidence": "certain",
             "ranks": [3],
-            "title": "left the others: issued barrier, they are in all_reduce #128",
+            "title": "skipped all_reduce #128 and went on to barrier #3",
             "why": "inside `if loss < best:`, which depends on the loss of this rank alone",
             "place": {"path": "/home/me/train.py", "line": 57, "function": "maybe_save"},
             "places": [

@@ -76,7 +76,7 @@ def _elsewhere(absence: Absence, progress: DeviceProgress, verdict: Verdict | No
     call, at = absence.call, absence.at
     assert at is not None
     return Finding(
-        title=f"did not come to {call.words} and went on to {at.words}",
+        title=f"skipped {call.words} and went on to {at.words}",
         ranks=(absence.rank,),
         confidence=POSSIBLE,
         place=_place(verdict, at),
@@ -123,7 +123,7 @@ def _jammed(jam: Jam, progress: DeviceProgress, verdict: Verdict | None) -> Find
     return Finding(
         title=f"stands at {jam.call.words}: {jam.how}"
         if jam.odd
-        else f"all are in {jam.call.words}, and it does not complete",
+        else f"have all entered {jam.call.words}, but it does not complete",
         ranks=jam.odd or jam.ranks,
         confidence=POSSIBLE,
         place=_place(verdict, jam.call),

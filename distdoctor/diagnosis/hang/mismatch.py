@@ -39,9 +39,9 @@ def mismatch(
         why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
     usual = [text for text, ranks in variants.items() if not set(ranks) & set(incident.ranks)]
     mine = [text for text, ranks in variants.items() if set(ranks) & set(incident.ranks)]
-    against = f"{what} {' against '.join(mine)}" + (f", the others have {', '.join(usual)}" if usual else "")
+    against = f"{what} {' against '.join(mine)}" + (f"; the others have {', '.join(usual)}" if usual else "")
     return Finding(
-        title=f"{op} #{incident.divergence.number}{group_words(incident)} with {against}",
+        title=f"called {op} #{incident.divergence.number}{group_words(incident)} with {against}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,

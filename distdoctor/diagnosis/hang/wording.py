@@ -54,6 +54,11 @@ def wait(ranks: Collection[int]) -> str:
     return f"{named(ranks)} {'waits' if len(set(ranks)) == 1 else 'wait'}"
 
 
+def have_waited(ranks: Collection[int]) -> str:
+    """`rank 1 has waited`, `ranks 0-2 have waited`."""
+    return f"{named(ranks)} {'has' if len(set(ranks)) == 1 else 'have'} waited"
+
+
 def waiting(verdict: Verdict, calls: Iterable[Call]) -> str:
     """`, waiting 12 s` when somebody is seen to wait."""
     longest = max((verdict.waiting_seconds(call) for call in calls), default=0.0)

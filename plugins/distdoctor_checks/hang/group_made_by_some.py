@@ -23,7 +23,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import GROUP, RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, seconds, wait
+from distdoctor.diagnosis.hang.wording import at, by_site, have_waited, seconds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
@@ -58,9 +58,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     members = inside[min(inside)][0] if inside else ""
     silent = incident.silence.seconds if incident.silence else 0.0
     instead = [call for wait in incident.waiting for call in wait.calls if call.rank in incident.ranks]
-    since = f" since {seconds(silent)}" if silent else ""
+    since = f" for {seconds(silent)}" if silent else ""
     return Finding(
-        title=f"did not make the group of ranks {members or 'all ranks'}, for which {wait(inside)}{since}",
+        title=f"never called new_group for ranks {members or 'all ranks'}, in which {have_waited(inside)}{since}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,

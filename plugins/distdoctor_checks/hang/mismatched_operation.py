@@ -73,12 +73,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert incident.usual is not None
     assert incident.divergence is not None
     variants = {full(variant.call): variant.ranks for variant in incident.divergence.variants}
-    words = " and ".join(sorted({variant.call.op.word for variant in incident.divergence.variants}))
     why = f"at number {incident.divergence.number}{group_words(incident)}: {table(variants)}"
     if incident.guard is not None:
         why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
     return Finding(
-        title=f"{words} meet at number {incident.divergence.number}{group_words(incident)}",
+        title=f"disagree on collective #{incident.divergence.number}{group_words(incident)}: {_who_calls(incident)}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -95,6 +94,16 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _who_calls(incident: Incident) -> str:
+    """`ranks 0,2-3 call all_reduce, rank 1 calls broadcast`."""
+    assert incident.divergence is not None
+    sides: dict[str, list[int]] = {}
+    for variant in incident.divergence.variants:
+        sides.setdefault(variant.call.op.word, []).extend(variant.ranks)
+    calls = (f"{named(ranks)} {'calls' if len(ranks) == 1 else 'call'} {word}" for word, ranks in sides.items())
+    return ", ".join(calls)
 
 
 def _cure(incident: Incident) -> Prescription:

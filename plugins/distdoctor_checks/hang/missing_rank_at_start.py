@@ -25,7 +25,7 @@ from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import seconds, wait
+from distdoctor.diagnosis.hang.wording import have_waited, seconds, wait
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import InitBegun, InitDone
@@ -68,7 +68,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     if ended:
         words.append(f"{named(ended)} ended before it")
     return Finding(
-        title=f"never came to init_process_group, where {wait(inside)} since {seconds(silent)}",
+        title=f"never joined init_process_group, where {have_waited(inside)} for {seconds(silent)}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         place=place,

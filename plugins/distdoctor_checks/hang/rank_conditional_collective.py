@@ -67,13 +67,13 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     guarded = incident.guarded
     others = ""
     if guarded == incident.odd and incident.usual is not None:
-        others = f", the others are in {short(incident.usual)}"
+        others = f"; the others are in {short(incident.usual)}"
         others += group_words(incident, incident.usual) if incident.usual.group != guarded.group else ""
     who = (
         f"{named(incident.ranks)} went on to {short(incident.odd)}" if guarded != incident.odd and incident.odd else ""
     )
     return Finding(
-        title=f"{short(guarded)}{group_words(incident, guarded)} stands under `{test_of(incident.guard)}`{others}",
+        title=f"{short(guarded)}{group_words(incident, guarded)} is called only under `{test_of(incident.guard)}`{others}",
         ranks=incident.ranks,
         confidence=incident.likely,
         stalls=incident.stalls,

@@ -64,7 +64,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     stuck = [call for wait in incident.waiting for call in wait.calls] or [incident.usual]
     wait = "waits" if len(stuck) == 1 else "wait"
     issued = incident.group.tracks[rank].count if incident.group is not None else 0
-    why = [f"rank {rank} ended in order ({ended}) after {timeline.steps} optimizer steps"]
+    why = [f"rank {rank} exited normally ({ended}) after {timeline.steps} optimizer steps"]
     if incident.group is not None:
         why.append(f"it had issued {issued} collectives{group_words(incident)}, the others wait in number {issued + 1}")
     steps = counts(verdict, incident.ranks)
@@ -72,7 +72,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     left = left_by(verdict.recording.sources, incident.usual.site)
     why += [left.effect] if left else [words for words in [decided_words(incident)] if words]
     return Finding(
-        title=f"left in order while {named(call.rank for call in stuck)} still {wait} in {short(incident.usual)}",
+        title=f"exited normally while {named(call.rank for call in stuck)} still {wait} in {short(incident.usual)}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,

@@ -32,6 +32,7 @@ from distdoctor.diagnosis.hang.wording import (
     short,
     tipped,
 )
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
 
@@ -49,12 +50,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert usual is not None
     unnoticed = incident.divergence is None
     mine, theirs = _names(odd, usual)
-    why = f"here {mine} comes first, elsewhere {theirs}"
+    why = f"{named(incident.ranks)} called {mine} first, the others {theirs}"
     if unnoticed:
         why += "; both take as many bytes, so nothing hangs: each result is made of different tensors"
     note = condition(incident)
     return Finding(
-        title=f"two collectives in the other order: {short(odd)}{group_words(incident)} is {mine} here, {theirs} elsewhere",
+        title=f"called {mine} as {short(odd)}{group_words(incident)}, where the others call {theirs}: two calls are swapped",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,

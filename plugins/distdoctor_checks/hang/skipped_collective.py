@@ -109,10 +109,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _title(incident: Incident, odd: Call) -> str:
     usual = incident.usual
     if usual is None:
-        return f"issued {short(odd)}{group_words(incident, odd)} that the others never issue"
+        return f"called {short(odd)}{group_words(incident, odd)}, which the others never call"
     if incident.is_tie:
-        return f"two ways at once: {short(odd)} on one side, {short(usual)}{group_words(incident, usual)} on the other"
-    return f"left the others: issued {short(odd)}, they are in {short(usual)}{group_words(incident, usual)}"
+        return f"disagree: one side called {short(odd)}, the other {short(usual)}{group_words(incident, usual)}"
+    if incident.how == SKIPPED:
+        return f"skipped {short(usual)}{group_words(incident, usual)} and went on to {short(odd)}"
+    return f"called {short(odd)} where the others called {short(usual)}{group_words(incident, usual)}"
 
 
 def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
@@ -130,14 +132,14 @@ def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
     elif departure is not None and departure.how == SKIPPED:
         several = f" and {departure.count - 1} more" if departure.count > 1 else ""
         words = [
-            f"{named(incident.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several}: after it this program goes on "
-            f"with {odd.op.word} of {at(odd.site)}, and that is what came"
+            f"{named(incident.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several} and called the "
+            f"{odd.op.word} of {at(odd.site)}, which follows it in this program"
         ]
     elif incident.is_tie:
         words = ["with as many ranks on either side, the recording does not say which one is wrong"]
     else:
         words = [
-            f"{named(incident.ranks)} issued {odd.op.word} of {at(odd.site)}, where the others issued {usual.op.word} of "
+            f"{named(incident.ranks)} called {odd.op.word} at {at(odd.site)}, where the others called {usual.op.word} at "
             f"{at(usual.site)}"
         ]
     if incident.silence is not None:

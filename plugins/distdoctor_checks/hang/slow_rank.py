@@ -107,14 +107,15 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert silence is not None
     stuck = [call for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks]
     waiting = named({call.rank for call in stuck})
-    verb = "waits" if len({call.rank for call in stuck}) == 1 else "wait"
     sites = {rank: verdict.timeline(rank).last_site for rank in incident.ranks}
     place = next((site for site in sites.values() if site), verdict.timeline(incident.ranks[0]).last_site)
     phase = f", in {silence.phase}" if silence.phase else ""
     rhythm = f"; a step usually takes {seconds(silence.usual_seconds)}" if silence.usual_seconds else ""
-    title = f"{waiting} {verb} for it since {seconds(silence.seconds)}: it is in no collective{phase}"
+    title = f"has kept {waiting} waiting for {seconds(silence.seconds)}: it is not in any collective{phase}"
     if silence.timed_out:
-        title = f"{waiting} gave up waiting for it after {seconds(silence.seconds)}: it was in no collective{phase}"
+        title = (
+            f"was not in any collective{phase} when {waiting} gave up waiting for it after {seconds(silence.seconds)}"
+        )
     return Finding(
         title=title,
         ranks=incident.ranks,
@@ -131,7 +132,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "phase": silence.phase,
             "waiting_ranks": sorted({call.rank for call in stuck}),
         },
-        why=f"its last call was at {at(place)}, and since then it has been in code that is no communication{rhythm}; "
+        why=f"its last call was at {at(place)}, and since then it has been outside of any communication{rhythm}; "
         "stuck or slow shows in its stack: distdoctor hang-dump",
         prescriptions=(Prescription("balance-ranks"),),
         at_ns=incident.at_ns,

@@ -72,7 +72,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     backend = told_by_backend(verdict.recording.backend, incident.ranks, group.name if group else "")
     rhythm = f", where {seconds(usual)} are usual" if usual else ""
     return Finding(
-        title=f"all are in {short(calls[0])}, and it does not complete",
+        title=f"have all entered {short(calls[0])}, but it does not complete",
         ranks=incident.ranks,
         confidence=incident.confidence,
         place=calls[0].site,

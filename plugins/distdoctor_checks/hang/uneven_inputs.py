@@ -85,8 +85,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _then(incident: Incident) -> str:
     """What came of it."""
     if incident.odd is not None and incident.usual is not None:
-        return f"it issued {short(incident.odd)}, they are in {short(incident.usual)}"
-    return f"it ended, they wait in {short(incident.usual)}" if incident.usual is not None else ""
+        return f"it went on to {short(incident.odd)}, they are in {short(incident.usual)}"
+    return f"it exited, they wait in {short(incident.usual)}" if incident.usual is not None else ""
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

@@ -46,7 +46,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         what = "gradient" if parting.what == "gradients" else "parameter"
         first = parting.first
         yield Finding(
-            title=f"{_when(parting)}: one bit of the {what} {first.name} is another on {named(ranks)}: "
+            title=f"{_when(parting)}: one bit of the {what} {first.name} differs on {named(ranks)}: "
             f"{_bit_words(bit, first.tensor.dtype)}",
             ranks=ranks,
             place=parting.site,

@@ -227,8 +227,8 @@ def _decided(local: tuple[str, str, int] | None) -> str:
 
 def _title(usual: Variant, odd: Variant, tie: bool) -> str:
     if tie:
-        return f"two ways at once: {_who_waits(usual)}, {_who_waits(odd)}"
-    return f"left the others: {_who_waits(odd)}, {_who_waits(usual)}"
+        return f"disagree: {_who_waits(usual)}, {_who_waits(odd)}"
+    return f"went elsewhere: {_who_waits(odd)}, {_who_waits(usual)}"
 
 
 def _who_waits(variant: Variant) -> str:
