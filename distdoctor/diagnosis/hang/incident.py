@@ -50,6 +50,7 @@ class Incident:
     silence: IdleTime | None = None
     pair: tuple[Call, Call] | None = None
     is_tie: bool = False
+    sides: Confidence = CERTAIN  # how sure `ranks` are the odd ones: of two equal sides only habits and words tell
     is_closed: bool = False  # ranks wait for each other in calls that are no collectives
     stalls: Stalls = Stalls.NO
     hint: str = ""  # the name in the user's source that tells whose fault it is: without it nobody could say

@@ -148,6 +148,8 @@ def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is
     follows = None if is_repeated else past.distance(a[0], b[0])
     if len(b) > 1 and b[1] == a[0] and (follows == 1 or not past.knows(b[0])):
         return CallEdit(SWAPPED if follows == 1 else ADDED)
+    if b[0] in a[1:] and a[0] in b[1:] and not past.knows(a[0]) and not past.knows(b[0]):
+        return CallEdit(SWAPPED)  # each comes to the other's call later on, and none is a loop's next turn
     if b[0] in a[1:]:
         return CallEdit(SKIPPED, a.index(b[0]))
     if a[0] in b[1:] and not past.knows(b[0]):

@@ -76,12 +76,8 @@ class Verdict:
         dead = deadlock(facts, found, gone_for_good(ended))
         progress = DeviceProgress.in_dumps(recording)
         known = cls(facts, pairs, ended, parted, tuple(found), dead, tuple(uneven_passes(recording)), progress)
-        happened = enumerate(_Judge(known).incidents())
-        incidents = (
-            _with_hint(replace(one, stalls=stalls(known, one), key=_key(number, one), decision=decision_of(known, one)))
-            for number, one in happened
-        )
-        return replace(known, incidents=tuple(incidents))
+        completed = (_completed(known, number, one) for number, one in enumerate(_Judge(known).incidents()))
+        return replace(known, incidents=tuple(completed))
 
     def of_kind(self, *kinds: IncidentKind) -> Iterator[Incident]:
         """The incidents of these kinds."""
@@ -165,9 +161,9 @@ class _Judge:
                 return self._not_joined(*surplus)
             parted = self._where_lines_part(parted)
         usual, odd = parted.variants[0], parted.variants[1]
-        suspect, by_source = self._suspect(parted) if parted.is_tie else (1, False)
+        suspect, by, by_source = self._suspect(parted) if parted.is_tie else (1, CERTAIN, False)
         choice, by_choice = self._chosen(parted) if suspect is None else (None, None)
-        suspect = by_choice if suspect is None else suspect
+        suspect, by = (by_choice, LIKELY) if suspect is None else (suspect, by)
         if suspect == 0:
             usual, odd = odd, usual
         is_tie = suspect is None
@@ -184,7 +180,7 @@ class _Judge:
             is_tie=is_tie,
             choice=choice,
             guard=choice,
-            confidence=LIKELY if choice is not None else CERTAIN,
+            sides=CERTAIN if is_tie else by,
         )
         explained = self._explained(replace(incident, departure=self._departure(incident)))
         return replace(explained, hint=explained.rank_word) if by_source or choice is not None else explained
@@ -210,8 +206,9 @@ class _Judge:
             hint="join",
         )
 
-    def _suspect(self, parted: CallDivergence) -> tuple[int | None, bool]:
-        """Which of two equal sides left the path of the other, None when nothing tells.
+    def _suspect(self, parted: CallDivergence) -> tuple[int | None, Confidence, bool]:
+        """Which of two equal sides left the path of the other, how sure that is, and whether a word of the source told it; None
+        when nothing tells.
 
         What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
         """
@@ -220,8 +217,9 @@ class _Judge:
                 number for number in (0, 1) if left_the_path(parted.variants[number], parted.variants[1 - number])
             ]
             if len(suspects) == 1:
-                return suspects[0], left_the_path == self._is_under_a_guard
-        return None, False
+                by = CERTAIN if left_the_path == self._ran_out else LIKELY
+                return suspects[0], by, left_the_path == self._is_under_a_guard
+        return None, CERTAIN, False
 
     def _chosen(self, parted: CallDivergence) -> tuple[Guard | None, int | None]:
         """The expression in the source that gives one of two equal sides another value, and which side: that is no proof."""
@@ -231,7 +229,15 @@ class _Judge:
             choice = singled_out(source, mine.call.site.line, mine.ranks, other.ranks) if source else None
             if choice is not None:
                 return choice, number
-        return None, None
+        return None, self._under_a_condition(parted)
+
+    def _under_a_condition(self, parted: CallDivergence) -> int | None:
+        """The side of the one rank that the deciding condition names, when it asks for the rank."""
+        one, other = (variant.call.site for variant in parted.variants[:2])
+        decision = deciding_condition(self.sources, one, other) if one != other and self.sources else None
+        named = decision.rank_named if decision is not None else None
+        sides = [number for number, variant in enumerate(parted.variants) if variant.ranks == (named,)]
+        return sides[0] if sides else None
 
     def _strays(self, mine: Variant, other: Variant) -> bool:
         expected = Program.of(self.known.timeline(mine.call.rank), mine.call.seq).expected()
@@ -541,6 +547,13 @@ class _Judge:
         if judged is not None:
             kind, ranks, confidence = judged
             yield Incident(kind, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+
+
+def _completed(known: Verdict, number: int, one: Incident) -> Incident:
+    """The incident with what follows from it: that ranks wait for ever may be certain where it is not who is the odd one."""
+    confidence = one.confidence if one.sides is CERTAIN or one.confidence is POSSIBLE else one.sides
+    stands, decision = stalls(known, one), decision_of(known, one)
+    return _with_hint(replace(one, stalls=stands, key=_key(number, one), decision=decision, confidence=confidence))
 
 
 def decision_of(known: Verdict, incident: Incident) -> Decision | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from distdoctor.diagnosis.source.rank_guard import of_test
+from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, of_test
 from distdoctor.diagnosis.source.rank_local import Step, origin, raising_tests, step_of
 from distdoctor.diagnosis.source.user_program import Function, Scope, UserProgram
 from distdoctor.recording.recording import SourceLine
@@ -21,6 +21,7 @@ LEAST = 1.0  # of weight, to be worth a word
 PER_CANDIDATE = 0.05  # of two that are as telling the one nearer to the lines is meant
 LOOP, PER_LOOP = 3.2, 0.8  # at most, and less: how long a loop is says less than a question that somebody asks
 STEPS_SHOWN = 4
+RANKS = 64  # of which one is named
 ROOT, DTYPE, SHAPE, REDUCTION = "root", "dtype", "shape", "reduction"  # in what calls differ, as `alignment` says it
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
@@ -38,6 +39,19 @@ class Decision:
     def decides_alone(self) -> bool:
         """Whether it is a question that all ranks can answer together, and not a loop or a value."""
         return self.test.startswith(("if ", "while "))
+
+    @property
+    def rank_named(self) -> int | None:
+        """The one rank that the test lets through, or keeps out; None when it asks for anything else."""
+        if ZERO_ONLY.search(self.test):
+            return 0
+        try:
+            guard = of_test(ast.parse(self.test.removeprefix("if "), mode="eval").body)
+        except SyntaxError:
+            return None
+        answers = [guard.lets_through(rank) for rank in range(RANKS)]
+        single = [answer for answer in (True, False) if answers.count(answer) == 1 and None not in answers]
+        return answers.index(single[0]) if single else None
 
     @property
     def words(self) -> str:
@@ -315,6 +329,11 @@ def _of_holder(program: UserProgram, parent: ast.AST, child: ast.AST) -> Iterato
         yield from (_Test(test, parent, isinstance(parent.op, ast.Or)) for test in before)
     elif isinstance(parent, ast.ExceptHandler):
         yield _Test(parent, parent)
+    elif isinstance(parent, ast.Try) and child in parent.body:
+        kinds = (
+            (handler, ast.unparse(handler.type) if handler.type is not None else "") for handler in parent.handlers
+        )
+        yield from (_Test(handler, parent) for handler, kind in kinds if "Interrupt" not in kind and "Exit" not in kind)
     elif isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
         yield from (_Test(item.context_expr, parent) for item in parent.items)
     elif isinstance(parent, ast.Match) and child is not parent.subject:

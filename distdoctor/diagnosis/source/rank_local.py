@@ -35,7 +35,7 @@ COLLECTIVES = re.compile(
     r"^(?:all_reduce|broadcast|all_gather|reduce_scatter|scatter|all_to_all|broadcast_object|all_gather_object|gather_object"
     r"|scatter_object|recv|reduce|fsdp_all_reduce)(?:_list|_into_tensor|_tensor|_single|_coalesced|_object_list)?$"
 )
-RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5
+RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
 CHANCE, DATA, LENGTH, MENTION, WORD = 3.0, 3.0, 2.5, 2.5, 1.5
 
 
@@ -105,7 +105,8 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
     `is_test`: it decides by itself. `by_content`: what the data holds matters, not only how much of it there is.
     """
     if isinstance(value, ast.ExceptHandler):
-        return ERROR
+        leaves = isinstance(value.body[-1], ast.Return | ast.Continue | ast.Break)
+        return ERROR if leaves else SWALLOWED
     if program.decorates(value):
         return RANK if ZERO_ONLY.search(ast.unparse(value)) else 0.0
     best = RANK if is_test and _asks_for_rank(value) else 0.0

@@ -129,7 +129,7 @@ def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
         words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(incident.ranks)} did before"]
         gone = [rank for rank in verdict.endings if rank not in incident.ranks]
         words += [f"{named(gone)} ended without it"] if gone else []
-    elif departure is not None and departure.how == SKIPPED:
+    elif departure is not None and departure.how == SKIPPED and not incident.is_tie:
         several = f" and {departure.count - 1} more" if departure.count > 1 else ""
         words = [
             f"{named(incident.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several} and called the "
@@ -185,6 +185,12 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{incident.decision.test}` tests before "
             f"{at(incident.decision.site)}",
+        )
+    if incident.is_tie and usual is not None:
+        return Prescription(
+            "call-on-every-rank",
+            change=f"let {named(incident.ranks)} take one way: all of them call {usual.op.word} at {at(usual.site)}, "
+            f"or all go on to {odd.op.word} at {at(odd.site)}",
         )
     if usual is None or (incident.departure is not None and incident.departure.how == ADDED):
         return Prescription(
