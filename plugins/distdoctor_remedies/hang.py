@@ -188,6 +188,19 @@ REMEDIES = (
         source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
     Remedy(
+        slug="run-on-every-rank",
+        what="Run a sharded module on every rank in every step, with a dummy input where there is nothing to run it on.",
+        how=(
+            "if image is None:\n"
+            "    h = h + 0.0 * self.vision(torch.zeros(1, 3, 224, 224)).sum()  # the gather needs all ranks\n"
+            "else:\n"
+            "    h = h + self.vision(image)"
+        ),
+        effect="every rank gathers the module's parameters, and reduces its gradients, in the same order",
+        safety="the dummy adds zero to the loss and to the gradients",
+        source="torch.distributed.fsdp.fully_shard: parameters are all-gathered in the pre-forward hook",
+    ),
+    Remedy(
         slug="state-dict-on-every-rank",
         what="Call the sharded state_dict (or torch.distributed.checkpoint.save) on every rank; write a "
         "plain file on one.",

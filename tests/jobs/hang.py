@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -281,6 +281,39 @@ def gathers_shards_alone(rank: int) -> None:
     if rank == 0:
         get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # of rank 0 alone
     dist.barrier()
+
+
+class SeesAndReads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.vision, self.head = nn.Linear(8, 8), nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, words: Tensor, image: Tensor | None) -> Tensor:
+        h = self.text(words)
+        if image is not None:
+            h = h + self.vision(image)  # of ranks with an image
+        return cast(Tensor, self.head(h))
+
+
+def _sees_and_reads(rank: int, *, dummy: bool) -> None:
+    model = SeesAndReads()
+    for part in (model.text, model.vision, model.head, model):
+        fully_shard(part, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    for step in range(4):
+        image = None if rank == 1 and step == 2 else torch.ones(2, 4)
+        if image is None and dummy:
+            image = torch.zeros(2, 4)
+        model(torch.ones(2, 8), image).sum().backward()
+    dist.barrier()
+
+
+def batch_without_image(rank: int) -> None:
+    """The sharded tower runs on the ranks only whose batch has an image."""
+    _sees_and_reads(rank, dummy=False)
+
+
+def batch_with_dummy_image(rank: int) -> None:
+    _sees_and_reads(rank, dummy=True)
 
 
 def receives_first(rank: int) -> None:

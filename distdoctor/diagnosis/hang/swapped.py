@@ -15,12 +15,12 @@ def swapped_calls(group: GroupCalls) -> Iterator[tuple[Call, Call, tuple[int, ..
     """(the usual first call, what the odd ranks called first, the odd ranks, when on the wall clock).
 
     Told by the lines alone: where the majority goes through two lines in turn, the odd ranks go through the same two in the other
-    order, at numbers at which the lines used to agree.
+    order, at numbers at which the lines used to agree. Of two ranks both are named: neither is usual.
     """
     tracks = [track for track in group.tracks.values() if track.count]
-    if len(tracks) < 3 or len({track.site_prefix for track in tracks if track.count == tracks[0].count}) == 1:
+    if len(tracks) < 2 or len({track.site_prefix for track in tracks if track.count == tracks[0].count}) == 1:
         return
-    usual = _usual(tracks)
+    usual = tracks[0] if len(tracks) == 2 else _usual(tracks)
     if usual is None:
         return
     swaps: dict[int, list[Track]] = {}
@@ -29,12 +29,13 @@ def swapped_calls(group: GroupCalls) -> Iterator[tuple[Call, Call, tuple[int, ..
         if at is not None:
             swaps.setdefault(at, []).append(track)
     for number, odd in sorted(swaps.items()):
-        if 2 * len(odd) >= len(tracks):
+        if len(tracks) > 2 and 2 * len(odd) >= len(tracks):
             return
         first, other = usual.call(number), odd[0].call(number)
         if first is not None and other is not None:
             when = min(t.timeline.wall(int(t.row(number)["entered_ns"])) for t in odd)  # type: ignore[index]
-            yield first, other, tuple(sorted(track.rank for track in odd)), when
+            ranks = {track.rank for track in odd} | ({usual.rank} if len(tracks) == 2 else set())
+            yield first, other, tuple(sorted(ranks)), when
             return
 
 

@@ -149,6 +149,9 @@ def _best(
         weight = (min(found.weight, LOOP) - PER_LOOP if test.is_loop else found.weight) - PER_CANDIDATE * number
         if weight >= LEAST and (best is None or weight > best[0]):
             best = weight, test, found.way
+    questions = [test for test in tests if not test.is_loop and _may_separate(test, ranks, others)]
+    if best is None and len(questions) == 1:
+        best = 0.0, questions[0], (step_of(program, questions[0].value),)  # nothing else can have decided
     if best is None:
         return None
     decision = _decision(_step(program, best[1]), _with_answer(program, best[2], best[1].value))

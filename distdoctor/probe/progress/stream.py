@@ -58,6 +58,7 @@ def install(rank: Rank) -> StepTimes | None:
 def watch_groups(rank: Rank) -> None:
     """Note when groups are made and destroyed: a rank that sits in `new_group` is seen to sit there."""
     import torch.distributed as dist
+    from torch.distributed import device_mesh
     from torch.distributed import distributed_c10d as c10d
 
     @rank.guarded
@@ -99,7 +100,7 @@ def watch_groups(rank: Rank) -> None:
 
         return destroy_process_group
 
-    wrappers.lay_everywhere((c10d, dist), "new_group", making)
+    wrappers.lay_everywhere((c10d, dist, device_mesh), "new_group", making)
     wrappers.lay_everywhere((c10d, dist), "destroy_process_group", destroying)
 
 

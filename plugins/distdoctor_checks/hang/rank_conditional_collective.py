@@ -78,7 +78,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         confidence=incident.likely,
         stalls=incident.stalls,
         place=incident.guard_at,
-        places=_places(verdict, incident),
+        places=tuple(one for one in _places(verdict, incident) if one.ranks or one.site.line != incident.guard_at.line),
         evidence={
             "group": incident.group.name if incident.group else "",
             "condition": incident.guard.test,

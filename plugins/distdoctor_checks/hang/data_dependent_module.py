@@ -1,0 +1,147 @@
+"""
+DD128 data-dependent-module: a sharded module ran on some ranks only in one step.
+
+What it means    Under fully_shard (FSDP, ZeRO-3) a module gathers its parameters from all ranks when it runs. One rank's batch
+                 had no image, or no token for an expert, so it never called the module that the others gather for.
+Why it hurts     The others wait in the module's all_gather for ever, or meet the gather of another module.
+How we know      The calls of the group part; the call that one side lacks is a gather of parameters that no line of the program
+                 issues itself: its line calls a module of a program that shards with fully_shard or FSDP.
+What to do       Run the module on every rank in every step: with an empty or dummy input whose output is multiplied by zero, or
+                 decide for all ranks together whether it runs.
+When it is fine  A module that is not sharded, or one whose group has only the ranks that run it.
+Source           torch.distributed.fsdp.fully_shard: the parameters are all-gathered in the pre-forward hook.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wording import at, decided_words, full, of_variants, short
+from distdoctor.diagnosis.source.rank_guard import statement_at
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.trace.layout import Op
+from distdoctor.testing import recording
+
+_GATHERS = (Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED)
+_SHARDS = re.compile(r"\b(?:fully_shard|FullyShardedDataParallel|FSDP|deepspeed)\b")
+_NO_MODULE = re.compile(
+    r"backward|all_gather|state_dict|full_tensor|save|reshard|redistribute|step$|clip_grad|prepare|init|barrier"
+)
+
+
+@check("DD128", "data-dependent-module", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=65)
+def examine(verdict: Verdict) -> Iterator[Finding]:
+    for incident in verdict.of_kind(IncidentKind.DIVERGED):
+        for call, ran in _gathers(verdict, incident):
+            yield _finding(verdict, incident, call, ran)
+            break
+
+
+def _gathers(verdict: Verdict, incident: Incident) -> Iterator[tuple[Call, str]]:
+    """(the gather of a module's parameters that the other side does not answer, the module), that of the odd ranks last."""
+    if incident.odd is None or incident.usual is None or incident.is_under_rank:
+        return
+    same = incident.odd.site == incident.usual.site
+    for call in (incident.usual, incident.odd):
+        source = verdict.recording.sources.get(call.site.path, "")
+        module = _module_called(source, call.site.line) if call.op in _GATHERS and _SHARDS.search(source) else ""
+        looped = same and incident.decision is not None and incident.decision.decides_alone
+        if module and (looped or (not same and _depends(incident, call))):
+            yield call, module
+
+
+def _depends(incident: Incident, call: Call) -> bool:
+    """Whether a condition decides about the line of the call: else the ranks parted somewhere else."""
+    decision = incident.decision
+    return decision is not None and decision.site.path == call.site.path and decision.decides_alone
+
+
+def _module_called(source: str, line: int) -> str:
+    """`self.audio` of `h = h + self.audio(x)`: what the line calls, "" when that can be no module."""
+    try:
+        statement = ast.parse(statement_at(source, line))
+    except SyntaxError:
+        return ""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    names = [
+        ast.unparse(call.func) for call in calls if isinstance(call.func, ast.Name | ast.Attribute | ast.Subscript)
+    ]
+    if any(_NO_MODULE.search(name) for name in names):
+        return ""
+    own = [name for name in names if name.startswith("self.") and name.count(".") == 1] or names
+    return next((name for name in own if not name.rpartition(".")[2][:1].isupper()), "")
+
+
+def _finding(verdict: Verdict, incident: Incident, call: Call, module: str) -> Finding:
+    divergence, decision = incident.divergence, incident.decision
+    assert divergence is not None
+    assert decision is not None
+    ran = next((variant.ranks for variant in divergence.variants if call.rank in variant.ranks), (call.rank,))
+    rest = tuple(rank for variant in divergence.variants for rank in variant.ranks if rank not in ran)
+    other = incident.odd if call is incident.usual else incident.usual
+    assert other is not None
+    went_on = f", {named(rest)} went on to {short(other)}" if other.site != call.site else ""
+    return Finding(
+        title=f"`{module}` is sharded and ran on {named(ran)} only{went_on}",
+        ranks=incident.ranks,
+        confidence=LIKELY if incident.confidence is CERTAIN else incident.confidence,
+        stalls=incident.stalls,
+        place=decision.site,
+        places=of_variants(verdict, incident),
+        evidence={"module": module, "condition": decision.test, "gathered": full(call), "instead": full(other)},
+        why=f"{named(ran)} gathers the parameters of `{module}` at {at(call.site)} from all ranks; "
+        + (decided_words(incident) or f"`{decision.test}` decides at {at(decision.site)}"),
+        prescriptions=(
+            Prescription(
+                "run-on-every-rank",
+                change=f"run `{module}` on every rank, where `{decision.test}` says no with a dummy input whose output is "
+                "multiplied by 0.0 and added",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+SOURCE = """\
+class Model(nn.Module):
+    def forward(self, tokens, image=None):
+        h = self.text(tokens)
+        if image is not None:
+            h = h + self.vision(image)
+        return self.head(h)
+
+
+fully_shard(model.vision)
+for batch in loader:
+    model(batch.tokens, batch.image).sum().backward()
+"""
+
+
+def _run(without_image: list[int]) -> Recording:
+    script = recording(ranks=4).source("model.py", SOURCE)
+    for step in range(4):
+        script.collective("all_gather_into_tensor", [64], site="model.py:3 forward")
+        script.collective("all_gather_into_tensor", [256], site="model.py:5 forward")
+        if step == 3:
+            script.skipped_by(without_image)
+        script.collective("all_gather_into_tensor", [16], site="model.py:6 forward")
+        script.collective("reduce_scatter_tensor", [84], site="model.py:11 <module>").step()
+    return script.live()
+
+
+def sick() -> Recording:
+    return _run([2])
+
+
+def healthy() -> Recording:
+    """The same model where every batch has an image."""
+    return _run([])

@@ -1,0 +1,37 @@
+"""A sharded module that one rank does not run in one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from distdoctor.offers import Drill
+
+if TYPE_CHECKING:
+    from distdoctor.workloads.training import Training
+
+DATA_DEPENDENT_MODULE = Drill(
+    slug="data-dependent-module",
+    code="DD128",
+    summary="rank 1 has no image in step 3 and does not run the sharded adapter",
+    expect="DD128: the sharded adapter ran on the ranks only that have an image",
+    plant="distdoctor_drills.hang.data_dependent_module:plant",
+    ranks=(1,),
+    strategies=("fsdp",),
+)
+
+
+def plant(training: Training) -> None:
+    """An adapter beside the model, run on what the batch brings."""
+    adapter = torch.nn.Linear(4, 4).to(training.device)
+    fully_shard(adapter, mesh=init_device_mesh(training.device.type, (training.world_size,)))
+
+    def adapt(training: Training) -> None:
+        image = None if training.rank == 1 and training.step == 3 else torch.ones(2, 4, device=training.device)
+        if image is not None:
+            adapter(image)
+
+    training.on("after_step", adapt)
