@@ -27,7 +27,8 @@ DATA_DEPENDENT_MODULE = Drill(
 def plant(training: Training) -> None:
     """An adapter beside the model, run on what the batch brings."""
     adapter = torch.nn.Linear(4, 4).to(training.device)
-    fully_shard(adapter, mesh=init_device_mesh(training.device.type, (training.world_size,)))
+    mesh = init_device_mesh(training.device.type, (training.world_size,))
+    fully_shard(adapter, mesh=mesh, reshard_after_forward=True)  # a root keeps its parameters otherwise
 
     def adapt(training: Training) -> None:
         image = None if training.rank == 1 and training.step == 3 else torch.ones(2, 4, device=training.device)
