@@ -136,6 +136,36 @@ def troubles(recording: Recording) -> None:
         notice(f"and {len(recording.troubles) - 3} more such troubles (`distdoctor show` lists them)")
 
 
+def without_accepted(diagnosis: Diagnosis, baseline: Path | None) -> Diagnosis:
+    """The diagnosis with the findings that an earlier report holds moved to the suppressed ones: same code, file and function.
+
+    WrongUse: the file is no JSON report.
+    """
+    from dataclasses import replace
+
+    from distdoctor.errors import UnreadableRecording
+    from distdoctor.recording.files import LARGEST_JSON, read_json
+
+    if baseline is None:
+        return diagnosis
+    try:
+        found = read_json(baseline, LARGEST_JSON)
+        accepted = {_identity(f["code"], f["place"]["path"], f["place"]["function"]) for f in found["findings"]}
+    except (UnreadableRecording, KeyError, TypeError):
+        raise WrongUse(
+            f"--baseline {baseline} is no report of distdoctor",
+            way_out="Make one: `distdoctor report -o baseline.json`.",
+        ) from None
+    known = [f for f in diagnosis.findings if _identity(f.code, f.place.path, f.place.function) in accepted]
+    kept = tuple(finding for finding in diagnosis.findings if finding not in known)
+    return replace(diagnosis, findings=kept, suppressed=(*diagnosis.suppressed, *known))
+
+
+def _identity(code: str, path: str | None, function: str | None) -> tuple[str, str, str]:
+    """What makes two findings of two runs the same: lines move, ranks and numbers change."""
+    return code, (path or "").rpartition("/")[2], function or ""
+
+
 def exit_code(diagnosis: Diagnosis, settings: Settings, *, hung: bool, job_failed: bool) -> int:
     """0 healthy, 1 findings at or above `--fail-on` or a failed job, 3 a hang."""
     from distdoctor.diagnosis.finding import Severity

@@ -29,7 +29,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     from distdoctor.launch.post_mortem import diagnose, read_all
     from distdoctor.report.root_cause import failed
 
-    output = values.pop("output")
+    output, baseline = values.pop("output"), values.pop("baseline")
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     if len(paths) == 1 and _is_checkpoint(paths[0]):
@@ -38,6 +38,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     deliver.require_format(settings.output_format, plugins)
     recording = read_all(paths)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
+    diagnosis = deliver.without_accepted(diagnosis, baseline)
     width = deliver.width_of(sys.stdout, output)
     report = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)
     deliver.write(report, settings.output_format, output)

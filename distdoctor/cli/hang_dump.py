@@ -70,7 +70,7 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     from distdoctor.cli.settings import load, load_plugins
 
     manner = Manner(*(values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals")))
-    output = values.pop("output")
+    output, baseline = values.pop("output"), values.pop("baseline")
     if values.pop("as_json"):
         values["output_format"] = "json"
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
@@ -84,6 +84,7 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     seen = _examined(jobs, host, manner, settings, plugins)
     for job, (diagnosis, recording) in zip(jobs, seen, strict=True):
         _keep(job, diagnosis, recording)
+    seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max((_exit_code(diagnosis, settings, plugins) for diagnosis, _ in seen), key=_URGENCY.index))
 

@@ -18,18 +18,16 @@ no_plugin = click.option(
     "no_plugin",
     multiple=True,
     metavar="NAME",
-    help="Leave this plugin out (`distdoctor plugins` lists them).",
+    help="Leave this plugin out (`distdoctor plugins`).",
 )
-ignore = click.option(
-    "--ignore", multiple=True, metavar="CODE", help="Accept findings with this code; they are listed as suppressed."
-)
+ignore = click.option("--ignore", multiple=True, metavar="CODE", help="Accept findings with this code or slug.")
 fail_on = click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings this severe or worse.  [default: error]"
+    "--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at such findings or worse.  [default: error]"
 )
 output_format = click.option(
     "--output-format",
     metavar="FORMAT",
-    help="text, json, sarif, junit, github, html, trace, or a plugin's.  [default: by the suffix of FILE, else text]",
+    help="text, json, sarif, junit, github, html, trace.  [default: by FILE]",
 )
 output = click.option(
     "-o",
@@ -40,8 +38,16 @@ output = click.option(
 )
 
 
+baseline = click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Accept the findings of this JSON report; only new ones count.",
+)
+
+
 def reporting(command: Command) -> Command:
     """The options of every command that ends with a diagnosis."""
-    for option in (no_plugin, output, output_format, fail_on, ignore):
+    for option in (no_plugin, output, output_format, baseline, fail_on, ignore):
         command = option(command)
     return command

@@ -17,19 +17,27 @@ from distdoctor.errors import WrongUse
 
 # What parsing hands on, by names in click's `meta`.
 ARGV, COMMAND, LIST_DRILLS, MORE_OPTIONS = "argv", "command", "list drills", "more options"
+HELP_TORCHRUN = "--help-torchrun"
+FIRST = ("torchrun_nproc_per_node", "torchrun_nnodes", "torchrun_module")  # what everybody asks torchrun for
 
 
 class RunCommand(rich_click.RichCommand):
     """The options of torchrun, of distdoctor and of the reference training in one table, made for each call."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), *ctx.meta.get(MORE_OPTIONS, ())]
+        more = ctx.meta.get(MORE_OPTIONS, ())
+        first = sorted((o for o in more if o.name in FIRST), key=lambda option: FIRST.index(option.name or ""))
+        return [*first, *super().get_params(ctx), *(option for option in more if option not in first)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGV] = tuple(args)
         if ("--fire-drill", "list") in itertools.pairwise(args):
             ctx.meta[LIST_DRILLS] = next(iter(_values_of(args, "--strategy")), ""), _values_of(args, "--no-plugin")
             return []  # the list needs neither torch nor the other options
+        if args[:1] == [HELP_TORCHRUN]:
+            self._build(ctx, [])
+            _show_torchrun(ctx.meta[MORE_OPTIONS])
+            return super().parse_args(ctx, ["--help"])
         args, ctx.meta[COMMAND] = self._build(ctx, args)
         try:
             return super().parse_args(ctx, args)
@@ -53,6 +61,8 @@ class RunCommand(rich_click.RichCommand):
         if name and name not in found.strategies:
             raise _unknown("strategy", name, found.strategies)
         ctx.meta[MORE_OPTIONS] = [*known, *(own(found.strategies[name]) if name else [])]
+        for option in known:  # what few people need is told where it is asked for
+            option.hidden = option.name not in FIRST and (option not in shared or not name)
         if args[len(before) : len(before) + 1] == ["--"]:
             return before, tuple(args[len(before) + 1 :])
         return args, None
@@ -63,6 +73,12 @@ class RunCommand(rich_click.RichCommand):
         close = difflib.get_close_matches(error.option_name, known, n=1)
         guess = f"Did you mean {close[0]}?" if close else "Options of your script come after it."
         return click.UsageError(f"there is no option {error.option_name}\n{guess}", ctx)
+
+
+def _show_torchrun(options: Iterable[click.Option]) -> None:
+    """Torchrun's own options beside ours; those of the training stay hidden."""
+    for option in options:
+        option.hidden = not (option.name or "").startswith(torchrun_options.PREFIX)
 
 
 def _before_script(args: list[str], options: Sequence[click.Parameter]) -> list[str]:
@@ -104,54 +120,56 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
         "token_normalize_func": lambda name: name.replace("_", "-"),  # options only differ in that
     },
 )
-@click.option(
-    "--strategy", metavar="NAME", help="Train the reference workload by this strategy (`distdoctor strategies`)."
-)
-@click.option("--backend", metavar="NAME", help="gloo (CPU), nccl (GPU) or mpi, for --strategy.  [default: by device]")
+@click.option("--strategy", metavar="NAME", help="Train the reference workload so (`distdoctor strategies`).")
+@click.option("--backend", metavar="NAME", help="gloo, nccl or mpi, for --strategy.")
 @click.option(
     "--fire-drill",
     "drills",
     multiple=True,
     metavar="ILLNESS",
-    help="Plant an illness in the workload; `list` shows them.",
+    help="Plant an illness in it; `list` shows them.",
 )
 @click.option(
     "--on-hang",
     type=click.Choice(ON_HANG),
-    help="When the job hangs: report it and leave it alone, abort it (exit code 3), or wait in silence.  "
-    "Only a standstill that is proven is ended; anything else is reported and left alone.  "
-    "[default: report on a terminal, abort under CI or without a terminal]",
+    help="At a hang: tell it, end the job (exit code 3) if it is proven, or say nothing.  "
+    "[default: report on a terminal, else abort]",
 )
 @click.option(
     "--hang-after",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Take ranks that have waited for so long for a hang, though nothing proves it.  "
-    "[default: never; the timeout of the process group decides]",
+    help="A wait of so long is a hang, though nothing proves it.  [default: never]",
 )
 @click.option(
     "--stop-on",
     multiple=True,
     metavar="nan|CODE",
-    help="End the job as soon as this finding is certain: nan (the first NaN or infinity, DD801), or any code or slug.",
+    help="End the job when this is certain: nan (DD801), or any code or slug.",
 )
 @click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
+@click.option("--streams", metavar="A,B", help="Record only these: collectives, progress, samples, ...")
+@click.option("--off", is_flag=True, help="Only launch, without distdoctor (as DISTDOCTOR=0).")
 @click.option(
-    "--streams", metavar="A,B", help="Record only these streams: collectives, progress, samples, environment, ..."
+    HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are understood."
 )
-@click.option("--off", is_flag=True, help="Run the plain launcher, without distdoctor (like DISTDOCTOR=0).")
 @reporting
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
 @click.pass_context
 def run(ctx: click.Context, /, **values: Any) -> None:
     """Launch a job under the probe, watch it, and diagnose what goes wrong.
 
-    A script or module (`distdoctor run --nproc 4 train.py --lr 0.1`) is started as torchrun would, with torchrun's options; the
-    script stays as it is. A reference training (`--strategy ddp`) answers: is it my code or my machine? Any other launcher goes
-    after two dashes (`distdoctor run -- accelerate launch train.py`). With a report on stdout that is not text, what the job
-    prints to stdout goes to stderr.
+    A script or module is started as torchrun would, with all of torchrun's options; it stays as it is. A reference training
+    (--strategy) answers: is it my code or my machine? Any other launcher goes after two dashes. With a report on stdout that is
+    not text, what the job prints goes to stderr.
+
+    \b
+    distdoctor run --nproc 4 train.py --lr 0.1
+    distdoctor run --nproc 2 -o report.html -m package.train
+    distdoctor run --strategy ddp --nproc 2      (its options: add --help)
+    distdoctor run -- accelerate launch train.py
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills

@@ -78,7 +78,10 @@ def execute(
     with stdout as report_to:
 
         def report(outcome: Outcome) -> int:
-            return _report_or_say(outcome, settings, plugins, folder, values["output"], report_to)
+            diagnosis = deliver.without_accepted(outcome.diagnosis, values["baseline"])
+            return _report_or_say(
+                replace(outcome, diagnosis=diagnosis), settings, plugins, folder, values["output"], report_to
+            )
 
         return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
 

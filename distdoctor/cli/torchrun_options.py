@@ -12,6 +12,11 @@ import rich_click
 
 # Options of torchrun that get one more spelling here.
 ALIASES = {"nproc_per_node": ("--nproc",)}
+SHORT = {  # name -> value and help of those that stand among our own
+    "nproc_per_node": ("N", "Ranks on this node: a number, auto, cpu or gpu."),
+    "nnodes": ("N", "Nodes, or MIN:MAX."),
+    "module": ("", "What follows is a module, as in `python -m`."),
+}
 PREFIX = "torchrun_"
 PANEL = "torchrun: ranks, nodes, rendezvous, output"
 
@@ -54,11 +59,14 @@ def _option(action: argparse.Action, taken: Collection[str]) -> click.Option:
     spellings = list(dict.fromkeys(dashed(s) for s in (*action.option_strings, *ALIASES.get(action.dest, ()))))
     spellings = [s for s in spellings if s not in taken]
     words = re.sub(r"\s+", " ", (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default)))
+    value, words = SHORT.get(action.dest, ("", words))
+    spellings.sort(key=lambda one: one not in ALIASES.get(action.dest, ()))  # our own spelling first
+    panel = PANEL if action.dest not in SHORT else "Options"
     if action.nargs == 0:
-        return rich_click.RichOption([*spellings, PREFIX + action.dest], is_flag=True, help=words, panel=PANEL)
+        return rich_click.RichOption([*spellings, PREFIX + action.dest], is_flag=True, help=words, panel=panel)
     choices = list(action.choices) if action.choices else []
-    metavar = "|".join(map(str, choices)) if choices else _metavar(action)
-    return rich_click.RichOption([*spellings, PREFIX + action.dest], type=str, metavar=metavar, help=words, panel=PANEL)
+    metavar = value or ("|".join(map(str, choices)) if choices else _metavar(action))
+    return rich_click.RichOption([*spellings, PREFIX + action.dest], type=str, metavar=metavar, help=words, panel=panel)
 
 
 def _metavar(action: argparse.Action) -> str:

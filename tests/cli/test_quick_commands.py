@@ -70,7 +70,7 @@ def test_every_command_is_listed_with_one_sentence(say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "way_out"),
     [
-        (["rums"], "there is no command rums", "Did you mean rules?"),
+        (["rums"], "there is no command rums", "Did you mean runs?"),
         (["xyz"], "there is no command xyz", "`distdoctor --help` lists them."),
         (["explain", "DD31"], "there is no check DD31", "`distdoctor rules` lists them."),
         (["examine", "--fail-on", "errors"], None, None),

@@ -81,6 +81,34 @@ def test_a_wrong_command_line_is_one_sentence_with_a_way_out(
     assert len(found.err.splitlines()) == 2
 
 
+def test_the_help_of_run_fits_two_screens_and_torchruns_own_options_are_asked_for(say: Say) -> None:
+    short, torchrun, training = (
+        say("run", "--help"),
+        say("run", "--help-torchrun"),
+        say("run", "--strategy", "ddp", "--help"),
+    )
+
+    assert len(short.out.splitlines()) <= 80
+    assert short.out.index("--nproc") < short.out.index("--strategy  ")
+    assert "--rdzv-backend" not in short.out
+    assert "--rdzv-backend" in torchrun.out
+    assert "--batch-size" not in torchrun.out
+    assert "--batch-size" in training.out
+
+
+@pytest.mark.job
+def test_what_a_baseline_holds_is_accepted(say: Say, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    ill = run_folder("non-finite", tmp_path_factory)
+    say("report", ill, "-o", tmp_path / "baseline.json")
+
+    before, after = say("examine", ill), say("examine", ill, "--baseline", tmp_path / "baseline.json")
+
+    assert "DD801" in before.out
+    assert not [line for line in after.out.splitlines() if line.startswith("DD")]
+    assert "suppressed: " in after.out
+    assert say("examine", ill, "--baseline", ill / "request.json").code == 2
+
+
 def test_a_misspelt_slug_gets_a_guess_and_a_code_none(say: Say) -> None:
     assert "Did you mean missing-set-epoch?" in say("examine", "--ignore", "missing-set-epcoh").err
     assert "Did you mean" not in say("examine", "--ignore", "DD999").err
