@@ -25,7 +25,24 @@ pytestmark = pytest.mark.job
 PLUGINS = plugins.load()
 # Whoever dies, fills the memory, or hangs so that only its stack says why needs a launcher that watches; the others need real
 # ranks only, which start ten times as fast in the fork server: those that hang are told by their traces, while they hang.
-FAMILIES = ("DD105", "DD120", "DD123", "DD2", "DD3", "DD401", "DD405", "DD410", "DD411", "DD412", "DD5", "DD8")
+FAMILIES = (
+    "DD105",
+    "DD120",
+    "DD123",
+    "DD2",
+    "DD3",
+    "DD401",
+    "DD405",
+    "DD410",
+    "DD411",
+    "DD412",
+    "DD5",
+    "DD701",
+    "DD702",
+    "DD703",
+    "DD705",
+    "DD8",
+)
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
 BY_THEIR_TRACES = (
     *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125)),
@@ -119,6 +136,18 @@ def test_a_resumption_that_begins_the_epoch_again_is_found(plants: bool, tmp_pat
     assert (resumption.step, resumption.epoch, resumption.lost) == (14, 1, 0)
     assert [finding.code for finding in findings] == (["DD704"] if plants else [])
     assert resumption.repeated == (resumption.into_epoch if plants else 0)
+
+
+def test_a_resumption_without_the_optimizers_state_is_found(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "distdoctor", "check-resume", "--strategy", "ddp", "--nproc", "2", "--no-evaluate"]
+    command += ["--fire-drill", "resume-restores-other-state", "--run-dir", str(tmp_path / "run")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=env)
+
+    first = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["findings"][0]
+    assert (first["code"], first["confidence"], first["ranks"]) == ("DD706", "certain", [0, 1]), done.stderr
+    assert "are gone" in first["why"]
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp", "pipeline", "amp", "model-parallel", "tensor", "hybrid"])

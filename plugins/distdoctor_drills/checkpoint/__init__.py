@@ -1,0 +1,1 @@
+"""Drills of checkpoints and resumption, DD7xx."""
