@@ -37,6 +37,7 @@ COMMANDS = {
     "explain": "distdoctor.cli.explain:explain",
     "strategies": "distdoctor.cli.strategies:strategies",
     "plugins": "distdoctor.cli.plugins:plugins",
+    "preflight": "distdoctor.cli.preflight:preflight",
     "env": "distdoctor.cli.env:env",
     "schema": "distdoctor.cli.schema:schema",
     "skill": "distdoctor.cli.skill:skill",

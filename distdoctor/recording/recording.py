@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.clue import Clue
     from distdoctor.recording.comparison import Comparison
     from distdoctor.recording.flight.backend_state import BackendState
+    from distdoctor.recording.preflight import Preflight
     from distdoctor.recording.ras_report import RasReport
     from distdoctor.recording.replay import Replay
     from distdoctor.recording.resumption import Resumption
@@ -273,6 +274,7 @@ class Recording:
     states: tuple[StateSnapshot, ...] = ()
     earlier_states: tuple[StateSnapshot, ...] = ()
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
+    preflight: Preflight | None = None  # what the machine and empty ranks on it have shown, where nothing was trained
     derived: dict[type[Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # kind -> the fact

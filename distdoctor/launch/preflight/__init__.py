@@ -1,0 +1,1 @@
+"""What the machine shows before a job is started on it."""

@@ -1,0 +1,107 @@
+"""What this host offers the ranks: cores, threads, shared memory, the rendezvous endpoint and who holds its port."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from distdoctor.recording.preflight import Machine
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  (what DataLoader workers and nccl share)
+CONNECT_SECONDS = 3.0
+
+
+def look(ranks: int, workers: int, endpoint: tuple[str, int] | None, *, hosts_it: bool) -> Machine:
+    """Ask this host. `endpoint`: of the rendezvous; `hosts_it`: whether it is to listen here."""
+    shm = shutil.disk_usage(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else None
+    unresolved, unreachable, holder = _endpoint(*endpoint, hosts_it=hosts_it) if endpoint else ("", "", "")
+    return Machine(
+        host=platform.node(),
+        ranks=ranks,
+        cores=cores(),
+        threads=_threads(ranks),
+        workers=workers,
+        shm_bytes=shm.total if shm else None,
+        shm_free=shm.free if shm else None,
+        address="{}:{}".format(*endpoint) if endpoint else "",
+        unresolved=unresolved,
+        unreachable=unreachable,
+        holder=holder,
+    )
+
+
+def cores() -> float:
+    """How many cores processes of ours may use together: affinity, and the quota of the cgroup where there is one."""
+    usable = float(len(os.sched_getaffinity(0)))
+    return min(usable, _quota(Path("/sys/fs/cgroup")))
+
+
+def _quota(root: Path) -> float:
+    with contextlib.suppress(OSError, ValueError):  # cgroup v2, as a container sees its own
+        quota, period = (root / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):  # v1
+        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
+        return quota_us / int((root / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else math.inf
+    return math.inf
+
+
+def _threads(ranks: int) -> int:
+    """OMP_NUM_THREADS as the ranks will have it: torchrun sets 1 where it is not set and there are several."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() else int(ranks > 1)
+
+
+def _endpoint(host: str, port: int, *, hosts_it: bool) -> tuple[str, str, str]:
+    """(why the name leads to no address, why nothing answers or can listen there, who listens there already)."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as trouble:
+        return f"{host}: {trouble.strerror or trouble}", "", ""
+    if not hosts_it:
+        return "", _cannot_connect(found), ""
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(address)
+            except OSError as trouble:
+                holder = _holder(port)
+                return "", "" if holder else f"cannot listen on {address[0]}:{port}: {trouble.strerror}", holder
+    return "", "", ""
+
+
+def _cannot_connect(addresses: Iterable[tuple[Any, ...]]) -> str:
+    trouble = ""
+    for family, kind, protocol, _, address in addresses:
+        with socket.socket(family, kind, protocol) as client:
+            client.settimeout(CONNECT_SECONDS)
+            try:
+                client.connect(address)
+            except TimeoutError:
+                trouble = f"{address[0]}:{address[1]} did not answer within {CONNECT_SECONDS:g} s"
+            except OSError as error:
+                trouble = f"{address[0]}:{address[1]}: {error.strerror or error}"
+            else:
+                return ""
+    return trouble
+
+
+def _holder(port: int) -> str:
+    """The process that listens on a port of this host, "" when there is none."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            with contextlib.suppress(psutil.Error, TypeError):
+                process = psutil.Process(connection.pid)
+                return f"pid {process.pid} ({process.name()}) of {process.username()}"
+            return "a process of another user"
+    return ""

@@ -1,0 +1,46 @@
+"""What the preflight measured, as text."""
+
+from __future__ import annotations
+
+from distdoctor.recording.preflight import Preflight
+from distdoctor.recording.rank_set import named
+
+SKEW_SECONDS = 1.0  # clocks of hosts, beyond the time that a barrier takes
+
+
+def render(found: Preflight) -> str:
+    """The answer where nothing was found, and the table."""
+    wrong = wrong_sums(found)
+    head = (
+        f"all_reduce gives wrong sums on {named(wrong)}: do not train on this machine"
+        if wrong
+        else f"ready: {len(found.ranks)} of {found.expected} ranks met with {found.backend}; nothing found"
+    )
+    return f"{head}\n{table(found)}"
+
+
+def wrong_sums(found: Preflight) -> tuple[int, ...]:
+    """Ranks that got something else than the exact sum."""
+    return tuple(rank for rank, one in found.ranks.items() if any(not exact for _, exact in one.sums.values()))
+
+
+def table(found: Preflight) -> str:
+    """What was measured, a line each."""
+    here = found.machine
+    lines = [
+        f"  {here.host}: {here.cores:g} cores, {here.ranks} ranks, OMP_NUM_THREADS {here.threads or 'not set'}"
+        + (f", /dev/shm {here.shm_free >> 20:,} MiB free" if here.shm_free is not None else "")
+    ]
+    met = [one for one in found.ranks.values() if not one.trouble]
+    if met:
+        versions = ", ".join(f"{name} {value}" for name, value in met[0].versions.items() if value)
+        lines.append(f"  {versions}")
+        lines.append(f"  joined in {max(one.joined_seconds for one in met):.2f} s")
+        for size in met[0].sums:
+            seconds = max(one.sums[size][0] for one in met)
+            lines.append(f"  all_reduce of {size >> 10:,} KiB: {seconds * 1e3:.2f} ms, {size / seconds / 1e9:.2f} GB/s")
+        clocks = [one.clock_ns for one in met]
+        skew = (max(clocks) - min(clocks)) / 1e9
+        if skew > SKEW_SECONDS:
+            lines.append(f"  clocks of the hosts differ by {skew:.1f} s: their logs cannot be put in one order")
+    return "\n".join(lines) + "\n"

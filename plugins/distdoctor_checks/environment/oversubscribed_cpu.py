@@ -1,0 +1,50 @@
+"""
+DD607 oversubscribed-cpu: ranks, their threads and their workers want more cores than there are.
+
+What it means    ranks x OMP_NUM_THREADS, or ranks x workers, is more than the cores that this host or its cgroup lets them use.
+Why it hurts     Threads that wait for each other are descheduled in the middle of a step: everything slows down, by far more than
+                 the ratio, and ranks arrive late at collectives.
+How we know      Affinity, the cgroup's cpu.max, OMP_NUM_THREADS (torchrun sets 1) and the workers that you named.
+What to do       OMP_NUM_THREADS = cores / ranks at most; fewer workers; a larger CPU request.
+When it is fine  Workers that mostly wait for storage: up to twice the cores nothing is said.
+Source           https://docs.pytorch.org/docs/stable/notes/multiprocessing.html (CPU oversubscription)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.preflight import checked_machine
+
+TOLERATED = 2.0  # times the cores: workers wait for storage, ranks for each other
+
+
+@check("DD607", "oversubscribed-cpu", severity=WARNING, stands_alone=True)
+def examine(trial: Trial) -> Iterator[Finding]:
+    machine = trial.machine
+    threads = machine.threads or int(machine.cores)
+    wanted = machine.ranks * max(threads, machine.workers)  # as a rule one waits for the other
+    if wanted > TOLERATED * machine.cores:
+        most = max(1, int(machine.cores // machine.ranks))
+        yield Finding(
+            title=f"{machine.ranks} ranks with {threads} threads and {machine.workers} workers each want {wanted} cores, and "
+            f"there are {machine.cores:g}",
+            confidence=LIKELY,
+            evidence={"cores": f"{machine.cores:g}", "OMP_NUM_THREADS": str(machine.threads or "not set")},
+            why="Threads that wait for each other lose their core in the middle of a step.",
+            prescriptions=(Prescription("fewer-threads", change=f"export OMP_NUM_THREADS={most}"),),
+        )
+
+
+def sick() -> Recording:
+    """A container with two cores, four ranks, OMP_NUM_THREADS=8 from the image."""
+    return checked_machine(cores=2.0, threads=8)
+
+
+def healthy() -> Recording:
+    """One thread a rank, as torchrun sets it."""
+    return checked_machine()

@@ -1,0 +1,51 @@
+"""
+DD606 small-shm: /dev/shm is too small for the loaders' workers of all ranks.
+
+What it means    DataLoader workers hand batches over in shared memory, and NCCL keeps its buffers there; a container has
+                 64 MiB of it unless it is told otherwise.
+Why it hurts     A worker is killed by SIGBUS ("DataLoader worker is killed by signal: Bus error"), or NCCL fails to start.
+How we know      The size of /dev/shm against 64 MiB for each worker (two prefetched batches of 32 MiB) and 16 MiB for each rank.
+What to do       docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
+When it is fine  Small batches, or num_workers=0.
+Source           https://docs.docker.com/reference/cli/docker/container/run/ (--shm-size); NCCL troubleshooting, "Shared memory"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.preflight import checked_machine
+
+OF_A_WORKER = 64 << 20  # two prefetched batches (torch's prefetch_factor) of 32 MiB
+OF_A_RANK = 16 << 20  # NCCL's buffers between ranks of one host: some 10 MiB a peer
+
+
+@check("DD606", "small-shm", severity=WARNING, stands_alone=True)
+def examine(trial: Trial) -> Iterator[Finding]:
+    machine = trial.machine
+    if machine.shm_free is None:
+        return
+    wanted = machine.ranks * (OF_A_RANK + machine.workers * OF_A_WORKER)
+    if machine.shm_free < wanted:
+        yield Finding(
+            title=f"shared memory has {machine.shm_free >> 20} MiB free, and {machine.ranks} ranks with {machine.workers} "
+            f"workers each may want {wanted >> 20} MiB",
+            confidence=LIKELY,
+            evidence={"size": f"{(machine.shm_bytes or 0) >> 20} MiB", "free": f"{machine.shm_free >> 20} MiB"},
+            why="Workers hand their batches over in shared memory; when it is full they are killed by SIGBUS.",
+            prescriptions=(Prescription("more-shared-memory"),),
+        )
+
+
+def sick() -> Recording:
+    """A container with Docker's default of 64 MiB, four ranks with four workers each."""
+    return checked_machine(workers=4, shm_bytes=64 << 20, shm_free=64 << 20)
+
+
+def healthy() -> Recording:
+    """Half of the memory, as outside of containers."""
+    return checked_machine(workers=4)
