@@ -194,7 +194,7 @@ def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
         )
     stuck = sorted({call.rank for wait in incident.waiting for call in wait.calls})
     if stuck:
-        words.append(f"{named(stuck)} {'is' if len(stuck) == 1 else 'are'} still waiting for it")
+        words.append(f"{named(stuck)} {'was' if len(stuck) == 1 else 'were'} waiting for it")
     echoes = _echoes(verdict, incident)
     if echoes:
         words.append(f"{named(echoes)} failed afterwards because a peer was gone")
