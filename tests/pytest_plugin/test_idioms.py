@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from .words import GREETING
 
-two = pytest.mark.distdoctor(nproc=2, timeout=40)
+two = pytest.mark.distdoctor(nproc=2, timeout=120)
 
 
 @pytest.fixture(scope="module")
