@@ -33,9 +33,9 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _first_ns(log: RankTrace) -> int:
-    times = [
-        int(rows[name][0]) for rows, name in ((log.calls, "entered_ns"), (log.rows("times"), "at_ns")) if len(rows)
-    ]
+    """The earliest moment that is drawn, on the wall clock."""
+    drawn = ((log.calls, "entered_ns"), (log.rows("times"), "forward_ended_ns"), (log.rows("memory"), "at_ns"))
+    times = [int(rows[name][rows[name] > 0].min(initial=1 << 62)) for rows, name in drawn if len(rows)]
     return min(times, default=1 << 62) + log.monotonic_to_wall_ns
 
 
