@@ -26,11 +26,11 @@ def bundle(path: Path | None, output: Path) -> None:
     """
     from distdoctor.cli.deliver import notice
     from distdoctor.errors import WrongUse
-    from distdoctor.launch.post_mortem import read_at
+    from distdoctor.launch.post_mortem import open_recording
     from distdoctor.recording.bundle import pack
     from distdoctor.recording.rank_set import named
 
-    recording = read_at(path)
+    recording = open_recording(path)
     data = pack(recording)
     try:
         output.write_bytes(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from distdoctor.cli.check_grads import _names_a_job
 from distdoctor.cli.references import require_function
 from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
 from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.recording.recording import Recording
 
 DEFAULTS = ("--strategy", "ddp", "--epochs", "2")
 """What is trained where the command line names neither a script nor a strategy nor a loader; on two ranks."""
@@ -112,9 +115,11 @@ def check_data(ctx: click.Context, /, loader: str | None, dry: bool, resumes: bo
     def afterwards(folder: Path) -> None:
         if protocol is not None:
             compare_runs(folder, protocol)
-        _show(folder, values, text=text)
 
-    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], afterwards))
+    def answer(recording: Recording) -> None:
+        _show(recording, values, text=text)
+
+    ctx.exit(execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], afterwards, answer=answer))
 
 
 def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
@@ -136,16 +141,15 @@ def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
     values["streams"] = values["streams"] or WALK_STREAMS
 
 
-def _show(folder: Path, values: dict[str, Any], *, text: bool) -> None:
+def _show(recording: Recording, values: dict[str, Any], *, text: bool) -> None:
     """The answer and the table, above the report. `text`: stdout is for people."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
-    from distdoctor.launch.post_mortem import diagnose, read_whole
+    from distdoctor.launch.post_mortem import diagnose
     from distdoctor.report import sample_table
 
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     found = load_plugins(settings)
     checks = {code: check for code, check in found.checks.items() if code.startswith(("DD3", "DD704"))}
-    recording = read_whole(folder)
     findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
     deliver.show(sample_table.render(recording, findings, str(Path.cwd())) + "\n", sys.stdout if text else sys.stderr)

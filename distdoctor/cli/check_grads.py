@@ -6,12 +6,15 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, RunCommand, run
 from distdoctor.errors import DoctorError, WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.recording.recording import Recording
 
 DEFAULTS = ("--strategy", "ddp", "--nproc", "2", "--steps", "20", "--no-evaluate")
 """What is trained where the command line names neither a script nor a strategy."""
@@ -83,11 +86,11 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
 
     probe = ProbeSettings(deep=frozenset({"gradients"}), every=every)
     seen = BaselineSeen()
-    compare = partial(_compare, seen=seen, blocked=values["no_plugin"]) if against else seen.over
-    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare, probe)
+    compare = partial(_compare, seen=seen, blocked=values["no_plugin"]) if against else lambda folder: None
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], compare, probe, seen.answer)
     stream = sys.stdout if values["output_format"] in (None, "text") or values["output"] is not None else sys.stderr
-    if seen.folder is not None:
-        _show_table(seen.folder, stream)
+    if seen.recording is not None:
+        _show_table(seen.recording, stream)
     if seen.trouble is not None:
         raise seen.trouble
     ctx.exit(code)
@@ -95,14 +98,14 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
 
 @dataclass
 class BaselineSeen:
-    """What is known once the job is over: where its recording is, and why there is no comparison."""
+    """What is known once the job is over: its recording, and why there is no comparison."""
 
-    folder: Path | None = None
+    recording: Recording | None = None
     trouble: DoctorError | None = None
 
-    def over(self, folder: Path) -> None:
-        """Every rank has ended."""
-        self.folder = folder
+    def answer(self, recording: Recording) -> None:
+        """Keep what the report is made of, for the table below it."""
+        self.recording = recording
 
 
 def _compare(folder: Path, seen: BaselineSeen, blocked: tuple[str, ...]) -> None:
@@ -113,7 +116,6 @@ def _compare(folder: Path, seen: BaselineSeen, blocked: tuple[str, ...]) -> None
     from distdoctor.workloads import comparison
     from distdoctor.workloads.request import TrainingRequest
 
-    seen.over(folder)
     job = read_job(folder)
     single = plugins.load(blocked).strategies["single"].train
     deliver.notice("training one step both ways, to compare the gradients with those of one process")
@@ -124,13 +126,11 @@ def _compare(folder: Path, seen: BaselineSeen, blocked: tuple[str, ...]) -> None
         seen.trouble = trouble
 
 
-def _show_table(folder: Path, stream: TextIO) -> None:
+def _show_table(recording: Recording, stream: TextIO) -> None:
     """The verdict by layer."""
     from distdoctor.cli import deliver
-    from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report import layer_table, replica_table
 
-    recording = read_run(folder)
     deliver.show("\n" + replica_table.render(recording), stream)
     if recording.comparison is not None:
         deliver.show("\n" + layer_table.render(recording.comparison), stream)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distdoctor.cli.check_grads import CheckGradsCommand
 from distdoctor.cli.run import ARGV, COMMAND, LIST_DRILLS, run
+
+if TYPE_CHECKING:
+    from distdoctor.recording.recording import Recording
 
 # glibc: a block of a MiB or more gets pages of its own and gives them back at once, so that resident memory is what is in use.
 ACCOUNTING = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "0"}
@@ -79,24 +81,23 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
         os.environ.setdefault(name, value)
     verdicts: list[bool | None] = []
 
-    def show(folder: Path) -> None:
-        verdicts.append(_show_table(folder, values, budget or 0))
+    def show(recording: Recording) -> None:
+        verdicts.append(_show_table(recording, values, budget or 0))
 
-    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], show, probe)
+    code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], probe=probe, answer=show)
     ctx.exit(code or (1 if False in verdicts else 0))
 
 
-def _show_table(folder: Path, values: dict[str, Any], budget: int) -> bool | None:
+def _show_table(recording: Recording, values: dict[str, Any], budget: int) -> bool | None:
     """Show the verdict; whether the peak is within the budget, None without one."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
-    from distdoctor.launch.post_mortem import diagnose, read_whole
+    from distdoctor.launch.post_mortem import diagnose
     from distdoctor.report import memory_table
 
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     found = load_plugins(settings)
     checks = {code: check for code, check in found.checks.items() if code.startswith("DD4")}
-    recording = read_whole(folder)
     findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
     plain = values["output_format"] in (None, "text")
     deliver.show(memory_table.render(recording, budget, findings) + "\n", sys.stdout if plain else sys.stderr)

@@ -26,7 +26,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.attempts import story
-    from distdoctor.launch.post_mortem import diagnose, read_all
+    from distdoctor.launch.post_mortem import diagnose, open_recording
     from distdoctor.report.root_cause import failed
 
     output, baseline = values.pop("output"), values.pop("baseline")
@@ -36,7 +36,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
         ctx.exit(_show_contents(paths[0], settings.output_format, output))
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
-    recording = read_all(paths)
+    recording = open_recording(*paths)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     diagnosis = deliver.without_accepted(diagnosis, baseline)
     width = deliver.width_of(sys.stdout, output)

@@ -21,13 +21,13 @@ def report(path: Path | None, output: Path | None, **values: Any) -> None:
     """Write the report about a run (default: the latest) in any format; exits with 0 whatever it says."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
-    from distdoctor.launch.post_mortem import diagnose, read_at
+    from distdoctor.launch.post_mortem import diagnose, open_recording
 
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
-    recording = read_at(path)
+    recording = open_recording(path)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     width = deliver.width_of(sys.stdout, output)
     words = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)

@@ -41,8 +41,10 @@ def execute(
     command: Sequence[str] | None,
     afterwards: Callable[[Path], None] = lambda folder: None,
     probe: ProbeSettings | None = None,
+    answer: Callable[[Recording], None] = lambda recording: None,
 ) -> int:
-    """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended.
+    """Launch, watch, report; the exit code. `afterwards` is called with the run folder when every rank has ended, `answer` with
+    the recording before the report is made of it.
 
     `probe`: how to record, beside what the command line says of it.
     """
@@ -78,6 +80,7 @@ def execute(
     with stdout as report_to:
 
         def report(outcome: Outcome) -> int:
+            answer(outcome.recording)
             diagnosis = deliver.without_accepted(outcome.diagnosis, values["baseline"])
             return _report_or_say(
                 replace(outcome, diagnosis=diagnosis), settings, plugins, folder, values["output"], report_to

@@ -23,11 +23,11 @@ MOST_RANKS = 64
 def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
     """Show a run (default: the latest): its ranks and groups, what was not examined and why, what distdoctor could not do."""
     from distdoctor.cli.settings import load, load_plugins
-    from distdoctor.launch.post_mortem import diagnose, find_run, read_whole
+    from distdoctor.launch.post_mortem import diagnose, find_run, open_recording
 
     plugins = load_plugins(load({"no_plugin": no_plugin}))
     folder = find_run(path)
-    recording = read_whole(folder)
+    recording = open_recording(folder)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies)
     for line in (f"run    {folder}", *_job(recording), *_ranks(recording), *_groups(recording), *_examined(diagnosis)):
         click.echo(printable(line))

@@ -19,7 +19,7 @@ from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
-from distdoctor.launch.post_mortem import diagnose, read_whole
+from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.launch.processes import is_alive, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard
@@ -396,7 +396,7 @@ class RunningJob:
     def _examined(self, job: Job, end: AgentEnd) -> Outcome:
         self._await_other_hosts()
         try:
-            recording = read_whole(self.orders.folder)
+            recording = open_recording(self.orders.folder)
         except NothingToInspect:
             recording = Recording(job, {}, streams=frozenset())
         here = _with_exit_events(job.ends, recording, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,18 +43,6 @@ def find_run(path: Path | None) -> Path:
     )
 
 
-def read_whole(folder: Path) -> Recording:
-    """The recording in a run folder with everything that can be read about it now. Without any rank no stream was recorded."""
-    recording = with_end(with_sources(read_run(folder)))
-    states = snapshots_in(folder)
-    return replace(
-        recording,
-        streams=recorded_streams(folder, recording),
-        states=states,
-        earlier_states=earlier_snapshots(folder, states),
-    )
-
-
 def with_end(recording: Recording) -> Recording:
     """The recording of a job that claims to run, although none of its processes does: nobody was left to note its end.
 
@@ -67,34 +55,47 @@ def with_end(recording: Recording) -> Recording:
     return replace(recording, job=replace(recording.job, running=False, end_unseen=True))
 
 
-def read_at(path: Path | None) -> Recording:
-    """The recording that the user means: of a run folder, else flight recorder dumps or a job log at `path`.
+def open_recording(*places: Path | None) -> Recording:
+    """The recording of one job with everything that can be read about it now: the one way to open it, once for a command.
 
-    NothingToInspect: there is none.
-    """
-    if str(path) == "-":
-        return with_sources(read_any(Path("-")))
-    try:
-        return read_whole(find_run(path))
-    except NothingToInspect:
-        if path is None:
-            raise
-    return with_sources(read_any(path))
-
-
-def read_all(paths: Sequence[Path]) -> Recording:
-    """The recording of one job at these places: run folders, folders of them, host bundles, documents of hang-dump, flight
-    recorder dumps, mixed.
+    A place is a run folder (or one below which the latest lies), a folder of run folders, a host bundle, a document of hang-dump,
+    flight recorder dumps, a job log, `-`; several are parts of one job. None, or no place: the latest run of this
+    working directory.
 
     NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
     """
-    dumps = [path for path in paths if is_dump(path)]
-    parts = [part for path in paths if path not in dumps for part in _parts(path)]
-    if len(dumps) == 1 and not parts:
-        return read_at(dumps[0])
+    named = [place for place in places if place is not None]
+    dumps = [place for place in named if is_dump(place)]
+    parts = [part for place in named if place not in dumps for part in _parts(place)]
+    if not parts and len(dumps) < 2:
+        return _at(dumps[0] if dumps else None)
     if dumps:
         parts.append(read_dumps(dumps))
-    return with_sources(merged(parts)) if parts else read_at(None)
+    return with_sources(merged(parts))
+
+
+def _at(place: Path | None) -> Recording:
+    """What lies at one place: a run, else flight recorder dumps, a job log, or what comes by the standard input."""
+    if str(place) == "-":
+        return with_sources(read_any(Path("-")))
+    try:
+        return _of_run(find_run(place))
+    except NothingToInspect:
+        if place is None:
+            raise
+    return with_sources(read_any(place))
+
+
+def _of_run(folder: Path) -> Recording:
+    """What lies in a run folder. Without any rank no stream was recorded."""
+    recording = with_end(with_sources(read_run(folder)))
+    states = snapshots_in(folder)
+    return replace(
+        recording,
+        streams=recorded_streams(folder, recording),
+        states=states,
+        earlier_states=earlier_snapshots(folder, states),
+    )
 
 
 def _parts(path: Path) -> list[Recording]:
@@ -107,7 +108,7 @@ def _parts(path: Path) -> list[Recording]:
     below = parts_of(path) if path.is_dir() and not is_run_folder(path) and not (path / RUNS).exists() else []
     if below and not (path / "latest").exists():
         return [part for one in below for part in _parts(one)]
-    return [read_at(path)]
+    return [_at(path)]
 
 
 def recorded_streams(folder: Path, recording: Recording) -> frozenset[str]:

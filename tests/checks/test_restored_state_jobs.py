@@ -12,7 +12,7 @@ from jobs.replicas import _watched
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
-from distdoctor.launch.post_mortem import read_whole
+from distdoctor.launch.post_mortem import open_recording
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job
 
@@ -37,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found(folder: Path, name: str) -> list[Finding]:
-    recording = replace(read_whole(folder / name), job=Job(world_size=2))
+    recording = replace(open_recording(folder / name), job=Job(world_size=2))
     assert not recording.troubles, recording.troubles
     diagnosis = examine(recording, load().checks.values())
     assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []

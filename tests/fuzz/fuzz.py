@@ -25,7 +25,7 @@ from mutate import MUTATIONS
 
 from distdoctor import plugins
 from distdoctor.errors import DoctorError
-from distdoctor.launch.post_mortem import diagnose, read_at
+from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.report import json_report, text
 
 MOST_SECONDS = 5
@@ -52,7 +52,7 @@ def wrong(seed: Path, number: int, work: Path) -> str:
         names.append(mutation.__name__)
     signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     try:
-        recording = read_at(folder)
+        recording = open_recording(folder)
         diagnosis = diagnose(recording, PLUGINS.checks, PLUGINS.remedies)
         said = text.render(diagnosis)
         json_report.render(diagnosis)

@@ -15,7 +15,7 @@ import pytest
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import UnreadableRecording, WrongUse
-from distdoctor.launch.post_mortem import read_all
+from distdoctor.launch.post_mortem import open_recording
 from distdoctor.recording.bundle import IN_JSON, MAGIC, in_json, pack, unpack
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording
@@ -112,9 +112,9 @@ def test_places_of_every_kind_are_one_job(tmp_path: Path, capsys: pytest.Capture
     below.mkdir(parents=True)
     shutil.copy(tmp_path / "h1.ddb", below)
 
-    assert verdict(read_all([tmp_path / "h1.ddb", tmp_path / "h2.json"])) == verdict(merged([one, other]))
-    assert read_all([tmp_path]).ranks.keys() == {0, 1, 2, 3}
-    assert read_all([tmp_path / "below"]).ranks.keys() == {0, 1}
+    assert verdict(open_recording(tmp_path / "h1.ddb", tmp_path / "h2.json")) == verdict(merged([one, other]))
+    assert open_recording(tmp_path).ranks.keys() == {0, 1, 2, 3}
+    assert open_recording(tmp_path / "below").ranks.keys() == {0, 1}
 
 
 def test_parts_of_different_jobs_are_refused() -> None:
