@@ -57,7 +57,7 @@ def diagnose(*paths: str | Path, ignore: Iterable[str] = ()) -> Report:
     NothingToInspect: there is no recording.
     """
     found = plugins.load()
-    recording = post_mortem.read_all([Path(path) for path in paths])
+    recording = post_mortem.open_recording(*(Path(path) for path in paths))
     made = post_mortem.diagnose(recording, found.checks, found.remedies, tuple(ignore))
     return Report(**{field.name: getattr(made, field.name) for field in fields(made)})
 

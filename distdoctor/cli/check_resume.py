@@ -128,19 +128,19 @@ def _compare(folder: Path, plan: Plan, *, text: bool) -> None:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.checkpoint import replayed
     from distdoctor.diagnosis.data import resumption
-    from distdoctor.launch.post_mortem import read_whole
+    from distdoctor.launch.post_mortem import open_recording
     from distdoctor.launch.resumed_runs import AFTER, BEFORE
     from distdoctor.recording.replay import Replay
     from distdoctor.recording.resumption import Resumption
     from distdoctor.report import resume_table
 
-    whole = read_whole(folder)
+    whole = open_recording(folder)
     steps = max((int(log.steps["step"][-1]) for log in whole.ranks.values() if len(log.steps)), default=0)
     ended = "by itself" if plan.stop or not plan.script else "SIGKILL" if plan.kill else "SIGTERM"
     trouble = _run_twice(folder, plan, plan.at or max(1, steps * 2 // 3), ended)
     try:
         if not trouble:
-            before, after = read_whole(folder / BEFORE), read_whole(folder / AFTER)
+            before, after = open_recording(folder / BEFORE), open_recording(folder / AFTER)
             replay = replayed.compare(whole, before, after, ended=ended)
             resumption.compare(whole, before, after, killed=ended != "by itself").write(folder)
     except DoctorError as error:

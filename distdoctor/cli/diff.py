@@ -34,10 +34,10 @@ def diff(
     distdoctor diff .distdoctor/runs/20260101T120000-train latest-folder --slower-by 10
     """
     from distdoctor.diagnosis.run_difference import compare_runs
-    from distdoctor.launch.post_mortem import read_at
+    from distdoctor.launch.post_mortem import open_recording
     from distdoctor.report.printable import printable
 
-    found = compare_runs(read_at(a), read_at(b))
+    found = compare_runs(open_recording(a), open_recording(b))
     limits = {"step time": slower_by, "memory": larger_by}
     beyond = [
         one.what

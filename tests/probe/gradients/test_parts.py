@@ -1,0 +1,71 @@
+"""Parts of the gradients stream work without the stream: each gets the shared context and the siblings that it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.inventory import take_inventory
+from distdoctor.probe.gradients.sampled_elements import SampledElements
+from distdoctor.probe.gradients.zero_grad import Zeroing
+from distdoctor.probe.writer import TraceWriter, file_name
+from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+from distdoctor.recording.trace.reader import read_trace
+
+
+def context_in(folder: Path) -> GradientsContext:
+    trace = TraceWriter(str(folder), 0, 1, 0, 0, STREAMS)
+    return GradientsContext(Rank(str(folder), ProbeSettings()), trace, deep=False)
+
+
+def test_elements_are_sampled_as_they_were_computed_and_as_they_are_used(tmp_path: Path) -> None:
+    context, model = context_in(tmp_path), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parameters = list(model.parameters())
+    inventory = take_inventory(context, 1, optimizer, parameters)
+    elements = SampledElements(context, inventory, parameters, lambda: True)
+
+    model(torch.ones(2, 8)).sum().backward()
+    assert elements.accumulated
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.grad /= 2
+    elements.write(parameters, step=1)
+
+    rows = read_trace(tmp_path / file_name(0, 0)).rows["spots"]
+    assert len(rows) == 2
+    assert all(float(row["own_0"]) == 2 * float(row["used_0"]) != 0 for row in rows)
+
+
+def test_calls_of_zero_grad_are_counted_by_optimizer(tmp_path: Path) -> None:
+    zeroing = Zeroing(context_in(tmp_path))
+    one, other = (torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1) for _ in range(2))
+
+    zeroing._of_optimizer(one)
+    zeroing._of_module(nn.Linear(1, 1))
+
+    assert (zeroing.calls(one), zeroing.calls(other)) == (2, 1)
+
+
+def test_what_a_device_has_not_computed_is_written_later_and_in_order(tmp_path: Path) -> None:
+    class Late:
+        there = False
+
+        def ready(self) -> bool:
+            return self.there
+
+    context, late, written = context_in(tmp_path), Late(), []
+    context.later(lambda: written.append("first"), late)  # type: ignore[arg-type]
+    context.later(lambda: written.append("second"))
+    context.write_what_is_ready()
+    assert written == []
+
+    late.there = True
+    context.write_what_is_ready()
+
+    assert written == ["first", "second"]
