@@ -14,6 +14,13 @@ ALLOWED = {
     ("distdoctor/launch/fork_server.py", "pickle.loads"): "from our own child, over a pipe that it alone holds",
     ("distdoctor/workloads/baseline.py", "torch.load"): "weights_only, of a file that this run wrote",
     ("distdoctor/workloads/checkpoint.py", "torch.load"): "weights_only, of the reference training's own checkpoint",
+    **{
+        (
+            f"plugins/distdoctor_drills/checkpoint/{drill}.py",
+            "torch.load",
+        ): "weights_only, of a file that the drill wrote"
+        for drill in ("load_without_map_location", "rank_zero_barrier_missing", "saved_wrapper")
+    },
     ("distdoctor/probe/writer.py", "exec"): "source made of our own layout's field names",
 }
 RUNS_CODE = {

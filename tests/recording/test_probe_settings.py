@@ -14,7 +14,7 @@ from distdoctor.recording.trace.layout import STREAMS
 from distdoctor.recording.trace.probe_settings import FILE, VARIABLE, ProbeSettings, read_settings
 
 ROOT = Path(__file__).parent.parent.parent
-FULL = ProbeSettings(frozenset({"memory", "progress"}), frozenset({"memory"}), 4, 2, 100, 5 << 30)
+FULL = ProbeSettings(frozenset({"memory", "progress"}), frozenset({"memory"}), 4, 2, 100, True, 5 << 30)
 
 
 @pytest.mark.parametrize("settings", [ProbeSettings(), FULL])

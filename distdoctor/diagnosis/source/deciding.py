@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, of_test
-from distdoctor.diagnosis.source.rank_local import Step, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.rank_local import Step, is_made_the_same, origin, raising_tests, step_of
 from distdoctor.diagnosis.source.user_program import Function, Scope, UserProgram
 from distdoctor.recording.recording import SourceLine
 
@@ -150,6 +150,7 @@ def _best(
         if weight >= LEAST and (best is None or weight > best[0]):
             best = weight, test, found.way
     questions = [test for test in tests if not test.is_loop and _may_separate(test, ranks, others)]
+    questions = [test for test in questions if not is_made_the_same(program, test.value)]
     if best is None and len(questions) == 1:
         best = 0.0, questions[0], (step_of(program, questions[0].value),)  # nothing else can have decided
     if best is None:

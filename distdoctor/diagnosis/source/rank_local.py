@@ -237,6 +237,12 @@ def deciding_tests(program: UserProgram, node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def is_made_the_same(program: UserProgram, value: ast.AST) -> bool:
+    """Whether an expression asks for what a collective has made the same on all ranks."""
+    names = (node for node in own_nodes(program, value) if isinstance(node, ast.Name))
+    return any(_is_agreed(program, name, program.scope_of(value)) for name in names)
+
+
 def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
     """Whether a collective has made this variable the same on all ranks before it is used here."""
     if not isinstance(name, ast.Name):

@@ -88,11 +88,13 @@ def _leaks(updates: list[Update], recording: Recording) -> list[Update]:
     for rank, own in by_rank.items():
         usual = Counter(update.number("backwards") for update in own[:1]).most_common(1)[0][0]
         more = [update for update in own if update.number("backwards") > usual]
+        leaking = usual > 1 and len(more) >= SEEN and len({update.number("backwards") for update in more}) == 1
+        if not leaking:
+            return []
         log = recording.ranks[rank]
         begins = log.passes["started_ns"].tolist()
         ends = dict(zip(log.steps["step"].tolist(), log.steps["at_ns"].tolist(), strict=True))
-        leaking = usual > 1 and len(more) >= SEEN and len({update.number("backwards") for update in more}) == 1
-        if not leaking or not all(_is_first(update, begins, ends) for update in more):
+        if not all(_is_first(update, begins, ends) for update in more):
             return []
         if any(update.flags & UpdateFlag.CLEARED or not update.flags & UpdateFlag.ONE_LINE for update in more):
             return []

@@ -23,9 +23,9 @@ from distdoctor.probe.variables import locals_of
 from distdoctor.recording.trace.layout import MORE_RINGS, STREAMS, HolderFlag, plan
 
 
-def test_all_streams_together_stay_below_4_mib() -> None:
+def test_all_streams_together_take_at_most_4_mib() -> None:
     assert "memory" in MORE_RINGS
-    assert plan(STREAMS)[1] < 4 << 20
+    assert plan(STREAMS)[1] <= 4 << 20
 
 
 def test_variables_are_looked_at_often_at_first_and_then_ever_more_rarely() -> None:
