@@ -35,6 +35,7 @@ _SHARDS = re.compile(r"\b(?:fully_shard|FullyShardedDataParallel|FSDP|deepspeed)
 _NO_MODULE = re.compile(
     r"backward|all_gather|state_dict|full_tensor|save|reshard|redistribute|step$|clip_grad|prepare|init|barrier"
 )
+_FUNCTIONS = re.compile(r"(?:torch|nn|F|dist|np|math)\.")  # of a library, no module of the user's
 
 
 @check("DD128", "data-dependent-module", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=65)
@@ -54,14 +55,31 @@ def _gathers(verdict: Verdict, incident: Incident) -> Iterator[tuple[Call, str]]
         source = verdict.recording.sources.get(call.site.path, "")
         module = _module_called(source, call.site.line) if call.op in _GATHERS and _SHARDS.search(source) else ""
         looped = same and incident.decision is not None and incident.decision.decides_alone
-        if module and (looped or (not same and _depends(incident, call))):
+        if module and (looped or (not same and _depends(verdict, incident, call))):
             yield call, module
 
 
-def _depends(incident: Incident, call: Call) -> bool:
-    """Whether a condition decides about the line of the call: else the ranks parted somewhere else."""
+def _depends(verdict: Verdict, incident: Incident, call: Call) -> bool:
+    """Whether a condition decides about the line of the call: else the ranks parted somewhere else, or it is the other side that
+    did something more."""
     decision = incident.decision
-    return decision is not None and decision.site.path == call.site.path and decision.decides_alone
+    if decision is None or decision.site.path != call.site.path or not decision.decides_alone:
+        return False
+    other = incident.odd if call is incident.usual else incident.usual
+    source = verdict.recording.sources.get(call.site.path, "")
+    return _is_under(source, decision.site.line, call.site.line) or bool(
+        decision.call and other is not None and not _is_under(source, decision.site.line, other.site.line)
+    )
+
+
+def _is_under(source: str, test: int, line: int) -> bool:
+    """Whether a line stands in the statement whose condition is in the line `test`."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If | ast.While) and node.test.lineno == test)
+    return any(node.body[0].lineno <= line <= (node.end_lineno or line) for node in tests)
 
 
 def _module_called(source: str, line: int) -> str:
@@ -76,6 +94,7 @@ def _module_called(source: str, line: int) -> str:
     ]
     if any(_NO_MODULE.search(name) for name in names):
         return ""
+    names = [name for name in names if not _FUNCTIONS.match(name)]
     own = [name for name in names if name.startswith("self.") and name.count(".") == 1] or names
     return next((name for name in own if not name.rpartition(".")[2][:1].isupper()), "")
 
