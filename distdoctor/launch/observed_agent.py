@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
         variables = observer.starting(attempt)
         for environment in context.envs.values():
             environment.update(variables)
-        start(context)
+        with _in_environment(variables):  # with --run-path a rank loads torch before it gets what is its own
+            start(context)
         ranks = {local: int(context.envs[local]["RANK"]) for local in context.pids()}
         local_ranks = {rank: local for local, rank in ranks.items()}
         world_size = max((int(env["WORLD_SIZE"]) for env in context.envs.values()), default=0)
@@ -118,6 +120,20 @@ def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
         yield
     finally:
         PContext.start, PContext.close = start, close  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _exit_code(context: Any, local_rank: int) -> int | None:

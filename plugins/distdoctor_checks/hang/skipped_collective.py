@@ -167,10 +167,11 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             "or make it a torch.distributed.algorithms.Joinable of its own",
         )
     if guard is not None and guard.how == LEAVES and usual is not None:
+        behind = incident.guarded or usual
         return Prescription(
             "call-on-every-rank",
             change=f"{incident.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
-            f"{usual.op.word} of line {usual.site.line}; call it before leaving, or let all ranks leave together",
+            f"{behind.op.word} of line {behind.site.line}; call it before leaving, or let all ranks leave together",
         )
     if guard is not None:
         return Prescription(

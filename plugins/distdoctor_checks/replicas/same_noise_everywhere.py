@@ -48,7 +48,7 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas:
     yield from _recomputed(gradients)
     for one in replicas.sets if replicas is not None else ():
         shared = _shared_states(gradients, one.ranks)
-        if len(shared) >= (SEEN if _dropout(gradients, one.ranks[0]) else DRAWN):
+        if shared and len(shared) >= (SEEN if _dropout(gradients, one.ranks[0]) else DRAWN):
             yield _equal(one, shared, gradients)
 
 

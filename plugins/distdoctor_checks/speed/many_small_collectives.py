@@ -1,12 +1,12 @@
 """
 DD508 many-small-collectives: one line all-reduces many small tensors one by one in every step.
 
-What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size. One
-                 number that is reduced in every step only to be shown costs one as well.
+What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size,
+                 also of single numbers that are only to be shown.
 Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.
 How we know      Eight calls or more of one line in each step, each of 256 KiB at most, with next to nothing between one call and
-                 the next; or calls of single numbers, in every step. The time in them, counted from when the last rank has
-                 come, and in barriers of the same line, is 5 % of a step or more, of single numbers 15 %.
+                 the next; or two calls or more of single numbers, in every step. The time in them, counted from when the last
+                 rank has come, and in barriers of the same line, is 5 % of a step or more, of single numbers 15 %.
 What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets while backward is at work.
 When it is fine  Calls with computing between them (tensor parallelism): the next one needs what the one before gave.
 Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
@@ -28,7 +28,7 @@ from distdoctor.recording.trace.layout import CallFlag, Op
 from distdoctor.testing.timing import Meeting, timed_job
 
 MANY, SMALL = 8, 256 * 1024  # calls per step; bytes each
-SCALAR = 16  # bytes: one or two numbers, of which one call per step is enough to be told
+SCALAR, FEW = 16, 2  # bytes: one or two numbers; so many calls a step are told (one, of the loss, is everybody's habit)
 SHARE, SCALAR_SHARE = 0.05, 0.15  # of a step; a single number may be needed, so it has to cost more to be told
 EACH = 0.9  # of all steps
 _BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
@@ -55,7 +55,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
 def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Finding | None:
     steps, counts = np.unique(arrivals.steps[mine], return_counts=True)
     scalars = bool((arrivals.rows[0]["nbytes"][mine] <= SCALAR).all()) and len(steps) >= EACH * timing.steps
-    if len(steps) < FEWEST or (np.median(counts) < MANY and not scalars):
+    if len(steps) < FEWEST or np.median(counts) < (FEW if scalars else MANY):
         return None
     took = _took(arrivals, mine)
     if not scalars and np.median(_between(arrivals, mine)) > BETWEEN * np.median(took):
@@ -91,17 +91,13 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
             "steps": len(steps),
         },
         why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms for each call; "
-        + (
-            f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them"
-            if count > 1
-            else "where it is only shown, it can wait"
-        ),
-        prescriptions=(_prescription(count, milliseconds),),
+        f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
+        prescriptions=(_prescription(count, milliseconds, scalars=scalars),),
     )
 
 
-def _prescription(count: int, milliseconds: float) -> Prescription:
-    if count == 1:
+def _prescription(count: int, milliseconds: float, *, scalars: bool) -> Prescription:
+    if scalars:
         return Prescription("reduce-now-and-then", effect=f"up to {milliseconds:.2f} ms a step")
     return Prescription("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step")
 
@@ -119,7 +115,7 @@ def _between(arrivals: Arrivals, mine: Any) -> Any:
 
 def _calls(count: int, nbytes: int) -> str:
     if nbytes <= SCALAR * count:
-        return f"{count} all_reduce calls of single numbers" if count > 1 else "an all_reduce of a single number"
+        return f"{count} all_reduce calls of single numbers"
     return f"{count} all_reduce calls, {nbytes / count / 1024:.1f} KiB on average, one after the other"
 
 
