@@ -45,6 +45,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("nproc", counts, indirect=True, ids=[f"nproc={count}" for count in counts])
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in ranks come first: once this process has run a backward, torch lets no fork of it run one."""
+    items.sort(key=lambda item: not is_marked(item))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Leave to the ranks the fixtures that need their group."""

@@ -328,7 +328,7 @@ class Reader(nn.Module):
         return scores
 
 
-def reading(rank: int, *, lengths: tuple[int, int] = (64, 256), each: float = 1e-4, seconds: float = 0.004) -> None:
+def reading(rank: int, *, lengths: tuple[int, int] = (64, 256), each: float = 3e-4, seconds: float = 0.004) -> None:
     model = DistributedDataParallel(Reader(each, seconds))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(Texts(lengths[rank]), batch_size=4)

@@ -141,7 +141,7 @@ def test_a_report_in_a_file_leaves_stdout_to_the_job(distdoctor: Run, script: Sc
 
     done = distdoctor("run", "--nproc", 2, "--output-format", "json", "-o", "report.json", "train.py")
 
-    assert done.out == "noise\nnoise\n"
+    assert done.out.replace("\n", "") == "noisenoise"  # two ranks may write at once
     assert json.loads((tmp_path / "report.json").read_text())["job"]["world_size"] == 2
 
 
