@@ -124,6 +124,9 @@ def _rank_main(
     args: tuple[Any, ...],
 ) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
+    # As in a rank of torchrun. Left as it is, loader workers come from the server, which is then the parent that they watch:
+    # those of a rank that was killed would wait for ever.
+    multiprocessing.set_start_method(None, force=True)
     if folder is not None:
         importlib.import_module("distdoctor.probe.start").start(folder)
     import torch

@@ -213,7 +213,7 @@ def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() 
     [
         ({"source": "numpy", "seed_workers": "alike"}, "workers 0-1 of ranks 0-1", WARNING),
         ({"source": "own", "persistent": True}, "workers 0-1 of ranks 0-1", WARNING),
-        ({"source": "own", "how": None}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "own", "how": "forkserver"}, "workers 0-1 of ranks 0-1", WARNING),
         ({"source": "torch", "seed": 0}, "ranks 0-1 draw", NOTE),
         ({"source": "torch", "seed": 0, "workers": 0}, "ranks 0-1 draw", NOTE),
     ],
@@ -238,7 +238,7 @@ HEALTHY = [
     (jobs.augmented, {"source": "numpy"}),
     (jobs.augmented, {"source": "torch", "seed_workers": "alike"}),
     (jobs.augmented, {"source": "own", "seed_workers": "torch"}),
-    (jobs.augmented, {"source": "own", "seed_workers": "torch", "how": None}),
+    (jobs.augmented, {"source": "own", "seed_workers": "torch", "how": "forkserver"}),
     (jobs.augmented, {"source": "numpy", "persistent": True}),
     (jobs.split_by_rank, {"seed_alike": True}),
     (jobs.ordinary, {"workers": 2, "sampler_drops": True}),

@@ -387,12 +387,11 @@ def _seeded_by_torch(worker: int) -> None:
 
 
 def augmented(rank: int, world_size: int, *, source: str, workers: int = 2, seed_workers: str = "",
-              seed: int | None = None, how: str | None = "fork", persistent: bool = False) -> Handed:  # fmt: skip
+              seed: int | None = None, how: str = "fork", persistent: bool = False) -> Handed:  # fmt: skip
     torch.manual_seed(rank if seed is None else seed)
     data, trainer, handed = Augmented(64, source), Trainer(), []
     sampler: DistributedSampler[Any] = DistributedSampler(data)
     seeding = {"": None, "alike": _seeded_alike, "torch": _seeded_by_torch}[seed_workers]
-    # Without `how` the fork server from which the ranks of these tests come makes the workers too.
     for epoch in range(2):
         sampler.set_epoch(epoch)
         loader = DataLoader(
