@@ -13,16 +13,8 @@ os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
 
 import pytest
 import torch.distributed as dist
+from pytest_time import OF_TORCH
 from torch.testing._internal.distributed import distributed_test
-
-OF_TORCH = (
-    "test_all_reduce_sum",
-    "test_broadcast",
-    "test_all_gather",
-    "test_reduce_sum",
-    "test_gather",
-    "test_barrier",
-)
 
 
 class Moved(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.errors import WrongUse
 from distdoctor.launch import post_mortem
+from distdoctor.launch.environment import environment
 from distdoctor.launch.new_run_folder import make_run_folder
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 
@@ -72,7 +73,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         if self._launches_ranks:
-            self._stack.enter_context(_variables(ProbeSettings().hand_over(self.folder)))
+            self._stack.enter_context(environment(ProbeSettings().hand_over(self.folder)))
         else:
             from distdoctor.probe.start import start_here
 
@@ -127,19 +128,6 @@ def _refuse(folder: str | Path | None) -> None:
             f"{size} ranks need one folder to be recorded into",
             way_out='Give all of them the same: distdoctor.watch("runs/one").',
         )
-
-
-@contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 from importlib import metadata
 
 import click
-
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  (what DataLoader workers and nccl share)
 
 
 @click.command()
@@ -30,8 +27,11 @@ def _facts() -> dict[str, object]:
     import torch
     import torch.distributed as dist
 
+    from distdoctor.launch.preflight.machine import shared_memory
+
     backends = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available}
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    shm_bytes, _ = shared_memory()
     nccl = _nccl() if torch.version.cuda and gpus else None
     return {
         "distdoctor": metadata.version("distdoctor"),
@@ -45,7 +45,7 @@ def _facts() -> dict[str, object]:
         "backends": [name for name, available in backends.items() if available()],
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "shm_gib": round(shutil.disk_usage(SHARED_MEMORY).total / 2**30, 2) if os.path.isdir(SHARED_MEMORY) else None,
+        "shm_gib": None if shm_bytes is None else round(shm_bytes / 2**30, 2),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "accelerate": _version("accelerate"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 
-def by_value(values: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
-    """(value, its ranks), the most numerous first."""
-    together: dict[str, list[int]] = defaultdict(list)
-    for rank, value in sorted(values.items()):
+def variants_of(values: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Ranks with equal values, the most numerous first."""
+    together: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items(), key=lambda one: one[0]):
         together[value].append(rank)
-    return sorted(((value, tuple(ranks)) for value, ranks in together.items()), key=lambda one: (-len(one[1]), one[1]))
+    return tuple(sorted((tuple(ranks) for ranks in together.values()), key=lambda ranks: (-len(ranks), ranks)))

@@ -15,6 +15,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
+from distdoctor.launch.environment import environment
 from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
@@ -231,7 +232,7 @@ class RunningJob:
         if self.launch.command:
             handed = self._hand_over(self.orders.probe)
             return run_command(self.launch.command, {**os.environ, **seam, **handed}, self._launcher_started)
-        with _environment(seam):
+        with environment(seam):
             return run_agent(parse(self.launch.options, self.launch.script), self, self.rendezvous)
 
     def _hand_over(self, settings: ProbeSettings) -> dict[str, str]:
@@ -522,22 +523,3 @@ def _entry_where_autoload_is_off() -> dict[str, str]:
         return {}
     door = Path(__file__).parent.parent / "probe" / "seam_path"
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(door), os.environ.get("PYTHONPATH"))))}
-
-
-class _environment:
-    """Variables for the ranks: torch's agent hands its own environment on to them."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-        self._before: dict[str, str | None] = {}
-
-    def __enter__(self) -> None:
-        self._before = {name: os.environ.get(name) for name in self._variables}
-        os.environ.update(self._variables)
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

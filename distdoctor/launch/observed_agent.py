@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distdoctor.errors import DoctorError
+from distdoctor.launch.environment import environment
 from distdoctor.launch.rendezvous import Rendezvous
 
 
@@ -97,9 +97,9 @@ def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
     def started(context: Any) -> None:
         attempt = rendezvous.attempt
         variables = observer.starting(attempt)
-        for environment in context.envs.values():
-            environment.update(variables)
-        with _in_environment(variables):  # with --run-path a rank loads torch before it gets what is its own
+        for of_rank in context.envs.values():
+            of_rank.update(variables)
+        with environment(variables):  # with --run-path a rank loads torch before it gets what is its own
             start(context)
         ranks = {local: int(context.envs[local]["RANK"]) for local in context.pids()}
         local_ranks = {rank: local for local, rank in ranks.items()}
@@ -120,20 +120,6 @@ def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
         yield
     finally:
         PContext.start, PContext.close = start, close  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _exit_code(context: Any, local_rank: int) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.divergence import (
     BEFORE,
     GRADS,
@@ -17,7 +18,6 @@ from distdoctor.diagnosis.replicas.divergence import (
     STATE_BEFORE,
     ReplicaDivergence,
     first_parting,
-    variants_of,
 )
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.recording.rank_set import named

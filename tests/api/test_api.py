@@ -10,6 +10,7 @@ import pytest
 
 import distdoctor
 from distdoctor.errors import NothingToInspect
+from distdoctor.probe.start import recorded_in
 
 pytestmark = pytest.mark.job
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -114,5 +115,12 @@ def test_no_recording_is_told_with_a_way_out(tmp_path: Path) -> None:
 
 
 def test_a_phase_without_a_recording_is_nothing() -> None:
+    ran = []
+
     with distdoctor.phase("evaluation"):
-        pass
+        ran.append("evaluation")
+    with pytest.raises(OSError, match="no space"), distdoctor.phase("checkpoint"):
+        raise OSError("no space")
+
+    assert ran == ["evaluation"]
+    assert recorded_in() is None

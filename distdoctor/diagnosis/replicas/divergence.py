@@ -16,6 +16,7 @@ import numpy as np
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
+from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import (
     OBSERVED,
     PLACEMENT,
@@ -314,14 +315,6 @@ def _joint(differences: Iterable[TensorDifference], ranks: Iterable[int]) -> dic
             for rank in variant:
                 joint[rank] = hash((joint[rank], number))
     return joint
-
-
-def variants_of(values: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
-    """Ranks with equal values, the most numerous first."""
-    together: dict[int, list[int]] = defaultdict(list)
-    for rank, value in sorted(values.items()):
-        together[value].append(rank)
-    return tuple(sorted((tuple(ranks) for ranks in together.values()), key=lambda ranks: (-len(ranks), ranks)))
 
 
 # -- what is behind a parting ------------------------------------------------------------------------------------------------

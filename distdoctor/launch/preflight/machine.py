@@ -16,13 +16,13 @@ import psutil
 
 from distdoctor.recording.preflight import Machine
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108  (what DataLoader workers and nccl share)
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
 CONNECT_SECONDS = 3.0
 
 
 def look(ranks: int, workers: int, endpoint: tuple[str, int] | None, *, hosts_it: bool) -> Machine:
     """Ask this host. `endpoint`: of the rendezvous; `hosts_it`: whether it is to listen here."""
-    shm = shutil.disk_usage(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else None
+    shm_bytes, shm_free = shared_memory()
     unresolved, unreachable, holder = _endpoint(*endpoint, hosts_it=hosts_it) if endpoint else ("", "", "")
     return Machine(
         host=platform.node(),
@@ -30,13 +30,21 @@ def look(ranks: int, workers: int, endpoint: tuple[str, int] | None, *, hosts_it
         cores=cores(),
         threads=_threads(ranks),
         workers=workers,
-        shm_bytes=shm.total if shm else None,
-        shm_free=shm.free if shm else None,
+        shm_bytes=shm_bytes,
+        shm_free=shm_free,
         address="{}:{}".format(*endpoint) if endpoint else "",
         unresolved=unresolved,
         unreachable=unreachable,
         holder=holder,
     )
+
+
+def shared_memory() -> tuple[int, int] | tuple[None, None]:
+    """(bytes in all, bytes free) of what DataLoader workers and nccl share; None where the system has none."""
+    if not os.path.isdir(SHARED_MEMORY):
+        return None, None
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    return usage.total, usage.free
 
 
 def cores() -> float:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
-from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording

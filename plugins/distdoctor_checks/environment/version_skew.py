@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import Trial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
-from distdoctor.diagnosis.rank_groups import by_value
+from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import VERSIONS, checked_machine
@@ -27,7 +27,8 @@ from distdoctor.testing.preflight import VERSIONS, checked_machine
 def examine(trial: Trial) -> Iterator[Finding]:
     ranks = trial.met()
     for name in dict.fromkeys(name for one in ranks.values() for name in one.versions):
-        sides = by_value({rank: one.versions.get(name, "none") for rank, one in ranks.items()})
+        versions = {rank: one.versions.get(name, "none") for rank, one in ranks.items()}
+        sides = [(versions[members[0]], members) for members in variants_of(versions)]
         if len(sides) > 1:
             (usual, _), *others = sides
             odd = tuple(sorted(rank for _, members in others for rank in members))

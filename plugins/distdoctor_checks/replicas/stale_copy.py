@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import variants_of
+from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
