@@ -7,14 +7,13 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="balance-ranks",
-        what="Move the work that only one rank does out of the step (a thread, async saving), or share it "
-        "among all ranks.",
+        what="Move work that only one rank does out of the step (a thread, async saving), or share it among all ranks.",
         how=(
             "if rank == 0:\n"
-            "    threading.Thread(target=save, args=(copy.deepcopy(state),)).start()  # the others need not wait"
+            "    threading.Thread(target=save, args=(copy.deepcopy(state),)).start()  # the others do not wait"
         ),
-        effect="saves the seconds per step that the finding names",
-        safety="what is saved later must be a copy",
+        effect="saves the time per step that the finding names",
+        safety="the thread must save a copy",
         source="torch.distributed.checkpoint.async_save does this for checkpoints",
     ),
     Remedy(
@@ -25,31 +24,31 @@ REMEDIES = (
             "for work in dist.batch_isend_irecv(ops):\n"
             "    work.wait()"
         ),
-        effect="nobody has to be first",
-        safety="changes no result; the tensors must stay untouched until wait() is back",
+        effect="no rank has to go first",
+        safety="changes no result; leave the tensors untouched until wait() returns",
         source="torch.distributed.batch_isend_irecv",
     ),
     Remedy(
         slug="bound-the-wait",
         what="Pass a timeout to the blocking call, or move it out of the step.",
-        how="if not lock.acquire(timeout=60):\n    raise TimeoutError('who holds the lock?')",
-        effect="the rank fails with the line that waited, instead of holding up every other rank until the collective's timeout",
+        how="if not lock.acquire(timeout=60):\n    raise TimeoutError('lock still held after 60 s')",
+        effect="the rank fails at the line that waited, instead of holding up every other rank until the collective times out",
         safety="changes no result",
         source="https://docs.python.org/3/library/threading.html#threading.Lock.acquire",
     ),
     Remedy(
         slug="call-on-every-rank",
         what="Call the collective on every rank of its group, or on none.",
-        how="if rank == 0:\n    save(model)\ndist.barrier()  # outside: every rank comes here",
+        how="if rank == 0:\n    save(model)\ndist.barrier()  # outside: every rank calls it",
         effect="the ranks meet again at the same sequence number",
-        safety="changes no result; ranks that have nothing to contribute pass neutral values (zeros for a sum)",
+        safety="changes no result; ranks with nothing to contribute pass neutral values (zeros for a sum)",
         source="torch.distributed: collectives have to be called by all members of the group, in the same order",
     ),
     Remedy(
         slug="continue-the-process",
         what="Resume the stopped process (kill -CONT PID).",
         how="kill -CONT PID",
-        effect="the rank goes on where it was, and the others with it",
+        effect="the rank resumes where it stopped, and the others with it",
         safety="changes no result",
         source="https://man7.org/linux/man-pages/man7/signal.7.html",
     ),
@@ -70,8 +69,8 @@ REMEDIES = (
         what="Use every parameter in the loss on every rank, or pass find_unused_parameters=True to "
         "DistributedDataParallel.",
         how="DistributedDataParallel(model, find_unused_parameters=True)",
-        effect="the reducer no longer waits for gradients that never come; costs one walk over the graph per step",
-        safety="changes no result; slower by the walk",
+        effect="the reducer no longer waits for gradients that never arrive",
+        safety="changes no result; costs one traversal of the autograd graph per step",
         source="torch.nn.parallel.DistributedDataParallel, find_unused_parameters",
     ),
     Remedy(
@@ -82,7 +81,7 @@ REMEDIES = (
             "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET\n"
             "nvidia-smi --query-gpu=ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active --format=csv"
         ),
-        effect="names the host, link or device that does not answer",
+        effect="identifies the host, link or device that does not answer",
         safety="writes logs only",
         source="PyTorch flight recorder; NCCL environment variables",
     ),
@@ -90,31 +89,31 @@ REMEDIES = (
         slug="join-uneven-inputs",
         what="Give every rank the same number of batches, or wrap the loop in `with model.join():`.",
         how="with model.join():\n    for batch in loader:\n        ...",
-        effect="ranks that have run out shadow the collectives of the others",
-        safety="join() divides by the ranks that joined at the start unless told otherwise; drop_last=True loses the last ones",
+        effect="ranks that have run out of batches shadow the collectives of the others",
+        safety="join() divides by the initial number of ranks by default; drop_last=True drops the last samples",
         source="torch.nn.parallel.DistributedDataParallel.join; torch.utils.data.distributed.DistributedSampler(drop_last=True)",
     ),
     Remedy(
         slug="mend-the-first-failure",
         what="Fix the error on the rank that failed first; the other ranks failed as a consequence.",
         how="",
-        effect="the others stop failing with it",
+        effect="the other ranks no longer fail as a consequence",
         safety="changes no result",
         source="",
     ),
     Remedy(
         slug="new-group-on-every-rank",
-        what="Call new_group (init_device_mesh) on every rank, for all groups, in one order.",
-        how="groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]  # also by ranks that are in none of them",
+        what="Call new_group (init_device_mesh) on every rank, for all groups, in the same order.",
+        how="groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]  # on every rank, member or not",
         effect="no rank waits in new_group",
         safety="changes no result",
-        source="torch.distributed.new_group: all processes of the main group enter it, also those that will not be members",
+        source="torch.distributed.new_group: all processes of the main group enter it, including those that will not be members",
     ),
     Remedy(
         slug="pair-send-with-recv",
         what="Pair every dist.send with a dist.recv of the same group, tag, size and dtype on its peer.",
         how=("if rank == 0:\n    dist.send(x, dst=1, tag=7)\nelif rank == 1:\n    dist.recv(x, src=0, tag=7)"),
-        effect="both ends meet",
+        effect="both ends match",
         safety="changes no result",
         source="torch.distributed.send, recv",
     ),
@@ -122,7 +121,7 @@ REMEDIES = (
         slug="record-the-job",
         what="Start the job with `distdoctor run`, so that every call is recorded.",
         how="distdoctor run --nproc 2 train.py",
-        effect="the next hang is explained call by call: which rank skipped what, in which line",
+        effect="the next hang is explained call by call: which rank skipped which call, at which line",
         safety="changes no result",
         source="distdoctor run --help",
     ),
@@ -131,15 +130,15 @@ REMEDIES = (
         what="Convert the tensor with .to(dtype) to one dtype on every rank before the collective.",
         how=("x = x.to(torch.float32)\ndist.all_reduce(x)"),
         effect="the members agree on what the bytes mean",
-        safety="a narrower dtype rounds",
+        safety="a narrower dtype loses precision",
         source="torch.distributed",
     ),
     Remedy(
         slug="same-operation",
         what="Call the same torch.distributed operation on every rank of the group.",
-        how="dist.broadcast(x, src=0)  # on every rank, also on those that only receive",
+        how="dist.broadcast(x, src=0)  # on every rank, including those that only receive",
         effect="the ranks meet again at the same sequence number",
-        safety="check which of the operations was meant: they give different results",
+        safety="check which operation was intended: they give different results",
         source="torch.distributed: collectives have to be called by all members of the group, in the same order",
     ),
     Remedy(
@@ -148,23 +147,23 @@ REMEDIES = (
         how=("dist.all_reduce(a, group=tp)   # first tp, then dp, on every rank\ndist.all_reduce(b, group=dp)"),
         effect="no rank waits in one group for a rank that waits in another",
         safety="changes no result",
-        source="torch.distributed, multiple process groups: calls on several groups have to follow one global order",
+        source="torch.distributed, multiple process groups: calls on several groups must follow one global order",
     ),
     Remedy(
         slug="same-reduce-op",
         what="Pass the same ReduceOp on every rank.",
         how=("dist.all_reduce(x, op=dist.ReduceOp.SUM)\nx /= dist.get_world_size()"),
-        effect="all ranks hold the same, right result",
-        safety="changes the results that were wrong; AVG exists on NCCL only",
+        effect="all ranks hold the same, correct result",
+        safety="changes the results that were wrong; AVG is available on NCCL only",
         source="torch.distributed.ReduceOp",
     ),
     Remedy(
         slug="same-root",
         what="Pass the same src or dst on every rank of the group.",
         how="dist.broadcast(x, src=0)  # a global rank, the same everywhere",
-        effect="the root sends what the others wait for",
+        effect="the root sends the data that the others wait for",
         safety="changes no result",
-        source="torch.distributed.broadcast: src is a global rank, group_src one inside the group",
+        source="torch.distributed.broadcast: src is a global rank, group_src a rank within the group",
     ),
     Remedy(
         slug="same-shape",
@@ -175,8 +174,8 @@ REMEDIES = (
             "dist.all_reduce(size, op=dist.ReduceOp.MAX)\n"
             "x = torch.nn.functional.pad(x.flatten(), (0, int(size) - x.numel()))"
         ),
-        effect="one small all_reduce more per call with sizes that vary",
-        safety="padding must be neutral for what is computed (zeros for a sum) and cut off afterwards",
+        effect="costs one extra small all_reduce per call with varying sizes",
+        safety="padding must be neutral for the computation (zeros for a sum) and removed afterwards",
         source="torch.distributed.all_reduce, all_gather; all_to_all_single takes sizes per rank",
     ),
     Remedy(
@@ -189,27 +188,27 @@ REMEDIES = (
     ),
     Remedy(
         slug="run-on-every-rank",
-        what="Run a sharded module on every rank in every step, with a dummy input where there is nothing to run it on.",
+        what="Run a sharded module on every rank in every step, with a dummy input where a rank has none.",
         how=(
             "if image is None:\n"
             "    h = h + 0.0 * self.vision(torch.zeros(1, 3, 224, 224)).sum()  # the gather needs all ranks\n"
             "else:\n"
             "    h = h + self.vision(image)"
         ),
-        effect="every rank gathers the module's parameters, and reduces its gradients, in the same order",
+        effect="every rank gathers the module's parameters and reduces its gradients in the same order",
         safety="the dummy adds zero to the loss and to the gradients",
         source="torch.distributed.fsdp.fully_shard: parameters are all-gathered in the pre-forward hook",
     ),
     Remedy(
         slug="state-dict-on-every-rank",
         what="Call the sharded state_dict (or torch.distributed.checkpoint.save) on every rank; write a "
-        "plain file on one.",
+        "plain file on one rank.",
         how=(
             "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))  # every rank\n"
             "if rank == 0:\n"
             "    torch.save(state, path)"
         ),
-        effect="gathering the shards needs all of them",
+        effect="all ranks take part in gathering the shards",
         safety="changes no result",
         source="torch.distributed.checkpoint.state_dict.get_model_state_dict; FullyShardedDataParallel.state_dict",
     ),
@@ -222,32 +221,32 @@ REMEDIES = (
             "for _, batch in zip(range(int(steps)), loader):\n    ..."
         ),
         effect="no rank waits for one that has left",
-        safety="the longest rank drops its surplus steps",
+        safety="ranks with more batches drop the surplus steps",
         source="torch.distributed.destroy_process_group; torch.distributed.algorithms.join.Join",
     ),
     Remedy(
         slug="time-out-the-loader",
-        what="Pass timeout= to the DataLoader, bound what its workers wait for, and start them with "
-        "multiprocessing_context='spawn' where a lock was held at the fork.",
+        what="Pass timeout= to the DataLoader, bound the waits of its workers, and start them with "
+        "multiprocessing_context='spawn' if a lock was held at the fork.",
         how="DataLoader(dataset, num_workers=4, timeout=120)",
-        effect="the rank fails after that time with an error that names the loader, instead of holding up every other rank",
+        effect="the rank fails after the timeout with an error that names the loader, instead of holding up every other rank",
         safety="changes no result",
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     ),
     Remedy(
         slug="leave-in-order",
-        what="Let the wrapped model, its optimizer and all handles go before the process group is destroyed.",
+        what="Release the wrapped model, its optimizer and all handles before destroying the process group.",
         how=(
-            "def main():\n    dist.init_process_group()\n    train()  # the model is local there\n"
+            "def main():\n    dist.init_process_group()\n    train()  # the model is local to train()\n"
             "    dist.destroy_process_group()"
         ),
-        effect="the threads of the group end while the interpreter still runs",
+        effect="the group's threads end while the interpreter is still running",
         safety="changes no result",
         source="https://github.com/pytorch/pytorch/pull/179291",
     ),
     Remedy(
         slug="raise-the-timeout",
-        what="Give the group a timeout that is longer than what one rank does alone, or do that before the group is made.",
+        what="Give the group a timeout longer than any one rank's own work, or do that work before creating the group.",
         how="dist.init_process_group(timeout=timedelta(minutes=30))",
         effect="the job waits instead of failing",
         safety="changes no result; a real hang is noticed later",
@@ -255,26 +254,26 @@ REMEDIES = (
     ),
     Remedy(
         slug="use-the-subgroup",
-        what="Pass group= to the collective: the sub-group that was meant.",
+        what="Pass the intended sub-group to the collective (group=...).",
         how="dist.all_reduce(x, group=tp_group)",
-        effect="the default group is no longer waited for",
-        safety="changes results where the wrong group went unnoticed",
+        effect="the call no longer waits for the whole default group",
+        safety="changes results if the wrong group went unnoticed",
         source="torch.distributed: group=None is the default group of all ranks",
     ),
     Remedy(
         slug="wait-for-the-handle",
-        what="Call handle.wait() before the tensor is used.",
-        how="handle = dist.all_reduce(x, async_op=True)\n...  # what does not touch x\nhandle.wait()",
-        effect="x holds the result; what runs between the two lines still overlaps with the communication",
-        safety="changes results that depended on timing; leaving async_op out is the same without the overlap",
+        what="Call handle.wait() before using the tensor.",
+        how="handle = dist.all_reduce(x, async_op=True)\n...  # work that does not touch x\nhandle.wait()",
+        effect="x holds the result; work between the two lines still overlaps with communication",
+        safety="changes results that depended on timing; omitting async_op does the same without overlap",
         source="torch.distributed, Synchronous and asynchronous collective operations",
     ),
     Remedy(
         slug="watch-from-the-start",
-        what="Run the job again under `distdoctor run`, which compares the ranks while it runs and ends it "
-        "where they part.",
+        what="Run the job again under `distdoctor run`, which compares the ranks while the job runs and ends "
+        "it where they diverge.",
         how="distdoctor run --stop-on DD105 --stop-on DD107 --nproc 8 train.py",
-        effect="the call, the ranks and the line are told within seconds of the divergence",
+        effect="reports the call, the ranks and the line within seconds of the divergence",
         safety="changes no result",
         source="distdoctor run --help",
     ),

@@ -36,7 +36,7 @@ def mismatch(
     op = incident.odd.op.word
     why = f"{op} #{incident.divergence.number}{group_words(incident)} has {what} {table(variants)}: {harm}"
     if incident.guard is not None:
-        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
+        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks down different branches"
     usual = [text for text, ranks in variants.items() if not set(ranks) & set(incident.ranks)]
     mine = [text for text, ranks in variants.items() if set(ranks) & set(incident.ranks)]
     against = f"{what} {' against '.join(mine)}" + (f"; the others have {', '.join(usual)}" if usual else "")

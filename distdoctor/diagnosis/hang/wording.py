@@ -105,7 +105,7 @@ def decided_words(incident: Incident) -> str:
     decision = incident.decision
     if decision is None or (incident.guard is not None and decision.site.line == incident.guard.line):
         return ""
-    return f"most likely they parted at {decision.words}"
+    return f"most likely they diverged at {decision.words}"
 
 
 def condition(incident: Incident) -> str:

@@ -41,13 +41,13 @@ class LoopExit:
     @property
     def effect(self) -> str:
         """What it lets a rank do, as part of an explanation."""
-        what = "skip a turn of the loop" if self.skips else "leave the loop"
-        return f"{self.words} lets a rank {what} that the others are in"
+        what = "skip an iteration" if self.skips else "leave the loop"
+        return f"{self.words} lets a rank {what} while the others are in it"
 
     @property
     def cure(self) -> str:
-        what = "skip the turn" if self.skips else "leave the loop"
-        return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and all {what} together"
+        what = "skip the iteration" if self.skips else "leave the loop"
+        return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and {what} on all ranks together"
 
 
 def exits_around(source: str, site: SourceLine) -> tuple[LoopExit, ...]:

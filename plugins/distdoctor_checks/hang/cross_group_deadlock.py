@@ -1,14 +1,12 @@
 """
 DD108 cross-group-deadlock: ranks wait for each other in a cycle through two or more groups.
 
-What it means    These ranks wait in a collective of one group for ranks that wait in a collective of another group for
-                 them.
-Why it hurts     Nobody can go on, ever. No call is wrong by itself, so no backend can say what is.
-How we know      Every rank of the ring was seen inside a call that blocks, and has not issued what the one before it
-                 waits for. That proves the deadlock at once, without a timeout, whatever the moments at which the ranks
-                 were read.
-What to do       Let every rank use its groups in one order.
-When it is fine  Calls of several threads: a rank counts as stuck only when all threads that use the group are.
+What it means    Each of these ranks waits in a collective of one group for a rank that waits in a collective of another group.
+Why it hurts     No rank can ever proceed. Each call is correct on its own, so no backend can report the problem.
+How we know      Every rank in the cycle was seen inside a blocking call and has not issued the call that its predecessor waits
+                 for. This proves the deadlock at once, without a timeout, no matter when each rank was read.
+What to do       Use the groups in the same order on every rank.
+When it is fine  Calls from several threads: a rank counts as stuck only when all of its threads that use the group are stuck.
 Source           torch.distributed, "multiple process groups": collectives of several groups need one global order.
 """
 
@@ -53,7 +51,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         evidence={"groups": groups, "cycle": edges},
         why="; ".join(edges),
         prescriptions=(
-            Prescription("same-order", change=f"use the groups in one order on every rank: {order} ({lines})"),
+            Prescription("same-order", change=f"use the groups in the same order on every rank: {order} ({lines})"),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -1,14 +1,15 @@
 """
-DD128 data-dependent-module: a sharded module ran on some ranks only in one step.
+DD128 data-dependent-module: a sharded module ran on only some of the ranks in one step.
 
 What it means    Under fully_shard (FSDP, ZeRO-3) a module gathers its parameters from all ranks when it runs. One rank's batch
-                 had no image, or no token for an expert, so it never called the module that the others gather for.
-Why it hurts     The others wait in the module's all_gather for ever, or meet the gather of another module.
-How we know      The calls of the group part; the call that one side lacks is a gather of parameters that no line of the program
-                 issues itself: its line calls a module of a program that shards with fully_shard or FSDP.
-What to do       Run the module on every rank in every step: with an empty or dummy input whose output is multiplied by zero, or
-                 decide for all ranks together whether it runs.
-When it is fine  A module that is not sharded, or one whose group has only the ranks that run it.
+                 had no image, or no token for an expert, so that rank never called the module whose parameters the others
+                 gather.
+Why it hurts     The others hang in the module's all_gather, or pair it with the all_gather of another module.
+How we know      The calls of the group diverge, and the call that one side lacks is a parameter gather that no line of the
+                 program issues itself: its line calls a module, in a program that shards with fully_shard or FSDP.
+What to do       Run the module on every rank in every step (on an empty or dummy input whose output is multiplied by zero), or
+                 let all ranks decide together whether it runs.
+When it is fine  The module is not sharded, or its group contains only the ranks that run it.
 Source           torch.distributed.fsdp.fully_shard: the parameters are all-gathered in the pre-forward hook.
 """
 
@@ -121,8 +122,8 @@ def _finding(verdict: Verdict, incident: Incident, call: Call, module: str) -> F
         prescriptions=(
             Prescription(
                 "run-on-every-rank",
-                change=f"run `{module}` on every rank, where `{decision.test}` says no with a dummy input whose output is "
-                "multiplied by 0.0 and added",
+                change=f"run `{module}` on every rank; where `{decision.test}` is false, run it on a dummy input, multiply its "
+                "output by 0.0 and add it",
             ),
         ),
         at_ns=incident.at_ns,

@@ -1,16 +1,17 @@
 """
-DD130 died-on-the-way-out: a rank died after its work was done: the interpreter was going down.
+DD130 died-on-the-way-out: a rank died during interpreter shutdown, after its work was done.
 
-What it means    The script of this rank had ended without an error, or it had left its process groups, and then the process died
-                 of a signal: a C++ thread or an object that outlived the interpreter.
-Why it hurts     The launcher calls the job failed, restarts it, or throws its results away, although they are complete.
-How we know      The interpreter had begun its shutdown after the end of the script and without an exception, no group had a
-                 call under way, and only then the process ended by a signal.
-What to do       Let models, optimizers and handles go before destroy_process_group: train inside a function, so that nothing
-                 of it is global. A wrapped model keeps its process group, and the threads of the group with it.
-When it is fine  Never, but what the job wrote before is complete.
-Source           gloo's threads drop tensors that Python owns; taking the GIL while the interpreter goes down ends their thread in
-                 a destructor: `terminate called without an active exception` (pytorch/pytorch pull request 179291, not merged).
+What it means    The script of this rank had ended without an error, or it had left its process groups, before a signal killed
+                 the process: a C++ thread or an object outlived the interpreter.
+Why it hurts     The launcher reports the job as failed, restarts it, or discards its results, although they are complete.
+How we know      The script ended without an exception, the interpreter began its shutdown, no group had a call in flight, and
+                 only then did the process die from a signal.
+What to do       Release models, optimizers and handles before destroy_process_group: train inside a function so that none of
+                 them is global. A wrapped model keeps its process group alive, and with it the group's threads.
+When it is fine  Never, but what the job wrote before that is complete.
+Source           gloo's threads release tensors that Python owns; acquiring the GIL during interpreter shutdown ends their
+                 thread inside a destructor: `terminate called without an active exception` (pytorch/pytorch pull request
+                 179291, not merged).
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     timeline = verdict.timeline(ending.rank)
     last = timeline.last_site
     return Finding(
-        title=f"died of {word} while its interpreter went down; the script had ended, and its results are complete",
+        title=f"died of {word} during interpreter shutdown; the script had ended, and its results are complete",
         ranks=incident.ranks,
         confidence=CERTAIN,
         place=last,
-        places=(Place(last, incident.ranks, "the last line on record that communicates"),) if last else (),
+        places=(Place(last, incident.ranks, "its last recorded communication"),) if last else (),
         evidence={"signal": ending.signal, "steps": timeline.steps},
         why=_why(incident, ending),
         prescriptions=(Prescription("leave-in-order", change=_CHANGE),),
@@ -58,14 +59,14 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 
 
 def _why(incident: Incident, ending: Ending) -> str:
-    words = f"{named(incident.ranks)} had come to the end of the script without an error before the signal"
+    words = f"{named(incident.ranks)} reached the end of the script without an error before the signal"
     if ending.signal == SIGABRT:
-        words += "; a thread of the backend that outlives the interpreter ends so (`terminate called without an active"
+        words += "; a backend thread that outlives the interpreter dies this way (`terminate called without an active"
         words += " exception`)"
     return words
 
 
-_CHANGE = "train inside a function, and call dist.destroy_process_group() when the wrapped model is gone (`del model` before it)"
+_CHANGE = "train inside a function, and release the wrapped model (`del model`) before dist.destroy_process_group()"
 
 
 def _ended(signal: int) -> Recording:

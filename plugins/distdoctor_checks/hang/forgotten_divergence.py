@@ -1,17 +1,17 @@
 """
-DD131 forgotten-divergence: ranks issued different collectives so long ago that the recording has forgotten which.
+DD131 forgotten-divergence: ranks issued different collectives so long ago that the recording no longer holds them.
 
-What it means    Two ranks have done equally many collectives on a group, and the running digests of what these were differ.
-                 Somewhere before the calls that are still on record, one rank issued something else than the others.
-Why it hurts     Nothing hung, so the backend paired calls that were not meant for each other: from there on the ranks hold
-                 different numbers, and nothing ever says so.
-How we know      Each rank keeps one digest of all its collectives' signatures (operation, dtype, sizes, reduction, root) per
-                 group. The calls still on record are equal on both ranks, so the difference lies before them.
-What to do       Run again and let `distdoctor run` watch: it tells such a difference within seconds, with the line. Ask for it
-                 to end the job: --stop-on DD105, --stop-on DD107.
-When it is fine  Signatures that differ and fit all the same (a tensor flattened on one rank only): where the calls on record
-                 show such pairs, nothing is reported.
-Source           distdoctor's own recording: prefix digests, which outlast the ring of calls.
+What it means    Two ranks have issued equally many collectives on a group, but the running digests of those calls differ.
+                 Somewhere before the calls still on record, one rank issued a different one.
+Why it hurts     Nothing hung, so the backend paired calls that do not belong together. The ranks have held different numbers
+                 ever since, without any error.
+How we know      Each rank keeps, per group, one digest of the signatures of all its collectives (operation, dtype, sizes,
+                 reduction, root). The calls still on record are equal on both ranks, so the difference is older.
+What to do       Run again under `distdoctor run`, which reports such a difference within seconds, with its line. To end the job
+                 at that point, add --stop-on DD105 --stop-on DD107.
+When it is fine  Signatures that differ but still fit (a tensor flattened on one rank only): if the calls on record show such
+                 pairs, nothing is reported.
+Source           distdoctor's own recording: prefix digests outlast the ring buffer of calls.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def _finding(group: GroupCalls, tracks: list[Track], first: int, sides: list[lis
     place = call.site if call is not None else tracks[0].timeline.last_site
     who = " and ".join(named(tuple(side)) for side in sides)
     return Finding(
-        title=f"{who} issued different collectives on {group.words} before #{first}, which are forgotten",
+        title=f"{who} issued different collectives on {group.words} before #{first}, which are no longer on record",
         ranks=ranks,
         confidence=LIKELY,
         place=place,
         places=(Place(place, ranks, f"the oldest call on record, #{first}"),),
         evidence={"group": group.name, "oldest_on_record": first, "sides": [list(side) for side in sides]},
-        why=f"the digests of calls #1-#{first} differ between {who}; since then every call is the same on all of them, so the "
-        "difference hung nobody and the numbers have differed ever since",
+        why=f"the digests of calls #1-#{first} differ between {who}; all later calls are the same, so no rank hung, and "
+        "the ranks have held different numbers ever since",
         prescriptions=(Prescription("watch-from-the-start"),),
     )
 

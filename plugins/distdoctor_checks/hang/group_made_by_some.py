@@ -1,14 +1,15 @@
 """
 DD119 group-made-by-some: new_group was not called by every rank, or not in the same order.
 
-What it means    new_group (and init_device_mesh, which calls it) is entered by all ranks of the job, also by those that
-                 will not be members. Here some are inside it and members have passed by, or made other groups before.
-Why it hurts     Members connect to one another inside the call, so those inside wait for the others until the timeout. Ranks
-                 that have made fewer groups look for the others under another name: groups are named by their number.
-How we know      The recordings show who entered new_group, how often and for which ranks, and who came back. Certain when the
-                 absent ones wait elsewhere for those inside; likely when everybody has been silent for long.
-What to do       Call new_group on every rank, for all groups, in one order.
-When it is fine  Ranks that are no members and have come back; use_local_synchronization=True, which only members call.
+What it means    Every rank of the job must enter new_group (and init_device_mesh, which calls it), including ranks that will
+                 not be members. Here some ranks are inside it while members have passed it, or have made other groups first.
+Why it hurts     Members connect to each other inside the call, so the ranks inside wait for the others until the timeout.
+                 Groups are named by a running number, so a rank that has made fewer groups looks for the others under a
+                 different name.
+How we know      The recordings show which ranks entered new_group, how often and for which members, and which returned. Certain
+                 when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
+What to do       Call new_group on every rank, for all groups, in the same order.
+When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
 """
 
@@ -73,12 +74,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             *by_site(verdict, instead),
         ),
         evidence={"new_groups": {rank: [text for text, _ in made] for rank, made in sorted(asked.items())}},
-        why="all ranks of the job have to enter new_group, in one order; calls so far: "
+        why="all ranks of the job must enter new_group, in the same order; calls so far: "
         + ", ".join(f"rank {rank} {len(made)}" for rank, made in sorted(asked.items())[:8]),
         prescriptions=(
             Prescription(
                 "new-group-on-every-rank",
-                change=f"take the new_group of {at(site)} out of any condition, for {named(incident.ranks)} too",
+                change=f"call new_group at {at(site)} unconditionally, on {named(incident.ranks)} too",
             ),
         ),
         at_ns=incident.at_ns,

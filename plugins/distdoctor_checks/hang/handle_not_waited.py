@@ -1,17 +1,17 @@
 """
-DD120 handle-not-waited: an asynchronous collective's handle is dropped, and its result is used before it has arrived.
+DD120 handle-not-waited: an async collective's handle is dropped, and its result is used before it has arrived.
 
-What it means    dist.all_reduce(x, async_op=True) comes back before x is reduced. Only handle.wait() says when it is. Here nobody
-                 waited: the handle was let go as it came.
-Why it hurts     No error, no hang: what reads x sees it half reduced, or not at all, and differently in each run. A tensor that
-                 is changed too early changes what the others receive.
-How we know      The probe follows each handle that the user's own line gets back; in a program none of whose modules mentions
-                 async_op or irecv, from the second one on. It saw it die, and nobody had called wait, is_completed,
-                 get_future or synchronize on it. A line is reported when none of its handles was ever asked, or more than
-                 one was dropped.
-What to do       Keep the handle and call wait() before the tensor is read or written again; or leave async_op out.
-When it is fine  Handles that libraries keep to themselves; sends; barriers; the last prefetch of a loop that is left over; a rank
-                 that an exception ended. With NCCL a torch.cuda.synchronize() does as well, so there it is only possible.
+What it means    dist.all_reduce(x, async_op=True) returns before x is reduced; only handle.wait() tells when it is. Here the
+                 handle was dropped without wait().
+Why it hurts     No error, no hang: code that reads x sees it partly reduced or not reduced at all, differently in each run.
+                 Code that changes x too early changes what the other ranks receive.
+How we know      The probe follows each handle that a line of the user's code receives (from the second handle on, if no module
+                 of the program mentions async_op or irecv). The handle was freed before anyone called wait, is_completed,
+                 get_future or synchronize on it. A line is reported if none of its handles was ever waited for, or if it
+                 dropped more than one.
+What to do       Keep the handle and call wait() before reading or writing the tensor again, or omit async_op.
+When it is fine  Handles that libraries keep to themselves; sends; barriers; a loop's last, unused prefetch; a rank that ended
+                 with an exception. With NCCL, torch.cuda.synchronize() also waits, so the confidence is only "possible" there.
 Source           torch.distributed, "Synchronous and asynchronous collective operations".
 """
 
@@ -84,19 +84,19 @@ def _collect(log: RankTrace, lines: dict[SourceLine, Line], backends: dict[str, 
 
 def _finding(site: SourceLine, line: Line, first: Call) -> Finding:
     ranks, count = tuple(sorted(line.dropped)), sum(line.dropped.values())
-    waited = f"; {line.asked} others of this line were waited for" if line.asked else ""
+    waited = f"; {line.asked} other handles of this line were waited for" if line.asked else ""
     return Finding(
-        title=f"{named(ranks)} let the handle of {first.op.word} go without waiting for it: {count} times",
+        title=f"{named(ranks)} dropped the handle of {first.op.word} without waiting for it, {count} times",
         ranks=ranks,
         confidence=POSSIBLE if line.synchronised_elsewhere else LIKELY,
         place=site,
         places=(Place(site, ranks, f"{first.op.word} {first.shape}, async_op=True"),),
         evidence={"dropped": dict(sorted(line.dropped.items())), "waited_for": line.asked, "first": first.words},
-        why=f"the handle was dropped {count} times and nobody called wait() on it{waited}: the tensor is read before it is there",
+        why=f"the handle was dropped {count} times without wait(){waited}; the tensor is used before its result has arrived",
         prescriptions=(
             Prescription(
                 "wait-for-the-handle",
-                change=f"keep what {first.op.word} at {at(site)} returns, and call .wait() on it before the tensor is used",
+                change=f"keep the handle that {first.op.word} at {at(site)} returns; call .wait() on it before using the tensor",
             ),
         ),
     )

@@ -1,11 +1,11 @@
 """
 DD104 mismatched-dtype: ranks passed tensors of different dtypes to the same collective.
 
-What it means    At one number of the group the same operation runs on float32 here and on another dtype there.
-Why it hurts     The bytes are taken for what they are not: aborts, hangs, or numbers that mean nothing.
-How we know      Same operation, same number in the group, different dtypes.
-What to do       Convert on every rank to one dtype before the collective.
-When it is fine  all_to_all and object collectives, where dtype is data.
+What it means    At the same sequence number of a group, ranks run the same operation on different dtypes.
+Why it hurts     The backend misreads the bytes: it aborts, hangs, or returns meaningless numbers.
+How we know      Same operation, same sequence number in the group, different dtypes.
+What to do       Convert the tensor to one dtype on every rank before the collective.
+When it is fine  all_to_all and object collectives, where the dtype belongs to the data.
 Source           torch.distributed: the tensors of one collective have the same dtype on all ranks.
 """
 
@@ -38,7 +38,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         "same-dtype",
         change=f"convert before {incident.odd.op.word} at {at(incident.odd.site)}: tensor = tensor.to(torch.float32)",
     )
-    return mismatch(verdict, incident, "dtype", value, cure, "the bytes of one are taken for the other")
+    return mismatch(verdict, incident, "dtype", value, cure, "each side misreads the other's bytes")
 
 
 def sick() -> Recording:

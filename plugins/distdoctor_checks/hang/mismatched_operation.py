@@ -1,15 +1,13 @@
 """
 DD102 mismatched-operation: ranks of a group called different operations at the same sequence number.
 
-What it means    Where some ranks call all_reduce, others call broadcast (or another operation) at the same place of the
-                 program.
-Why it hurts     Each side waits for the other, or takes the other's bytes for its own: a hang, an abort of an innocent
-                 rank, or wrong numbers.
-How we know      Per group, the running digests of all ranks' calls are compared; at the first number at which they
-                 differ the operations differ, on the same line or in two branches of one condition. When a rank went on
-                 to another part of the program instead, DD101 says so.
+What it means    At the same place in the program, some ranks call all_reduce and others call broadcast (or another operation).
+Why it hurts     Each side waits for the other or misreads its bytes: a hang, an abort on an innocent rank, or wrong numbers.
+How we know      The running digests of all ranks' calls are compared per group. At the first number where they differ, the
+                 operations differ, either on one line or in two branches of one condition. If a rank instead went on to another
+                 part of the program, DD101 reports it.
 What to do       Call the same torch.distributed operation on every rank of the group.
-When it is fine  Different operations on different groups, and sends and receives, which pair up otherwise.
+When it is fine  Different operations on different groups; sends and receives, which pair up by other rules.
 Source           torch.distributed, "collective functions": all members call them in the same order.
 """
 
@@ -75,7 +73,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     variants = {full(variant.call): variant.ranks for variant in incident.divergence.variants}
     why = f"at number {incident.divergence.number}{group_words(incident)}: {table(variants)}"
     if incident.guard is not None:
-        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks two ways"
+        why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks down different branches"
     return Finding(
         title=f"disagree on collective #{incident.divergence.number}{group_words(incident)}: {_who_calls(incident)}",
         ranks=incident.ranks,
@@ -111,9 +109,9 @@ def _cure(incident: Incident) -> Prescription:
     assert incident.usual is not None
     if incident.is_tie:
         two = " or ".join(f"{call.op.word} at {at(call.site)}" for call in (incident.odd, incident.usual))
-        change = f"issue one operation on all ranks: {two}"
+        change = f"call the same operation on all ranks: {two}"
     else:
-        change = f"issue {incident.usual.op.word} at {at(incident.odd.site)} on {named(incident.ranks)} too"
+        change = f"call {incident.usual.op.word} at {at(incident.odd.site)} on {named(incident.ranks)} too"
     return Prescription("same-operation", change=change)
 
 

@@ -1,13 +1,12 @@
 """
-DD105 mismatched-reduce-op: some ranks reduce with SUM, others with another operation: nothing hangs, but the result is wrong.
+DD105 mismatched-reduce-op: ranks pass different reduce operations: nothing hangs, but the result is wrong.
 
-What it means    The members of a group reduce one tensor with different operations. Each backend computes something of
-                 its own.
-Why it hurts     No error, no hang; ranks hold different results from here on.
-How we know      Same operation, same number in the group, different reductions as given by the callers. Where a
-                 caller's choice could not be seen (DDP's own reducer) it fits every other.
-What to do       Use one reduction on all ranks.
-When it is fine  Different reductions at different numbers.
+What it means    The members of a group reduce one tensor with different operations, and each rank computes its own result.
+Why it hurts     No error, no hang: the ranks hold different results from here on.
+How we know      Same operation, same sequence number in the group, but the callers passed different reductions. A reduction
+                 that could not be seen (inside DDP's reducer) matches any other.
+What to do       Pass the same ReduceOp on every rank.
+When it is fine  Different reductions at different sequence numbers.
 Source           torch.distributed.ReduceOp.
 """
 
@@ -40,7 +39,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     value = {variant.call: variant.call.reduce_op.name.lower() for variant in incident.divergence.variants}
     cure = Prescription(
         "same-reduce-op",
-        change=f"use one reduction on every rank at {at(incident.odd.site)}, for example op=dist.ReduceOp.SUM",
+        change=f"use the same reduction on every rank at {at(incident.odd.site)}, for example op=dist.ReduceOp.SUM",
     )
     return mismatch(
         verdict,
@@ -48,7 +47,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         "reduction",
         value,
         cure,
-        "every rank combines the others' values in its own way, and nothing says so",
+        "each rank silently combines the values in its own way",
     )
 
 

@@ -1,12 +1,12 @@
 """
 DD106 mismatched-root: broadcast, reduce, gather or scatter with different src or dst on different ranks.
 
-What it means    The members of a group disagree on who sends or who collects.
-Why it hurts     gloo hangs; NCCL delivers somebody else's data without a word.
-How we know      Same operation, same number in the group, different roots.
-What to do       Pass the same src (or dst) on every rank. It is a global rank; group_src and group_dst count inside the
-                 group.
-When it is fine  Roots that go round, the same on every rank.
+What it means    The members of a group disagree on which rank sends or which rank collects.
+Why it hurts     gloo hangs; NCCL silently delivers another rank's data.
+How we know      Same operation, same sequence number in the group, different roots.
+What to do       Pass the same src (or dst) on every rank. src and dst are global ranks; group_src and group_dst are ranks
+                 within the group.
+When it is fine  A root that rotates, as long as it is the same on every rank.
 Source           torch.distributed.broadcast: src is the source rank on the global process group.
 """
 
@@ -53,9 +53,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     word = "dst" if incident.odd.op.word in ("reduce", "gather") else "src"
     right = incident.usual.root if incident.usual is not None else 0
     cure = Prescription(
-        "same-root", change=f"pass one {word} on every rank at {at(incident.odd.site)}, for example {word}={right}"
+        "same-root", change=f"pass the same {word} on every rank at {at(incident.odd.site)}, for example {word}={right}"
     )
-    return mismatch(verdict, incident, "root", value, cure, "nobody sends what the others wait for")
+    return mismatch(verdict, incident, "root", value, cure, "the root that the others wait for never sends")
 
 
 def sick() -> Recording:

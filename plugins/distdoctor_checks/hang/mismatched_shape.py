@@ -1,16 +1,14 @@
 """
-DD103 mismatched-shape: ranks passed tensors of different sizes to a collective that requires equal ones.
+DD103 mismatched-shape: ranks passed tensors of different sizes to a collective that requires equal sizes.
 
-What it means    all_reduce, broadcast, all_gather and their kin move the same number of elements on every rank. Here
-                 they differ.
-Why it hurts     gloo aborts an innocent rank ("op.preamble.length <= op.nbytes") or hangs; NCCL reads past the shorter
-                 tensor or hangs; where it goes through, the numbers are wrong.
-How we know      Same operation, same number in the group, different numbers of elements. Shapes with as many elements
-                 are equal here.
-What to do       Pad to the largest size (all_reduce the size with MAX first), or use an operation that takes sizes per
-                 rank.
-When it is fine  all_to_all with splits, object collectives, all_gather and reduce_scatter of lists on NCCL, gather of
-                 objects.
+What it means    all_reduce, broadcast, all_gather and similar collectives move the same number of elements on every rank. Here
+                 the numbers differ.
+Why it hurts     gloo hangs or aborts an innocent rank ("op.preamble.length <= op.nbytes"); NCCL hangs or reads past the end of
+                 the shorter tensor; if the call completes, the numbers are wrong.
+How we know      Same operation, same sequence number in the group, different numbers of elements. Different shapes with the
+                 same number of elements count as equal.
+What to do       Pad to the largest size (all_reduce the size with MAX first), or use an operation that takes per-rank sizes.
+When it is fine  all_to_all with splits, object collectives, all_gather and reduce_scatter of lists on NCCL, gather of objects.
 Source           torch.distributed.all_reduce: "tensors should have the same size on all ranks".
 """
 
@@ -57,9 +55,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     value = {variant.call: variant.call.shape or "[]" for variant in incident.divergence.variants}
     cure = Prescription(
         "same-shape",
-        change=f"give {incident.odd.op.word} at {at(incident.odd.site)} the same size on every rank: pad it, or cut it",
+        change=f"give {incident.odd.op.word} at {at(incident.odd.site)} the same size on every rank: pad or truncate it",
     )
-    return mismatch(verdict, incident, "shape", value, cure, "each rank moves as many bytes as its own tensor has")
+    return mismatch(verdict, incident, "shape", value, cure, "each rank transfers as many bytes as its own tensor has")
 
 
 def sick() -> Recording:

@@ -1,14 +1,14 @@
 """
 DD118 missing-rank-at-start: init_process_group waits for ranks that never joined.
 
-What it means    Some ranks are inside init_process_group, and others have not reached it: they were not started, are
-                 still busy before it, or have ended.
-Why it hurts     The rendezvous waits for WORLD_SIZE ranks, up to its timeout (30 min with gloo, 10 min with NCCL).
-How we know      The recordings show who has entered init_process_group and who has not, and nothing has moved for half
-                 a minute. Told after eight seconds where the ranks cannot meet: they ask for different world sizes, for one
-                 rank twice, for more ranks than the launcher has started, or look for each other at different addresses.
-What to do       Start all ranks; check WORLD_SIZE, the node count and what runs before init_process_group.
-When it is fine  Ranks that import or load for less than half a minute longer than the others.
+What it means    Some ranks are inside init_process_group and others have not reached it: they were not started, are still busy
+                 before it, or have ended.
+Why it hurts     The rendezvous waits for WORLD_SIZE ranks until its timeout (30 min with gloo, 10 min with NCCL).
+How we know      The recordings show which ranks have entered init_process_group, and no rank has moved for half a minute. Ranks
+                 that can never meet are reported after eight seconds: they ask for different world sizes, two ask for the same
+                 rank, they ask for more ranks than the launcher has started, or they use different addresses.
+What to do       Start all ranks; check WORLD_SIZE, the node count and the code that runs before init_process_group.
+When it is fine  Ranks whose imports or loading take less than half a minute longer than the others'.
 Source           torch.distributed.init_process_group.
 """
 
@@ -63,10 +63,10 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     silent = incident.silence.seconds if incident.silence else 0.0
     words = [f"{wait(inside)} in init_process_group for {verdict.recording.world_size} ranks"]
     if unstarted:
-        words.append(f"{named(unstarted)} left no sign of life at all")
+        words.append(f"{named(unstarted)} left no trace at all")
     ended = [rank for rank in incident.ranks if rank in verdict.endings]
     if ended:
-        words.append(f"{named(ended)} ended before it")
+        words.append(f"{named(ended)} ended before reaching it")
     return Finding(
         title=f"never joined init_process_group, where {have_waited(inside)} for {seconds(silent)}",
         ranks=incident.ranks,
@@ -78,7 +78,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "start-every-rank",
-                change=f"start {named(incident.ranks)}, or launch with as many ranks as there are: {len(inside)}",
+                change=f"start {named(incident.ranks)}, or launch only the {len(inside)} that there are",
             ),
         ),
         at_ns=incident.at_ns,
@@ -104,7 +104,7 @@ def _cannot_meet(verdict: Verdict, incident: Incident, apart: Misfit) -> Finding
             },
             "world_size": verdict.recording.world_size,
         },
-        why=f"{wait([call.process for call in calls])} inside it for {seconds(silent)}",
+        why=f"{wait([call.process for call in calls])} inside init_process_group for {seconds(silent)}",
         prescriptions=(Prescription("start-every-rank", change=apart.change),),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -1,14 +1,14 @@
 """
-DD125 partial-state-dict: a sharded state_dict or save was called on some ranks only.
+DD125 partial-state-dict: a sharded state_dict or save was called on only some of the ranks.
 
-What it means    The state_dict of a sharded model (FSDP, DTensor) gathers the shards from all ranks. Under `if rank ==
-                 0:` only one rank asks for them.
-Why it hurts     It waits for shards that nobody sends; the others meet their next collective. Typically at the first
-                 checkpoint, after an hour of training.
-How we know      The recorded calls part at this number; the odd call gathers or broadcasts, its line or function calls
-                 a state_dict or save, and it stands under a condition on the rank.
-What to do       Call state_dict on every rank, and write the file on one.
-When it is fine  state_dict of a replicated model (DDP), which communicates nothing.
+What it means    The state_dict of a sharded model (FSDP, DTensor) gathers shards from all ranks. Under `if rank == 0:` only one
+                 rank requests them.
+Why it hurts     That rank waits for shards that no rank sends, and the others enter their next collective. This typically
+                 happens at the first checkpoint, after an hour of training.
+How we know      The recorded calls diverge at this number. The odd call gathers or broadcasts, its line or function calls a
+                 state_dict or a save, and it is under a condition on the rank.
+What to do       Call state_dict on every rank, and write the file on one rank.
+When it is fine  state_dict of a replicated model (DDP), which does not communicate.
 Source           torch.distributed.checkpoint.state_dict; FullyShardedDataParallel.state_dict.
 """
 
@@ -88,7 +88,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     statement = statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line)
     return Finding(
         title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
-        f"{short(incident.odd)} meets {short(incident.usual)}",
+        f"{short(incident.odd)} is paired with {short(incident.usual)}",
         ranks=incident.ranks,
         confidence=incident.likely,
         stalls=incident.stalls,
@@ -96,11 +96,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         places=of_variants(verdict, incident),
         evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line}
         | tipped(incident, incident.rank_word, _save_word(verdict, incident)),
-        why=f"only where `{guard.only_if}` is {at(call.site)} reached, but every rank holds a part of the state",
+        why=f"{at(call.site)} runs only where `{guard.only_if}`, but every rank holds a shard of the state",
         prescriptions=(
             Prescription(
                 "state-dict-on-every-rank",
-                change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the writing inside",
+                change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the file write inside",
             ),
         ),
         at_ns=incident.at_ns,

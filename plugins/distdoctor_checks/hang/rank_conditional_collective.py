@@ -1,16 +1,15 @@
 """
 DD112 rank-conditional-collective: a collective is called under a condition that depends on the rank.
 
-What it means    `if rank == 0:` (or is_main_process, a rank_zero_only decorator, ...) stands around a collective that
-                 all members of the group have to call.
-Why it hurts     The ranks that the condition keeps out never come; the others wait for them, or meet their next
+What it means    A collective that all members of the group must call is inside `if rank == 0:` (or is_main_process, a
+                 rank_zero_only decorator, ...).
+Why it hurts     The ranks that skip the branch never enter the collective. The others wait for them, or pair with their next
                  collective.
-How we know      The recorded calls part at this number, and in the source the line of the odd call, or of the call that
-                 the odd ranks lack, stands under a condition on the rank that lets through those who came and keeps out
-                 those who did not.
-What to do       Take the collective out of the condition.
-When it is fine  A collective on a group of exactly the ranks that the condition lets through.
-Source           torch.distributed: collectives have to be called by all members of the group.
+How we know      The recorded calls diverge at this number. In the source, the line of the odd call, or of the call that the odd
+                 ranks lack, is under a condition on the rank that admits exactly the ranks that made the call.
+What to do       Move the collective out of the condition.
+When it is fine  A collective on a group that contains exactly the ranks that the condition admits.
+Source           torch.distributed: collectives must be called by all members of the group.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "issued": full(incident.odd) if incident.odd else "",
         }
         | tipped(incident, incident.rank_word),
-        why=f"not every member of the group reaches {at(guarded.site)}: only where `{incident.guard.only_if}`"
+        why=f"only ranks where `{incident.guard.only_if}` reach {at(guarded.site)}, but every member of the group must"
         + (f"; {who}" if who else ""),
         prescriptions=(cure(verdict, incident, guarded),),
         at_ns=incident.at_ns,
@@ -100,7 +99,7 @@ def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
     assert incident.guard is not None
     source = verdict.recording.sources.get(guarded.site.path, "")
     edit = out_of_condition(source, guarded.site.line, incident.guard.line) if source else ""
-    words = f"take the {guarded.op.word} of {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
+    words = f"move the {guarded.op.word} at {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
     return Prescription("call-on-every-rank", change=edit or words)
 
 

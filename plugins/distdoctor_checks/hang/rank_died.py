@@ -1,18 +1,18 @@
 """
-DD110 rank-died: an exception, a signal or the out-of-memory killer ended one rank; the others wait or fail with it.
+DD110 rank-died: one rank died of an exception, a signal or the OOM killer; the others wait for it or fail with it.
 
-What it means    This rank failed first, by itself. Every error of the other ranks ("Connection closed by peer",
-                 timeouts, aborts) is its echo.
-Why it hurts     The echo is printed by every other rank, comes later but louder, and torchrun often reports it as the
-                 root cause.
-How we know      The exception that ended the interpreter is on record with the user's line, or the process was seen to
-                 die by a signal that nobody of the launcher's had sent. Ranks whose own words say that they lost a peer
-                 are not counted. Signal 9 from nowhere is most likely the kernel's out-of-memory killer, unless its
-                 counters (memory.events of the cgroup, /proc/vmstat) say that it was not at work.
-What to do       Mend what failed on this rank.
-When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another one.
-Source           torch.distributed.elastic: the agent ends all ranks as soon as one fails, and reports the first that it
-                 meets.
+What it means    This rank failed first, on its own. The errors of the other ranks ("Connection closed by peer", timeouts,
+                 aborts) are consequences.
+Why it hurts     Every other rank prints such an error, later and louder, and torchrun often reports one of them as the root
+                 cause.
+How we know      The exception that ended the interpreter is on record with the user's line, or the process died from a signal
+                 that neither the launcher nor distdoctor sent. Ranks whose error says that they lost a peer do not count. An
+                 unexplained SIGKILL most likely comes from the kernel's OOM killer, unless its counters (memory.events of the
+                 cgroup, /proc/vmstat) show that it did not act.
+What to do       Fix the error on this rank.
+When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another rank.
+Source           torch.distributed.elastic: the agent ends all ranks as soon as one fails, and reports the first failure that it
+                 finds.
 """
 
 from __future__ import annotations
@@ -89,18 +89,18 @@ def _unknown(incident: Incident) -> Finding:
     assert first is not None
     victims = sorted((first.rank, *(ending.rank for ending in incident.also)))
     return Finding(
-        title="a rank was lost, and the recording does not tell which",
+        title="a rank was lost, and the recording does not show which",
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=first.site,
-        places=(Place(first.site, tuple(victims), "failed for lack of a peer"),),
+        places=(Place(first.site, tuple(victims), "failed because a peer was gone"),),
         evidence={"exception": first.words, "failed_after_it": victims, "traceback": first.traceback},
-        why=f"{named(victims)} failed because a peer was gone or late ({' '.join(first.words.split())[:160]}); that "
-        "rank's own end is not on record",
+        why=f"{named(victims)} failed because a peer was gone or late ({' '.join(first.words.split())[:160]}); how "
+        "that peer ended is not on record",
         prescriptions=(
             Prescription(
                 "mend-the-first-failure",
-                change="find the rank that left no last words: its host's log, `dmesg`, the scheduler",
+                change="find the rank that logged no error: check its host's log, `dmesg`, the scheduler",
             ),
         ),
         at_ns=incident.at_ns,
@@ -154,12 +154,12 @@ def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
         return f"raised {kind}: {words[:160]}{' ...' if len(words) > 160 else ''}" if words else f"raised {kind}"
     if _is_killed(ending):
         if _kernel_kills(verdict, ending) == 0:
-            return "was killed by SIGKILL, and not for lack of memory: somebody sent it"
+            return "was killed by SIGKILL, sent by another process and not by the OOM killer"
         return "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"
     if ending.how == SIGNALLED:
         return f"died of {SIGNALS.get(ending.signal, f'signal {ending.signal}')}"
     if ending.how == VANISHED:
-        return "vanished without a word, and the others lost it"
+        return "vanished without an error, and the others lost it"
     code = "a failure" if ending.exit_code is None else f"exit code {ending.exit_code}"
     return f"ended with {code}" if ranks == 1 else f"ended with {code} each"
 
@@ -173,24 +173,24 @@ def _role(ending: Ending) -> str:
 def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
     words = []
     if len(incident.ranks) > 1:
-        words.append(f"{named(incident.ranks)} failed alike, rank {ending.rank} first")
+        words.append(f"{named(incident.ranks)} failed the same way, rank {ending.rank} first")
     elif ending.how == VANISHED:
-        words.append(f"nothing of rank {ending.rank}'s end is on record, and it is the only rank of which that is true")
+        words.append(f"rank {ending.rank} is the only rank whose end is not on record")
     elif verdict.recording.world_size > 1:
         others = {one.rank for one in failures(verdict.endings) if one.how == RAISED} - set(incident.ranks)
         first = next(failures(verdict.endings)).rank == ending.rank
         alone = (
-            f"by itself; {named(sorted(others))} raised something else, not because of it" if others else "by itself"
+            f"on its own; {named(sorted(others))} raised a different error independently" if others else "on its own"
         )
         words.append(f"rank {ending.rank} failed {'first, ' if first else ''}{alone}")
     if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
         counter = verdict.recording.job.ends[ending.rank].kernel_counter
         words.append(
-            f"neither the launcher nor distdoctor sent that signal, and {counter} counts no kill for lack of memory"
+            f"neither the launcher nor distdoctor sent that signal, and {counter} counts no out-of-memory kill"
         )
     elif _is_killed(ending):
         words.append(
-            "neither the launcher nor distdoctor sent that signal; `dmesg` or memory.events of the container tells for sure"
+            "neither the launcher nor distdoctor sent that signal; `dmesg` or the container's memory.events can confirm it"
         )
     stuck = sorted({call.rank for wait in incident.waiting for call in wait.calls})
     if stuck:
@@ -216,21 +216,23 @@ def _last_site(verdict: Verdict, rank: int) -> SourceLine:
 def _cure(verdict: Verdict, ending: Ending, place: SourceLine, ranks: tuple[int, ...]) -> Prescription:
     if _is_killed(ending) and _kernel_kills(verdict, ending) == 0:
         return Prescription(
-            "mend-the-first-failure", change="look who kills processes there: the scheduler, a watchdog, `kill -9`"
+            "mend-the-first-failure",
+            change="find out what kills processes on that host: the scheduler, a watchdog, `kill -9`",
         )
     if _is_killed(ending):
         return Prescription("lower-host-memory")
     if ending.how == VANISHED:
         return Prescription(
             "mend-the-first-failure",
-            change=f"look for rank {ending.rank} in `dmesg` and the scheduler's log of its host",
+            change=f"search `dmesg` and the scheduler's log on its host for rank {ending.rank}",
         )
     statement = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
     where = f" at {at(place)}" if place else ""
     line = f": `{statement[:100]}`" if statement else ""
     if len(ranks) > 1:
         return Prescription(
-            "mend-the-first-failure", change=f"fix the error{where}{line}: {named(ranks)} failed alike, each by itself"
+            "mend-the-first-failure",
+            change=f"fix the error{where}{line}: {named(ranks)} failed the same way, each on its own",
         )
     echoes = [rank for rank, other in verdict.endings.items() if other.victim]
     follows = "; the other ranks failed as a consequence" if echoes else ""

@@ -1,16 +1,16 @@
 """
-DD109 rank-left-early: a rank exited normally while others still wait for it.
+DD109 rank-left-early: a rank exited normally while others were still waiting for it.
 
-What it means    The process of one rank is over, without an error, and others of its groups have issued collectives
-                 that it never issued. Nobody can complete them any more.
-Why it hurts     The others wait until the timeout. torchrun never mentions a rank that exits with 0, and blames one
+What it means    One rank's process has ended without an error, but other ranks of its groups have issued collectives that it
+                 never issued. They can never complete.
+Why it hurts     The others wait until the timeout. torchrun does not mention a rank that exits with code 0, and blames a rank
                  that waited.
-How we know      The end of the process was seen (or its interpreter's last words are on record), and the group counts
-                 of the others are higher than its last one. Its counts cannot grow any more, so this needs no timeout. The one
-                 condition in the source that ends the others' loop early is shown.
-What to do       Let every rank make the same number of steps, and let them leave together.
-When it is fine  A rank that leaves after its last collective, while others still evaluate, save or print alone.
-Source           torchrun's "Root Cause (first observed failure)" lists failures only; an exit code of 0 is none.
+How we know      The process was seen to end (or its interpreter recorded its shutdown), and the other ranks have issued more
+                 collectives of the group than it did. Its count can no longer grow, so no timeout is needed. If exactly one
+                 condition in the source ends the others' loop early, it is shown.
+What to do       Run the same number of steps on every rank, and exit together.
+When it is fine  A rank that exits after its last collective, while others still evaluate, save or print alone.
+Source           torchrun's "Root Cause (first observed failure)" lists only failures; exit code 0 is not one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     issued = incident.group.tracks[rank].count if incident.group is not None else 0
     why = [f"rank {rank} exited normally ({ended}) after {timeline.steps} optimizer steps"]
     if incident.group is not None:
-        why.append(f"it had issued {issued} collectives{group_words(incident)}, the others wait in number {issued + 1}")
+        why.append(f"it had issued {issued} collectives{group_words(incident)}, and the others wait in #{issued + 1}")
     steps = counts(verdict, incident.ranks)
     why += [steps] if steps else []
     left = left_by(verdict.recording.sources, incident.usual.site)
@@ -79,7 +79,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         place=timeline.last_site,
         places=(
             *by_site(verdict, stuck),
-            Place(timeline.last_site, (rank,), f"last seen here; then it ended ({ended})"),
+            Place(timeline.last_site, (rank,), f"last seen here, before it ended ({ended})"),
             *deciding_places(incident),
         ),
         evidence={
@@ -95,8 +95,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
                 "stay-until-the-end",
                 change=left.cure
                 if left
-                else f"let rank {rank} go on after {at(timeline.last_site)} until every rank has done its last "
-                f"{incident.usual.op.word} ({at(incident.usual.site)}), or let all of them stop at the same step",
+                else f"keep rank {rank} going after {at(timeline.last_site)} until every rank has finished its last "
+                f"{incident.usual.op.word} ({at(incident.usual.site)}), or stop all ranks at the same step",
             ),
         ),
         at_ns=incident.at_ns,

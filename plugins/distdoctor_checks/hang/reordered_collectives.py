@@ -1,14 +1,13 @@
 """
 DD107 reordered-collectives: some ranks call the same collectives in a different order.
 
-What it means    One rank issues two collectives of a group in the other order than everybody else.
-Why it hurts     Different operations or sizes meet: a hang or an abort. Where operation and size are equal nothing
-                 hangs, and every result belongs to the other tensor, without a word.
-How we know      Where sizes differ, the two calls of the odd rank are the two of the others, crosswise. Where they are
-                 equal, the lines tell: at two successive numbers the odd rank went through the same two lines crosswise
-                 (likely, not certain).
-What to do       Issue the collectives in one order: iterate over sorted names, not over a set or over arrival.
-When it is fine  Ranks that take another path through the source altogether.
+What it means    One rank issues two collectives of a group in the opposite order.
+Why it hurts     Different operations or sizes pair up: a hang or an abort. If operation and size are equal, nothing hangs, and
+                 each result silently goes to the wrong tensor.
+How we know      If the sizes differ, the odd rank's two calls are the other ranks' two calls, swapped. If they are equal, the
+                 lines decide: at two successive numbers the odd rank ran the same two lines, swapped (likely, not certain).
+What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival.
+When it is fine  Ranks that take an entirely different path through the source.
 Source           torch.distributed: collectives are matched by the order in which they are called.
 """
 
@@ -52,7 +51,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     mine, theirs = _names(odd, usual)
     why = f"{named(incident.ranks)} called {mine} first, the others {theirs}"
     if unnoticed:
-        why += "; both take as many bytes, so nothing hangs: each result is made of different tensors"
+        why += "; both move the same number of bytes, so nothing hangs: each result mixes different tensors"
     note = condition(incident)
     return Finding(
         title=f"called {mine} as {short(odd)}{group_words(incident)}, where the others call {theirs}: two calls are swapped",
@@ -73,7 +72,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "same-order",
-                change=f"call {theirs} before {mine} on every rank (sort the names, not the arrival)",
+                change=f"call {theirs} before {mine} on every rank (in order of sorted names, not of arrival)",
             ),
         ),
         at_ns=incident.at_ns,
@@ -84,7 +83,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _names(odd: Call, usual: Call) -> tuple[str, str]:
     """How to tell the two calls apart: by their lines, on one line by their sizes."""
     if odd.site != usual.site:
-        return f"{odd.op.word} of {at(odd.site)}", f"{usual.op.word} of {at(usual.site)}"
+        return f"{odd.op.word} at {at(odd.site)}", f"{usual.op.word} at {at(usual.site)}"
     return f"the {odd.op.word} of {odd.shape}", f"the {usual.op.word} of {usual.shape}"
 
 

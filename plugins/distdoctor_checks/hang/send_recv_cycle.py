@@ -1,10 +1,10 @@
 """
-DD114 send-recv-cycle: every rank receives first (or sends first, more than is buffered), so none gets any further.
+DD114 send-recv-cycle: every rank receives first (or sends first, more than fits the buffers), so none makes progress.
 
-What it means    Each rank of a ring waits for its neighbour to send, and would send itself only afterwards.
-Why it hurts     Nobody can go on. With sends first it depends on the size: small messages pass, large ones hang.
-How we know      A ring of receives, none of which has been sent: proven at once. A ring of sends that do not come back
-                 is judged by the job's own rhythm (likely), because a send may return before its receive exists.
+What it means    Each rank of a ring waits for its neighbor to send, and would send only after that.
+Why it hurts     No rank can proceed. Rings that send first depend on the size: small messages pass, large ones hang.
+How we know      A ring of receives whose sends were never issued is proven at once. A ring of sends that do not return is
+                 judged by the job's usual pace (likely), because a send may return before its receive exists.
 What to do       Post both with batch_isend_irecv, or let even ranks send first and odd ranks receive first.
 When it is fine  Rings of isend and irecv, pipelines, buffered sends.
 Source           torch.distributed.batch_isend_irecv.
@@ -60,9 +60,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     first = "receives" if incident.cycle else "sends"
     why = "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
     if incident.silence is not None:
-        why += f"; nobody has moved for {seconds(incident.silence.seconds)}"
+        why += f"; no rank has moved for {seconds(incident.silence.seconds)}"
     return Finding(
-        title=f"everybody {first} first: a ring of {len(calls)} {calls[0].op.word}s",
+        title=f"every rank {first} first: a ring of {len(calls)} {calls[0].op.word}s",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -73,7 +73,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "batch-isend-irecv",
-                change=f"post the send and the receive of {at(calls[0].site)} together: batch_isend_irecv",
+                change=f"post the send and the receive at {at(calls[0].site)} together with batch_isend_irecv",
             ),
         ),
         at_ns=incident.at_ns,

@@ -1,18 +1,17 @@
 """
-DD101 skipped-collective: a rank skipped a collective that its group is waiting in, and went on to something else.
+DD101 skipped-collective: a rank skipped a collective that its group is waiting in, and went on to another call.
 
-What it means    Collectives pair up by their number in the group. One rank never issued number k that the others
-                 issued; what it issued as its number k is another statement of the program.
-Why it hurts     The others wait for ever, or until the timeout (gloo 30 min, NCCL 10 min), and the error names someone
-                 else.
-How we know      Per group, the running digests of all ranks' calls are compared; the first number at which they differ
-                 is looked up in each rank's ring. What followed afterwards, or what used to follow in this program,
-                 tells a skipped call from an additional one. Two ranks are a tie: the side that left its own routine is
-                 named, else both. Where one side has left the loop that the other is in, and the source has one condition that
-                 ends that loop early, it is shown.
-What to do       Call the collective on every rank, or let all ranks decide alike whether to call it.
-When it is fine  Sub-groups, object collectives, all_to_all with unequal splits, join(): ranks are compared only with
-                 the members of the same group, and only in what the operation demands.
+What it means    Collectives pair up by their sequence number in the group. One rank never issued the call that the others
+                 issued as number k; its own number k comes from another statement of the program.
+Why it hurts     The others wait until the timeout (gloo 30 min, NCCL 10 min) or forever, and the error names an innocent rank.
+How we know      The running digests of all ranks' calls are compared per group, and the first number where they differ is
+                 looked up in each rank's ring buffer. The calls that follow, or that usually follow in this program,
+                 distinguish a skipped call from an extra one. Two ranks are a tie: the side that broke its own routine is
+                 named, otherwise both. If one side has left the loop that the other is in, and exactly one condition in the
+                 source ends that loop early, it is shown.
+What to do       Call the collective on every rank, or let all ranks decide together whether to call it.
+When it is fine  Sub-groups, object collectives, all_to_all with unequal splits, join(): ranks are compared only with members of
+                 the same group, and only in what the operation requires.
 Source           torch.distributed, "collective functions": all members call them in the same order.
 """
 
@@ -122,28 +121,28 @@ def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
     joined = usual is not None and usual.rank not in incident.ranks and is_join(verdict.recording.sources, usual.site)
     if usual is not None and joined:
         words = [
-            f"{named(_others(incident))} ran out of inputs and stands in for the reductions of the model, and only for those: "
-            f"join() of {at(usual.site)} answered the {odd.op.word} of {at(odd.site)} with one of its own"
+            f"{named(_others(incident))} ran out of inputs, and join() at {at(usual.site)} shadows only the model's own "
+            f"reductions: it answered the {odd.op.word} at {at(odd.site)} with a collective of its own"
         ]
     elif usual is None:
-        words = [f"the {odd.op.word} of {at(odd.site)} is no part of what {named(incident.ranks)} did before"]
+        words = [f"{named(incident.ranks)} never called the {odd.op.word} at {at(odd.site)} before"]
         gone = [rank for rank in verdict.endings if rank not in incident.ranks]
         words += [f"{named(gone)} ended without it"] if gone else []
     elif departure is not None and departure.how == SKIPPED and not incident.is_tie:
         several = f" and {departure.count - 1} more" if departure.count > 1 else ""
         words = [
-            f"{named(incident.ranks)} skipped the {usual.op.word} of {at(usual.site)}{several} and called the "
-            f"{odd.op.word} of {at(odd.site)}, which follows it in this program"
+            f"{named(incident.ranks)} skipped the {usual.op.word} at {at(usual.site)}{several} and called the "
+            f"{odd.op.word} at {at(odd.site)}, which follows it in this program"
         ]
     elif incident.is_tie:
-        words = ["with as many ranks on either side, the recording does not say which one is wrong"]
+        words = ["the ranks are split evenly, so the recording cannot tell which side is wrong"]
     else:
         words = [
             f"{named(incident.ranks)} called {odd.op.word} at {at(odd.site)}, where the others called {usual.op.word} at "
             f"{at(usual.site)}"
         ]
     if incident.silence is not None:
-        words.append(f"nobody has moved for {seconds(incident.silence.seconds)}")
+        words.append(f"no rank has moved for {seconds(incident.silence.seconds)}")
     left = _left_by(verdict, incident)
     words += [left.effect] if left else [words for words in [decided_words(incident)] if words]
     words += [
@@ -163,15 +162,15 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     if usual is not None and is_join(verdict.recording.sources, usual.site):
         return Prescription(
             "call-on-every-rank",
-            change=f"take the {odd.op.word} of {at(odd.site)} out of the block of join() ({at(usual.site)}), "
-            "or make it a torch.distributed.algorithms.Joinable of its own",
+            change=f"move the {odd.op.word} at {at(odd.site)} out of the join() block ({at(usual.site)}), "
+            "or make it a torch.distributed.algorithms.Joinable",
         )
     if guard is not None and guard.how == LEAVES and usual is not None:
         behind = incident.guarded or usual
         return Prescription(
             "call-on-every-rank",
             change=f"{incident.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
-            f"{behind.op.word} of line {behind.site.line}; call it before leaving, or let all ranks leave together",
+            f"{behind.op.word} at line {behind.site.line}; call it before leaving, or have all ranks leave together",
         )
     if guard is not None:
         return Prescription(
@@ -190,16 +189,16 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     if incident.is_tie and usual is not None:
         return Prescription(
             "call-on-every-rank",
-            change=f"let {named(incident.ranks)} take one way: all of them call {usual.op.word} at {at(usual.site)}, "
+            change=f"take the same path on {named(incident.ranks)}: all call {usual.op.word} at {at(usual.site)}, "
             f"or all go on to {odd.op.word} at {at(odd.site)}",
         )
     if usual is None or (incident.departure is not None and incident.departure.how == ADDED):
         return Prescription(
-            "call-on-every-rank", change=f"issue the {odd.op.word} of {at(odd.site)} on every rank, or on none"
+            "call-on-every-rank", change=f"call the {odd.op.word} at {at(odd.site)} on every rank, or on none"
         )
     return Prescription(
         "call-on-every-rank",
-        change=f"call the {usual.op.word} of {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
+        change=f"call the {usual.op.word} at {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
     )
 
 

@@ -1,20 +1,19 @@
 """
-DD123 slow-rank: a straggler: the job does not hang, but the others wait for this rank, once for long or a little every step.
+DD123 slow-rank: a straggler: the job does not hang, but the others wait for this rank, once for long or a little in every step.
 
-What it means    Everybody else is in a collective, and this rank is not in any: it computes, loads, saves, or
-                 evaluates.
-Why it hurts     All other ranks are idle for as long as it takes; beyond the timeout of the group they fail.
-How we know      Once for long: nobody has moved for five times the job's 99th percentile step, at least ten seconds,
-                 and the group counts say who is missing. Whether it is stuck or slow is not in a recording:
-                 `distdoctor hang-dump` looks at its stack. In every step: wall times say nothing, because all_reduce
-                 has made them equal; who enters the collectives last says all. Here one rank is last in four steps
-                 of five, by 10 % of a step or more, by a median that is three deviations above zero; in a short run
-                 two steps are enough, where the others wait more than a second and more than half of each.
-What to do       Move what only this rank does off the path of the others.
-When it is fine  A checkpoint of rank 0 once in a while: this is a note, never an error, while the job runs. Ranks of
-                 several hosts have several clocks: their arrivals are not compared. Where another finding names the same
-                 rank, being late every step is told under that one.
-Source           the job's own rhythm.
+What it means    All other ranks are in a collective, and this rank is not: it computes, loads, saves or evaluates.
+Why it hurts     All other ranks are idle for as long as that takes; beyond the timeout of the group they fail.
+How we know      Once for long: no rank has moved for five times the job's 99th percentile step, at least ten seconds, and the
+                 group counts show which rank is missing. A recording cannot tell stuck from slow; `distdoctor hang-dump` shows
+                 the rank's stack. In every step: all_reduce makes the wall times equal, so only the order of arrival at the
+                 collectives counts. Here one rank is last in four steps of five, by 10 % of a step or more, with a median three
+                 deviations above zero; in a short run two steps suffice if the others wait more than a second and more than
+                 half of each.
+What to do       Move work that only this rank does off the path that the others wait for.
+When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
+                 have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness
+                 is reported there.
+Source           the job's own step times.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def _in_few_steps(late: Straggler) -> Finding:
             "share_of_step": round(late.wait_seconds / late.step_seconds, 3),
             "steps": late.steps,
         },
-        why=f"in each of {late.steps} steps it enters the collectives last, {late.wait_seconds:.1f} s after the others",
+        why=f"it enters the collectives last in each of {late.steps} steps, {late.wait_seconds:.1f} s after the others",
         prescriptions=(Prescription("balance-ranks", effect=f"up to {late.wait_seconds:.1f} s a step"),),
     )
 
@@ -132,8 +131,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "phase": silence.phase,
             "waiting_ranks": sorted({call.rank for call in stuck}),
         },
-        why=f"its last call was at {at(place)}, and since then it has been outside of any communication{rhythm}; "
-        "stuck or slow shows in its stack: distdoctor hang-dump",
+        why=f"its last call was at {at(place)}, and it has not communicated since{rhythm}; "
+        "its stack shows whether it is stuck or slow: distdoctor hang-dump",
         prescriptions=(Prescription("balance-ranks"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),

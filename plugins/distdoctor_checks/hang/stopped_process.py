@@ -1,12 +1,13 @@
 """
 DD117 stopped-process: a rank is not running: stopped by a signal, a debugger or the freezer, or blocked inside the kernel.
 
-What it means    The process of one rank is in state T (SIGSTOP, Ctrl-Z), t (a debugger), frozen by its cgroup (docker pause), or
-                 for long in state D (a disk, a network file system, a driver does not answer).
-Why it hurts     The others wait, no log says why, and torchrun sees nothing wrong with it.
-How we know      /proc/PID/stat, TracerPid and the freezer's state: the kernel says so itself. State D counts after ten seconds.
-What to do       kill -CONT PID, detach the debugger, thaw the cgroup; for state D look at the file system or the driver (dmesg).
-When it is fine  A process that somebody debugs on purpose.
+What it means    The process of one rank is in state T (SIGSTOP, Ctrl-Z), in state t (a debugger), frozen by its cgroup (docker
+                 pause), or has long been in state D (a disk, a network file system or a driver does not answer).
+Why it hurts     The others wait, no log explains why, and torchrun considers the rank healthy.
+How we know      The kernel reports it: /proc/PID/stat, TracerPid and the freezer's state. State D counts after ten seconds.
+What to do       kill -CONT PID, detach the debugger, or thaw the cgroup; for state D check the file system or the driver
+                 (dmesg).
+When it is fine  Somebody is debugging the process on purpose.
 Source           man 5 proc, man 7 cgroups.
 """
 
@@ -58,7 +59,7 @@ def _long(process: ProcessStacks, standstill: Stall) -> bool:
 
 
 def _since(process: ProcessStacks) -> str:
-    return f", it last ran {process.still_seconds:.0f} s ago" if process.still_seconds else ""
+    return f" and last ran {process.still_seconds:.0f} s ago" if process.still_seconds else ""
 
 
 def _words(process: ProcessStacks) -> tuple[str, str]:
@@ -76,7 +77,7 @@ def _words(process: ProcessStacks) -> tuple[str, str]:
     where = f" in {process.wchan}" if process.wchan else ""
     return (
         f"is held inside the kernel{where} (state D)",
-        "look at the disk, the network file system or the driver: dmesg, /proc/PID/stack",
+        "check the disk, the network file system or the driver: dmesg, /proc/PID/stack",
     )
 
 

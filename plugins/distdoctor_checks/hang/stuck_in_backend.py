@@ -1,17 +1,17 @@
 """
 DD122 stuck-in-backend: every rank of the group has entered the collective, but it does not complete.
 
-What it means    All ranks of the group are inside the same call with equal arguments. What is left is below the
-                 program: the network, the transport, a kernel, a device.
-Why it hurts     The program is innocent; reading it again wastes the night.
-How we know      The counts and the signatures of all members agree, all sit in the call, and nobody has moved for five
-                 times the job's 99th percentile step, at least ten seconds. Where the ranks talk by TCP (gloo, NCCL's
-                 sockets), the kernel's table of connections shows the link on which nothing arrives: bytes that were sent
-                 again three times or more in a row and never acknowledged. In dumps of NCCL, a call that one member has
-                 completed and another has not stands on that other one's device.
-What to do       Look at links and devices of the ranks named; NCCL_DEBUG and the flight recorder say which one does not
+What it means    All ranks of the group are inside the same call with equal arguments. The cause is below the program: the
+                 network, the transport, a kernel or a device.
+Why it hurts     The program is innocent, and rereading it wastes the night.
+How we know      The counts and signatures of all members agree, all are inside the call, and none has moved for five times the
+                 job's 99th percentile step, at least ten seconds. If the ranks talk over TCP (gloo, NCCL's sockets), the
+                 kernel's connection table shows the dead link: bytes retransmitted three or more times in a row and never
+                 acknowledged. In NCCL dumps, a call that one member has completed and another has not points to that other
+                 member's device.
+What to do       Check the links and devices of the named ranks; NCCL_DEBUG and the flight recorder tell which one does not
                  answer.
-When it is fine  A first collective that builds connections, a very large one on a slow link.
+When it is fine  A first collective that sets up connections; a very large collective on a slow link.
 Source           design of torch's flight recorder: a collective that all ranks have started and none has completed.
 """
 
@@ -70,7 +70,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     silent = incident.silence.seconds if incident.silence else 0.0
     usual = incident.silence.usual_seconds if incident.silence else 0.0
     backend = told_by_backend(verdict.recording.backend, incident.ranks, group.name if group else "")
-    rhythm = f", where {seconds(usual)} are usual" if usual else ""
+    rhythm = f" (usually {seconds(usual)})" if usual else ""
     return Finding(
         title=f"have all entered {short(calls[0])}, but it does not complete",
         ranks=incident.ranks,
@@ -84,7 +84,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "silence_seconds": round(silent, 1),
             "hosts": sorted({verdict.timeline(call.rank).log.host for call in calls}),
         },
-        why=f"every member issued the same call and nobody has moved for {seconds(silent)}{rhythm}: it is not the program"
+        why=f"every member issued the same call, and none has moved for {seconds(silent)}{rhythm}: the program is not the cause"
         + (f"; {backend}" if backend else ""),
         prescriptions=(Prescription("gather-backend-evidence"),),
         at_ns=incident.at_ns,

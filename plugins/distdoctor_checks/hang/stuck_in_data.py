@@ -1,13 +1,13 @@
 """
 DD115 stuck-in-data: a rank waits for a batch that its DataLoader does not deliver.
 
-What it means    One rank is in the loader; the worker that makes its batch sits in a lock, a sleep, a file or the network, or was
-                 stopped. The other ranks wait for this one in a collective.
-Why it hurts     Everybody waits for one read. The error, after 30 minutes, names a rank that is fine.
-How we know      The rank's stack is in torch's DataLoader in all samples; the worker at work on a batch stands in the same line
-                 in all samples and has not run meanwhile. Workers that wait for an index are idle by right and not blamed.
-What to do       Look at the line of the worker. Give reads a timeout, DataLoader(timeout=...) turns the wait into an error that
-                 names it; open files and connections inside the worker, not before the fork.
+What it means    One rank is inside its loader. The worker that makes its batch is blocked on a lock, a sleep, a file or the
+                 network, or was stopped. The other ranks wait for this rank in a collective.
+Why it hurts     One read holds up every rank, and the error, after 30 minutes, names an innocent one.
+How we know      The rank's stack is in torch's DataLoader in every sample; the worker at work on a batch is on the same line in
+                 every sample and has not run in between. Workers that wait for an index are idle by design and are not blamed.
+What to do       Check the worker's line. Give reads a timeout; DataLoader(timeout=...) turns the wait into an error that names
+                 the loader. Open files and connections inside the worker, not before the fork.
 When it is fine  The worker moves or reads: slow data is not stuck data.
 Source           torch.utils.data.DataLoader(timeout=...); torch/utils/data/_utils/worker.py.
 """
@@ -69,7 +69,7 @@ def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Sta
     how_long = standstill.how_long(standing)
     if worker is None:
         return f"waits for a batch{how_long}, which it makes itself (num_workers=0)"
-    state = "is stopped" if worker.is_stopped else "stands still"
+    state = "is stopped" if worker.is_stopped else "is stuck"
     return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}{how_long}"
 
 
@@ -91,7 +91,7 @@ def _places(
 def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall) -> str:
     parts = [standstill.who_waits] if standstill.who_waits else []
     if worker is not None:
-        since = f", it last ran {worker.still_seconds:.0f} s ago" if worker.still_seconds is not None else ""
+        since = f" and last ran {worker.still_seconds:.0f} s ago" if worker.still_seconds is not None else ""
         parts.append(
             f"worker {max(worker.worker, 0)} of {len(standing.seen.workers)} (pid {worker.pid}) is in state {worker.state}{since}"
         )
@@ -100,9 +100,9 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
 
 def _change(worker: ProcessStacks | None, site: SourceLine) -> str:
     if worker is not None and worker.is_stopped:
-        return f"kill -CONT {worker.pid}, once you know who stopped it"
+        return f"kill -CONT {worker.pid}, once you know what stopped it"
     where = f"{site.path.rpartition('/')[2]}:{site.line}"
-    return f"bound the wait at {where}, and make the loader say so: DataLoader(..., timeout=120)"
+    return f"bound the wait at {where}, and let the loader report it: DataLoader(..., timeout=120)"
 
 
 def sick() -> Recording:

@@ -1,17 +1,18 @@
 """
 DD116 stuck-in-user-code: a rank is stuck in user code while the others wait for it.
 
-What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a call that keeps the GIL; it does not reach the
+What it means    One rank is in a lock, a sleep, a subprocess, a prompt or a call that holds the GIL, and does not reach the
                  collective that its peers are in.
 Why it hurts     Every other rank waits until its timeout: 30 minutes with gloo, 10 with NCCL.
-How we know      Two samples of its stack are the same, the kernel has not let it run in between (or it has held the GIL in
-                 both), it is in none of torch's communicating functions, and somebody has stood still for ten seconds. A
-                 thread other than the main one that holds the GIL at one line in all samples is named with that line. From
-                 recordings alone: its peers wait in a call that it has not issued, and it issued nothing else; from dumps,
-                 that its device has completed all that it was given as well.
-What to do       Look at the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
+How we know      Two samples of its stack are equal, the kernel has not scheduled it in between (or it held the GIL in both), it
+                 is in none of torch's communicating functions, and some rank has been waiting for ten seconds. Another thread
+                 that holds the GIL on one line in every sample is named with that line. From recordings alone: its peers wait
+                 in a call that it has not issued, and it has issued nothing else. From dumps: its device has also completed all
+                 of its work.
+What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
-When it is fine  It moves: its stack changes, it computes without the GIL, or it reads and writes. Then nothing is reported.
+When it is fine  The rank moves: its stack changes, it computes without the GIL, or it reads and writes. Nothing is reported
+                 then.
 Source           py-spy dump, /proc/PID/sched, torch.distributed.init_process_group(timeout=...).
 """
 
@@ -103,12 +104,11 @@ def _starved(standing: RankActivity, standstill: Stall) -> Finding:
     where = f"{frame.path.rpartition('/')[2]}:{frame.line}"
     code = line_of(standstill.recording.sources, frame.site).strip()
     return Finding(
-        title=f"{name} holds the GIL all the time, in {frame.function} at {where}"
-        + (f": `{code[:60]}`" if code else ""),
+        title=f"{name} never releases the GIL, in {frame.function} at {where}" + (f": `{code[:60]}`" if code else ""),
         ranks=(standing.rank,),
         confidence=LIKELY,
         place=frame.site,
-        places=(Place(frame.site, (standing.rank,), f"{name} keeps the GIL here"), *standstill.places(standing)),
+        places=(Place(frame.site, (standing.rank,), f"{name} holds the GIL here"), *standstill.places(standing)),
         evidence=evidence_of(process) | {"thread": thread.name, "function": frame.function},
         why="; ".join(
             [
@@ -138,7 +138,7 @@ def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
         places=standstill.places(standing),
         evidence=evidence_of(standing.process),
         why=f"{standstill.who_waits}; rank {standing.rank} was in {function} in every sample over "
-        f"{standstill.stacks.observed_seconds:.1f} s and computes: a loop without end, or work that takes long",
+        f"{standstill.stacks.observed_seconds:.1f} s and computes: an endless loop, or slow work",
         prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
     )
 
@@ -153,7 +153,7 @@ def _why(standing: RankActivity, standstill: Stall) -> str:
     parts = [standstill.who_waits] if standstill.who_waits else []
     if process is not None and process.held_gil:
         parts.append(
-            f"rank {standing.rank} computes ({process.cpu_share:.0%} of a core) in one call that never lets the GIL go"
+            f"rank {standing.rank} computes ({process.cpu_share:.0%} of a core) in one call that never releases the GIL"
         )
     elif process is not None and process.still_seconds is not None:
         parts.append(
@@ -172,9 +172,9 @@ def _change(standing: RankActivity) -> str:
     inner = standing.inner
     innermost = f"{inner.path}:{inner.function}" if inner is not None else ""
     if "sleep(" in line:
-        return f"take the sleep at {where} out of the ranks, or do it on every rank"
+        return f"remove the sleep at {where}, or sleep on every rank"
     if "input(" in line or "breakpoint(" in line or "/pdb.py" in innermost or "/bdb.py" in innermost:
-        return f"take the prompt at {where} out: a rank has no terminal"
+        return f"remove the prompt at {where}: a rank has no terminal"
     if "subprocess.py" in innermost:
         return f"give the subprocess at {where} a timeout: subprocess.run(..., timeout=60)"
     if "acquire(" in line or "threading.py" in innermost or line.startswith("with "):

@@ -1,13 +1,14 @@
 """
-DD129 timeout-too-short: the job was ended by the timeout of a group, while one rank was busy with something of its own.
+DD129 timeout-too-short: a group's timeout ended the job while one rank was busy with work of its own.
 
-What it means    Ranks gave up waiting for a rank that was in no communication: it tokenised, saved, evaluated or compiled.
-                 Nothing says that it would not have come.
-Why it hurts     Hours of work end with an error about communication, and nothing is wrong with the communication.
-How we know      The waiting ranks raised a timeout; the calls of all ranks agree; the late one was in a checkpoint, an evaluation
-                 or a compilation (likely), or the timeout was below two minutes (possible), where torch's own are 10 to 30.
-What to do       Give the group a longer timeout, or do the work before the group is made.
-When it is fine  Never: a rank that is really stuck needs no short timeout to be found.
+What it means    Ranks gave up waiting for a rank that was not communicating: it was tokenizing, saving, evaluating or
+                 compiling. It may well have arrived later.
+Why it hurts     Hours of work end with a communication error, although communication works.
+How we know      The waiting ranks raised a timeout, and the calls of all ranks agree. The late rank was in a checkpoint, an
+                 evaluation or a compilation (likely), or the timeout was below two minutes (possible), where torch's defaults
+                 are 10 to 30.
+What to do       Give the group a longer timeout, or do the work before the group is created.
+When it is fine  Never: a rank that is really stuck is found without a short timeout.
 Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
 """
 
@@ -44,7 +45,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     waiting = sorted({call.rank for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks})
     calls = [call for wait in incident.waiting for call in wait.calls if call.rank in waiting]
     place = next((verdict.timeline(rank).last_site for rank in incident.ranks), calls[0].site)
-    doing = f"in {_WORDS.get(silence.phase, silence.phase)}" if silence.phase else "busy with something of its own"
+    doing = f"in {_WORDS.get(silence.phase, silence.phase)}" if silence.phase else "busy with work of its own"
     limit = seconds(silence.seconds)
     return Finding(
         title=f"was {doing} when {named(waiting)} gave up waiting for it after {limit}: the timeout ended the job",
@@ -54,12 +55,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         places=(*by_site(verdict, calls), Place(place, incident.ranks, "last seen here")),
         evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
         why=f"{named(incident.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group "
-        f"that waits for {limit} only takes every longer pause for a hang",
+        f"with a timeout of {limit} takes any longer pause for a hang",
         prescriptions=(
             Prescription(
                 "raise-the-timeout",
-                change=f"timeout=timedelta(minutes=30) where {limit} are set now, or do the work of {named(incident.ranks)} "
-                "before init_process_group",
+                change=f"raise the timeout from {limit}, for example timeout=timedelta(minutes=30), or do the work of "
+                f"{named(incident.ranks)} before init_process_group",
             ),
         ),
         at_ns=incident.at_ns,

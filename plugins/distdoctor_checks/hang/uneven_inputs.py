@@ -1,15 +1,14 @@
 """
 DD111 uneven-inputs: a rank ran out of batches before the others and left the loop that they are still in.
 
-What it means    One rank's loader had fewer batches. It went on behind the loop (or ended), while the others still
-                 issue the collectives of one more step.
-Why it hurts     The others wait in that step's collectives until the timeout, at the end of an epoch, after hours.
-How we know      The recorded pass over the loader ended on this rank after fewer batches than another rank has drawn
-                 from the same loader, before its collectives parted from those of the others.
-What to do       Give all ranks as many batches (drop_last, a DistributedSampler), or wrap the loop in `with
+What it means    One rank's loader had fewer batches. That rank left the loop (or exited), while the others issue the
+                 collectives of another step.
+Why it hurts     The others hang in that step's collectives until the timeout, typically at the end of an epoch, after hours.
+How we know      This rank's recorded pass over the loader ended after fewer batches than another rank has drawn from the same
+                 loader, before its collectives diverged from the others'.
+What to do       Give all ranks the same number of batches (drop_last, a DistributedSampler), or wrap the loop in `with
                  model.join():`.
-When it is fine  Uneven inputs under join(), and loaders that only some ranks use: nothing hangs then, and nothing is
-                 reported.
+When it is fine  Uneven inputs under join(), and loaders that only some ranks use: they do not hang and are not reported.
 Source           torch.nn.parallel.DistributedDataParallel.join; torch.distributed.algorithms.join.
 """
 
@@ -85,8 +84,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _then(incident: Incident) -> str:
     """What came of it."""
     if incident.odd is not None and incident.usual is not None:
-        return f"it went on to {short(incident.odd)}, they are in {short(incident.usual)}"
-    return f"it exited, they wait in {short(incident.usual)}" if incident.usual is not None else ""
+        return f"it went on to {short(incident.odd)} while they are in {short(incident.usual)}"
+    return f"it exited while they wait in {short(incident.usual)}" if incident.usual is not None else ""
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

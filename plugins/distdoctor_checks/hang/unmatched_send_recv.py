@@ -1,16 +1,14 @@
 """
-DD113 unmatched-send-recv: a send or receive has no matching peer call, or the two do not fit.
+DD113 unmatched-send-recv: a send or receive has no matching call on its peer, or the two do not fit.
 
-What it means    Point to point needs both ends: the same group, each other as peers, the same tag, the same size and
-                 dtype.
-Why it hurts     The receiver waits for ever. A send that is larger than its receive aborts the receiver on gloo, a
-                 smaller one leaves the rest of the tensor as it was.
-How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or waits
-                 itself for something that needs the receiver, so its send will not come any more; or the n-th send and
-                 the n-th receive of one pair differ in size.
-What to do       Give every send its recv: same group, tag, size, and each other as peers.
-When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends on their way (they may be
-                 buffered).
+What it means    Point-to-point needs both ends: the same group, each other as peers, the same tag, size and dtype.
+Why it hurts     The receiver waits forever. On gloo, a send larger than its receive aborts the receiver; a smaller one leaves
+                 the rest of the tensor unchanged.
+How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or itself waits for
+                 something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
+                 pair differ in size.
+What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
+When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered).
 Source           torch.distributed.send, recv: gloo matches by tag, NCCL by order alone.
 """
 
@@ -70,7 +68,7 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
     assert incident.pair is not None
     sent, got = incident.pair
     return Finding(
-        title=f"{pairwise(got)} takes {got.nbytes} bytes {got.dtype}, the send has {sent.nbytes} bytes {sent.dtype}",
+        title=f"{pairwise(got)} expects {got.nbytes} bytes {got.dtype}, but the send has {sent.nbytes} bytes {sent.dtype}",
         ranks=incident.ranks,
         place=got.site,
         places=(*by_site(verdict, [sent, got]), *deciding_places(incident)),
@@ -78,7 +76,8 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
         why="a receive must be as large as its send: a larger send aborts it on gloo, a smaller one leaves the rest unset",
         prescriptions=(
             Prescription(
-                "pair-send-with-recv", change=f"give {at(sent.site)} and {at(got.site)} tensors of one shape and dtype"
+                "pair-send-with-recv",
+                change=f"give {at(sent.site)} and {at(got.site)} tensors of the same shape and dtype",
             ),
         ),
         at_ns=incident.at_ns,
@@ -121,17 +120,17 @@ def _doing(verdict: Verdict, incident: Incident, sender: int) -> Place | None:
 def _why(verdict: Verdict, unpaired: tuple[Call, ...], receive: Call) -> str:
     ending = verdict.endings.get(receive.root)
     if receive.op is Op.RECV_ANY:
-        words = [f"none of the members that could send to rank {receive.rank} can do so any more"]
+        words = [f"none of the members can still send to rank {receive.rank}"]
     elif ending is not None and ending.how == LEFT:
-        words = [f"rank {receive.root} has ended in order and never sent to rank {receive.rank} with tag {receive.tag}"]
+        words = [f"rank {receive.root} exited normally and never sent to rank {receive.rank} with tag {receive.tag}"]
     else:
         words = [f"rank {receive.root} itself waits for something that needs rank {receive.rank}"]
     for call in unpaired:
         if call.op is Op.SEND and call.rank == receive.root:
             if call.root != receive.rank:
-                words.append(f"it sent to rank {call.root} instead, where nobody has received it")
+                words.append(f"it sent to rank {call.root} instead, which has not received it")
             elif call.tag != receive.tag:
-                words.append(f"it sent with tag {call.tag}, the receive asks for tag {receive.tag}")
+                words.append(f"it sent with tag {call.tag}, but the receive expects tag {receive.tag}")
             break
     return "; ".join(words)
 
@@ -139,7 +138,7 @@ def _why(verdict: Verdict, unpaired: tuple[Call, ...], receive: Call) -> str:
 def _change(unpaired: tuple[Call, ...], receive: Call) -> str:
     for call in unpaired:
         if call.op is Op.SEND and call.rank == receive.root and call.root == receive.rank and call.tag != receive.tag:
-            return f"use one tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
+            return f"use the same tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
         if call.op is Op.SEND and call.rank == receive.root and call.root != receive.rank:
             return f"send to dst={receive.rank} at {at(call.site)}, or receive on rank {call.root}"
     return f"send from rank {receive.root} to rank {receive.rank} before anything that waits for rank {receive.rank}"

@@ -1,12 +1,12 @@
 """
-DD121 unused-parameters: DDP waits for gradients that never arrive, because some parameters took no part in the loss.
+DD121 unused-parameters: DDP waits for gradients that never arrive, because some parameters did not contribute to the loss.
 
-What it means    The reducer of DistributedDataParallel waits for the gradient of every parameter. Those that the
-                 forward left out, on this rank or on all, never get one.
-Why it hurts     The next forward raises "Expected to have finished reduction in the prior iteration"; when only one
-                 rank took the branch, the others hang in an all_reduce.
-How we know      The exception of DDP that ended the rank, with the parameters that it names. Before it comes, by the gradients:
-                 some are None on every rank when the optimizer steps, and others were left unaveraged.
+What it means    The reducer of DistributedDataParallel waits for the gradient of every parameter. Parameters that the forward
+                 pass did not use, on this rank or on all, never get one.
+Why it hurts     The next forward raises "Expected to have finished reduction in the prior iteration"; if only one rank took the
+                 branch, the others hang in an all_reduce.
+How we know      DDP's exception ended the rank and names the parameters. Before it is raised, the gradients show it: some are
+                 None on every rank at the optimizer step, and others were left unaveraged.
 What to do       Use every parameter on every rank, or pass find_unused_parameters=True.
 When it is fine  find_unused_parameters=True, and parameters with requires_grad=False.
 Source           torch/nn/parallel/distributed.py and reducer.cpp (torch 2.11-2.15).
@@ -61,13 +61,13 @@ def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[F
 def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple[str, ...]) -> Finding:
     line = branch_line(verdict.recording.sources, names)
     return Finding(
-        title=f"{parting.when}: {_several(names)} took no part in the loss, so DDP left {which(parting)} unaveraged",
+        title=f"{parting.when}: {_several(names)} did not contribute to the loss, so DDP left {which(parting)} unaveraged",
         ranks=parting.peers.ranks,
         stalls=Stalls.NO,
         place=line or parting.site,
         places=(*((Place(line, parting.peers.ranks, "the branch"),) if line else ()), *places(parting)),
         evidence=evidence(parting, parameters=list(names[:16])),
-        why=f"{len(names)} gradients are None on every rank; the reducer waits for them, and has not finished the buckets that "
+        why=f"{len(names)} gradients are None on every rank; the reducer waits for them and has not finished the buckets that "
         "they share with others. The next forward will raise",
         prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=parting.at_ns,
@@ -95,11 +95,11 @@ def _finding(verdict: Verdict, incident: Incident, known: tuple[str, ...]) -> Fi
         place=ending.site,
         places=(
             *((Place(line, incident.ranks, "the branch"),) if line else ()),
-            Place(ending.site, incident.ranks, "the forward after the one that left them out"),
+            Place(ending.site, incident.ranks, "the forward pass after the one that did not use them"),
             *by_site(verdict, stuck),
         ),
         evidence={"exception": ending.words[:500], "parameters": words, "traceback": ending.traceback},
-        why="the reducer waits for the gradient of every parameter that wants one; these took no part in the loss before",
+        why="the reducer waits for the gradient of every trainable parameter; these did not contribute to the previous loss",
         prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -1,13 +1,13 @@
 """
 DD124 wrong-group: a collective was called on the default group where a sub-group was meant.
 
-What it means    Exactly the members of one sub-group issued a collective on a larger group, where the other members
-                 have nothing of the kind: `group=` was forgotten.
-Why it hurts     The larger group waits for ranks that have no reason to come; where they happen to issue something that
-                 fits, sums are taken over too many ranks, without a word.
-How we know      The calls of the larger group part at this number, and the ranks that issued the odd call are exactly
-                 the members of another group of this job.
-What to do       Pass the group to the collective.
+What it means    Exactly the members of one sub-group issued a collective on a larger group, whose other members have no such
+                 call: `group=` was forgotten.
+Why it hurts     The larger group waits for ranks that have no reason to enter the call. If they happen to issue a call that
+                 fits, the sum silently includes too many ranks.
+How we know      The calls of the larger group diverge at this number, and the ranks that issued the odd call are exactly the
+                 members of another group of this job.
+What to do       Pass the sub-group to the collective.
 When it is fine  A call on the larger group by all of its members.
 Source           torch.distributed: group=None means the default process group.
 """

@@ -21,7 +21,7 @@ def test_two_ranks_that_raise_different_exceptions_are_two_findings() -> None:
         ((0,), "raised ValueError: empty batch"),
         ((1,), "raised KeyError: 'labels'"),
     ]
-    assert "rank 1 raised something else, not because of it" in diagnosis.findings[0].why
+    assert "rank 1 raised a different error independently" in diagnosis.findings[0].why
     assert brought_down(diagnosis) == ()
 
 
@@ -32,5 +32,5 @@ def test_an_error_on_every_rank_is_one_for_all() -> None:
     findings = examine(script.finished(survivors="fail"), [CHECK]).findings
 
     assert [sorted(finding.ranks) for finding in findings] == [[0, 1, 2, 3]]
-    assert "ranks 0-3 failed alike, each by itself" in findings[0].prescriptions[0].change
+    assert "ranks 0-3 failed the same way, each on its own" in findings[0].prescriptions[0].change
     assert "consequence" not in findings[0].prescriptions[0].change

@@ -352,7 +352,7 @@ def test_two_branches_of_one_condition_are_a_mismatch() -> None:
     (finding,) = findings(script.live())
 
     assert (finding.code, finding.ranks) == ("DD102", (1,))
-    assert "`if rank == 1:` (line 2) sends the ranks two ways" in finding.why
+    assert "`if rank == 1:` (line 2) sends the ranks down different branches" in finding.why
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

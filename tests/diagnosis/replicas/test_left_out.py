@@ -22,7 +22,7 @@ def test_gradients_that_differ_beside_unused_parameters_are_the_reducers_where_i
     (finding,) = examine(job.recording(), CHECKS).findings
 
     assert (finding.code, finding.ranks) == (code, (0, 1))
-    assert ("head.weight took no part in the loss" in finding.title) == (code == "DD121")
+    assert ("head.weight did not contribute to the loss" in finding.title) == (code == "DD121")
 
 
 def test_parameters_that_nobody_uses_are_no_illness_as_long_as_the_rest_agrees() -> None:
