@@ -72,6 +72,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.one_optimizer_each, {}),
     (jobs.branch_by_rank, {"zeros": True}),
     (jobs.branch_by_step, {}),
+    (jobs.stepped_unless_the_loss_is_high, {"together": True}),
     (jobs.clipped_by_hand, {"early": False}),
     (jobs.clipped_replicas, {}),
     (jobs.clipped_shards, {}),
@@ -100,3 +101,13 @@ def test_what_looks_most_like_it_is_silent_and_trains_the_same_to_the_last_bit(
     fsdp1 = {"DD804"} if job is jobs.clipped_flat_shards else set()
     assert {(one.code, one.title) for one in found(recording) if one.code not in fsdp1} == set()
     assert looked_at == left_alone
+
+
+def test_a_step_that_one_rank_skips_is_told_with_the_condition_and_not_as_gradients_that_differ() -> None:
+    recording, _ = gradient_jobs.watched(jobs.stepped_unless_the_loss_is_high, streams=STREAMS)
+
+    finding = found(recording)[0]
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD210", (1,), CERTAIN)
+    assert finding.title == "step 2: rank 0 made an optimizer step that rank 1 skipped"
+    assert "# of some ranks" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]

@@ -132,6 +132,22 @@ def branch_by_rank(rank: int, world_size: int, *, zeros: bool = False, since: in
     return digest_of_training(model)
 
 
+def stepped_unless_the_loss_is_high(rank: int, world_size: int, *, together: bool = False) -> str:
+    """In one step the loss of rank 1 is high; `together`: the ranks ask whether it is so anywhere."""
+    model = DistributedDataParallel(Net())
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(1, STEPS + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        high = torch.tensor(float(step == 2 and rank == 1))
+        if together:
+            dist.all_reduce(high, dist.ReduceOp.MAX)
+        if not high:
+            optimizer.step()  # of some ranks
+    return digest_of_training(model)
+
+
 def branch_by_step(rank: int, world_size: int) -> str:
     """Every rank takes the other branch in the same steps."""
     model = Branching()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import (
     OBSERVED,
     PLACEMENT,
+    WRAPPER,
     Gradients,
     ReplicaGroup,
     TensorInfo,
@@ -28,7 +29,7 @@ from distdoctor.diagnosis.replicas.gradients import (
 from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted
+from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted, StateLoaded
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, UpdateFlag
 
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
@@ -93,6 +94,10 @@ class ReplicaDivergence:
     updates: Mapping[int, Update]
     earlier: Mapping[int, Update]  # of the look before
     started_equal: bool = False  # the parameters are known to have been equal when the step began
+    loaded_on: tuple[
+        int, ...
+    ] = ()  # the ranks that had loaded what differs before the first step, where the others had not
+    loaded_at: SourceLine = field(default_factory=SourceLine)
 
     @property
     def key(self) -> str:
@@ -101,12 +106,14 @@ class ReplicaDivergence:
 
     @property
     def is_tie(self) -> bool:
+        if self.loaded_on:
+            return False
         sizes = [len(ranks) for ranks in self.variants]
         return len(sizes) > 1 and sizes[0] <= sizes[1]
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that differ from most; all of them where there is no majority."""
+        """The ranks that differ from most, or lack what others have loaded; all of them where nothing tells who is right."""
         ranks = (rank for variant in (self.variants if self.is_tie else self.variants[1:]) for rank in variant)
         return tuple(sorted(ranks))
 
@@ -253,7 +260,28 @@ def _parting(
     )
     variants = whole or variants_of(_joint(differences, updates))
     found = tuple(differences)
-    return ReplicaDivergence(what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal)
+    loaded_on, loaded_at = _loaded_by_some(gradients, what, variants) if agreed <= 0 else ((), SourceLine())
+    variants = tuple(sorted(variants, key=lambda ranks: ranks != loaded_on))  # what was loaded is what was meant
+    return ReplicaDivergence(
+        what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal, loaded_on, loaded_at
+    )
+
+
+def _loaded_by_some(
+    gradients: Gradients, what: str, variants: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], SourceLine]:
+    """The ranks that loaded a state before their first step, when they are the ones that agree; and where. () when all did, or
+    none."""
+    kind = "optimizer" if what in (STATE, STATE_BEFORE) else "module"
+    loads = {
+        rank: event.site
+        for ranks in variants
+        for rank in ranks
+        for event in gradients.ranks[rank].events(StateLoaded)
+        if event.what == kind and not event.step
+    }
+    loaded = tuple(sorted(loads))
+    return (loaded, loads[loaded[0]]) if len(variants) > 1 and loaded in variants else ((), SourceLine())
 
 
 def _differences(
@@ -323,6 +351,15 @@ def _joint(differences: Iterable[TensorDifference], ranks: Iterable[int]) -> dic
 def scalers_differ(parting: ReplicaDivergence) -> bool:
     """Whether the ranks have skipped other steps, or scale their losses differently."""
     return len({(update.number("skipped"), update.value("scale")) for update in parting.updates.values()}) > 1
+
+
+def skipped_by(parting: ReplicaDivergence) -> tuple[int, ...]:
+    """The ranks that come to this step after more reduced backward passes than others: they have skipped a step that the others
+    made. () where that is not so, or where a GradScaler did it."""
+    if parting.what == INITIAL or not parting.exact or scalers_differ(parting):
+        return ()
+    passes = parting.counts("synced" if parting.peers.by == WRAPPER else "backwards")
+    return tuple(rank for rank, count in passes.items() if 0 < min(passes.values()) < count)
 
 
 def is_outside_the_reducer(parting: ReplicaDivergence) -> bool:

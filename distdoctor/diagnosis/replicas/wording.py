@@ -32,7 +32,9 @@ def sides(parting: ReplicaDivergence) -> str:
 
 
 def tie(parting: ReplicaDivergence) -> str:
-    """What a tie means for the reader; "" where most ranks agree."""
+    """What a tie means for the reader; "" where most ranks agree. Or who had loaded what the others lack."""
+    if parting.loaded_on:
+        return f"{named(parting.loaded_on)} had loaded a saved state, {named(parting.odd)} had not"
     if not parting.is_tie:
         return ""
     return "without a majority, the recording cannot tell which one is right"
@@ -46,6 +48,8 @@ def places(parting: ReplicaDivergence) -> tuple[Place, ...]:
         update = parting.updates.get(ranks[0])
         words = f"version {chr(65 + number)} of the {'gradients' if parting.what == GRADS else parting.what}"
         rows.append(Place(update.site if update else SourceLine(), ranks, words + _norm(first, ranks[0], parting)))
+    if parting.loaded_at:
+        rows.insert(0, Place(parting.loaded_at, parting.loaded_on, "loads a saved state, before the first step"))
     return tuple(rows)
 
 

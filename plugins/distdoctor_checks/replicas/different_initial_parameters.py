@@ -34,11 +34,11 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         if parting.what != INITIAL:
             continue
         update = parting.updates[parting.odd[0]]
-        line = update.site or next((u.site for u in partings.gradients.every_update() if u.site), update.site)
+        sites = (parting.loaded_at, update.site, *(u.site for u in partings.gradients.every_update()))
         yield Finding(
             title=f"{which(parting)} differs before the first step: {sides(parting)}",
             ranks=parting.odd,
-            place=line,
+            place=next((site for site in sites if site), update.site),
             places=places(parting),
             evidence=evidence(parting),
             why=". ".join(

@@ -42,7 +42,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         yield Finding(
             title=f"{parting.when}: the optimizer's state of {which(parting)} differs, {sides(parting)}",
             ranks=changed or parting.odd,
-            place=parting.site,
+            place=parting.loaded_at or parting.site,
             places=places(parting),
             evidence=evidence(parting),
             why=". ".join(part for part in parts if part),

@@ -43,7 +43,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             if changed
             else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
             ranks=ranks,
-            place=parting.site,
+            place=parting.loaded_at or parting.site,
             places=places(parting),
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),

@@ -1,12 +1,14 @@
 """
-DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, and their gradients do not match.
+DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, or did not make the step at all.
 
-What it means    A branch of the model was chosen by something that only this rank knows (its batch, its rank). Some ranks have a
-                 gradient for a parameter, others have none, and nobody makes up for it when gradients are averaged.
+What it means    A branch was chosen by something that only this rank knows (its batch, its loss, its rank). Some ranks have a
+                 gradient for a parameter and others have none, or some call optimizer.step() and others pass it over.
 Why it hurts     Parameters are averaged with others of the same shape, or change on some ranks only: the replicas part without
                  an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
-How we know      When the optimizer steps, ranks that should agree hold a gradient for a parameter, or hold None.
-What to do       Take the branch on every rank alike, or let a rank that does not use a parameter take part with zeros.
+How we know      When the optimizer steps, ranks that should agree hold a gradient for a parameter, or hold None. Or: a rank comes
+                 to the same step after more backward passes than the others, and its gradients are those of a later pass.
+What to do       Take the branch on every rank alike (reduce the value that decides, then ask), or let a rank that does not use a
+                 parameter take part with zeros.
 When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that nobody uses.
 Source           torch.nn.parallel.DistributedDataParallel, find_unused_parameters.
 """
@@ -16,15 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
     ReplicaDivergence,
     ReplicaDivergences,
+    skipped_by,
     uses_differ,
 )
-from distdoctor.diagnosis.replicas.wording import evidence
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.wording import by_rank, evidence
 from distdoctor.diagnosis.source.branches import branch_line
+from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -32,8 +37,32 @@ from distdoctor.recording.recording import Recording
 @check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas", specificity=50)
 def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
-        if parting.what == GRADS and uses_differ(parting):
+        skipped = skipped_by(parting)
+        if skipped:
+            yield _passed_over(parting, skipped, recording)
+        elif parting.what == GRADS and uses_differ(parting):
             yield _finding(parting, recording)
+
+
+def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], recording: Recording) -> Finding:
+    """A step that only some ranks made."""
+    made = tuple(rank for rank in parting.updates if rank not in skipped)
+    passes = parting.counts("backwards")
+    decision = deciding_condition(recording.sources, parting.site, parting.site, skipped, made)
+    branch = (Place(decision.site, skipped, f"decides: `{decision.test}`"),) if decision is not None else ()
+    return Finding(
+        title=f"{parting.when}: {named(made)} made an optimizer step that {named(skipped)} skipped",
+        ranks=skipped,
+        place=parting.site,
+        places=(*branch, Place(parting.site, made, "stepped"), Place(parting.site, skipped, "stepped a pass later")),
+        evidence=evidence(parting, backwards_since_the_step_before=passes),
+        why=f"backward passes since the step before: {by_rank(passes)}. From here on step and gradients of {named(skipped)} lag "
+        "behind, and replicas hold different weights",
+        prescriptions=(Prescription("same-branch-everywhere"),),
+        confidence=parting.confidence if parting.peers.by == WRAPPER else LIKELY,
+        at_ns=parting.at_ns,
+        explains=(parting.key,),
+    )
 
 
 def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:

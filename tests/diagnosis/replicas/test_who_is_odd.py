@@ -1,0 +1,53 @@
+"""Who is odd where no majority tells: who has not loaded what the others have, or has passed a step over."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, Finding
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import StateLoaded
+from distdoctor.testing.gradients import trained_job
+
+LOAD = "train.py:20 resume"
+
+
+def first_of(recording: Recording) -> Finding:
+    return examine(recording, plugins.load().checks.values()).findings[0]
+
+
+def loaded(what: str) -> StateLoaded:
+    return StateLoaded(what, ("Net",), own=3)
+
+
+def test_the_rank_that_loaded_no_optimizer_state_is_odd_and_the_load_is_the_place() -> None:
+    job = trained_job(2).initial().note(loaded("optimizer"), only=[0], site=LOAD)
+    found = first_of(job.step(state={1: 1}).step(state={1: 1}, params={1: 1}).recording())
+    assert (found.code, found.ranks, found.place.line) == ("DD205", (1,), 20)
+
+
+def test_the_rank_that_loaded_no_weights_is_odd_even_where_most_did_not() -> None:
+    job = trained_job(3).note(loaded("module"), only=[0], site=LOAD).initial({1: 1, 2: 1})
+    found = first_of(job.step(params={1: 1, 2: 1}).recording())
+    assert (found.code, found.ranks) == ("DD201", (1, 2))
+
+
+@pytest.mark.parametrize("by", [[0, 1], []])
+def test_a_load_on_every_rank_or_on_none_breaks_no_tie(by: list[int]) -> None:
+    job = trained_job(2).note(loaded("module"), only=by, site=LOAD).initial({1: 1})
+    assert first_of(job.step(params={1: 1}).recording()).ranks == (0, 1)
+
+
+def test_a_rank_that_steps_a_pass_later_has_skipped_a_step() -> None:
+    job = trained_job(2).initial().step()
+    counts = {0: 2, 1: 1}
+    found = first_of(job.step(grads={1: 1}, params={1: 1}, synced=counts, backwards=counts).recording())
+    assert (found.code, found.ranks, found.confidence) == ("DD210", (0,), CERTAIN)
+    assert found.title == "step 2: rank 1 made an optimizer step that rank 0 skipped"
+
+
+def test_gradients_changed_after_as_many_passes_are_no_skipped_step() -> None:
+    job = trained_job(2).initial().step()
+    assert first_of(job.step(grads={1: 1}, params={1: 1}).recording()).code == "DD202"
