@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Finding, Place
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Finding, Place, Stalls
 from distdoctor.diagnosis.hang.coverage import left_open
+from distdoctor.diagnosis.hang.ending import is_end
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import Recording
@@ -24,7 +25,8 @@ def examine(
     *,
     live: bool = False,
 ) -> Diagnosis:
-    """The diagnosis of a recording: the most severe first, then what happened first, then what is surest.
+    """The diagnosis of a recording: the most severe first, then what the ranks wait for, then what happened first, then what is
+    surest.
 
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
@@ -133,6 +135,12 @@ def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def _order(finding: Finding) -> tuple[int, int, int, str, tuple[int, ...]]:
-    when = finding.at_ns or 1 << 63
-    return (-(finding.severity or 0), when, _SURENESS.get(finding.confidence, 2), finding.code, finding.ranks)
+def _order(finding: Finding) -> tuple[int, bool, int, int, str, tuple[int, ...]]:
+    when, sureness = finding.at_ns or 1 << 63, _SURENESS.get(finding.confidence, 2)
+    return (-(finding.severity or 0), not _hangs(finding), when, sureness, finding.code, finding.ranks)
+
+
+def _hangs(finding: Finding) -> bool:
+    """Whether ranks that live wait for ever because of it: that is what the job is asked about. What has ended a rank may follow
+    from something earlier, so there time decides."""
+    return finding.stalls is Stalls.FOREVER and not any(is_end(fact) for fact in finding.explains)

@@ -32,9 +32,17 @@ CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SI
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
 
 
+_END_OF = "end of rank"
+
+
 def end_of(rank: int) -> str:
     """The key of an incident that is the end of a rank, for findings that explain it."""
-    return f"end of rank {rank}"
+    return f"{_END_OF} {rank}"
+
+
+def is_end(key: str) -> bool:
+    """Whether this is the key of an incident that is the end of a rank."""
+    return key.startswith(_END_OF)
 
 
 @dataclass(frozen=True)

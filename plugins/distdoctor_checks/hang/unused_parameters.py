@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
@@ -28,13 +29,14 @@ from distdoctor.diagnosis.replicas.divergence import (
     ReplicaDivergence,
     ReplicaDivergences,
 )
-from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Update
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
+TOLD = 60  # the reducer says so itself: gradients that differ in that step only follow from it
 RAISED = "Expected to have finished reduction in the prior iteration"
 MESSAGE = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error "
@@ -49,13 +51,28 @@ def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[F
         one for one in verdict.of_kind(IncidentKind.FAILED) if one.ending is not None and RAISED in one.ending.words
     ]
     for incident in told:
-        yield _finding(verdict, incident, left_out_last(partings.gradients, incident.ranks[0]) if partings else ())
+        known = left_out_last(partings.gradients, incident.ranks[0]) if partings else ()
+        found = _finding(verdict, incident, known)
+        yield replace(found, explains=(*found.explains, *_left_unaveraged(incident, partings)))
     for parting in partings.found if partings and not told else ():
         assert partings is not None
         averaged = parting.what == GRADS and parting.peers.by == WRAPPER
         names = left_out(parting.peers, parting.step, partings.gradients) if averaged else ()
         if names:
             yield _before_it_raises(verdict, parting, names)
+
+
+def _left_unaveraged(incident: Incident, partings: ReplicaDivergences | None) -> Iterator[str]:
+    """The divergences of gradients that follow from it: of the last step, whose reduction was never finished."""
+    for parting in partings.found if partings else ():
+        last = max((update.step for rank in incident.ranks for update in _updates(partings, rank)), default=0)
+        if parting.what == GRADS and parting.peers.by == WRAPPER and parting.step == last:
+            yield parting.key
+
+
+def _updates(partings: ReplicaDivergences | None, rank: int) -> list[Update]:
+    own = partings.gradients.ranks.get(rank) if partings else None
+    return own.updates if own is not None else []
 
 
 def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple[str, ...]) -> Finding:
@@ -103,6 +120,7 @@ def _finding(verdict: Verdict, incident: Incident, known: tuple[str, ...]) -> Fi
         prescriptions=(Prescription("find-unused-parameters"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        specificity=TOLD,
     )
 
 

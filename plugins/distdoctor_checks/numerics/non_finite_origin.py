@@ -8,17 +8,19 @@ How we know      The loss is read on each rank when backward begins, before anyt
                  output and every local gradient is looked at as well, so that the layer is known.
 What to do       Look at that rank's batch of that step first, then at the layer: log or division of zero, a too large learning
                  rate, fp16 without a scaler, an empty mask in a softmax.
-When it is fine  Overflows under GradScaler are skipped by it and not reported.
+When it is fine  Overflows under GradScaler are skipped by it and not reported. Where the job leaves such a step out by itself,
+                 and every rank steps with finite gradients afterwards, it is a note.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NonFinite
@@ -28,16 +30,36 @@ from distdoctor.recording.trace.layout import DigestFlag
 @check("DD801", "non-finite-origin", severity=ERROR, family="non-finite")
 def examine(gradients: Gradients) -> Iterator[Finding]:
     seen = [(rank, one) for rank, own in gradients.ranks.items() for one in own.events(NonFinite)]
-    if seen:
-        yield _from_events(seen, gradients)
+    if not seen:
+        yield from _from_updates(gradients)
         return
-    yield from _from_updates(gradients)
-
-
-def _from_events(seen: list[tuple[int, NonFinite]], gradients: Gradients) -> Finding:
     when = min((one.step, one.backward) for _, one in seen)
-    by_rank = [(rank, one) for rank, one in seen if (one.step, one.backward) == when]
+    first = [(rank, one) for rank, one in seen if (one.step, one.backward) == when]
+    after = _steps_after(first, gradients)
+    if gradients.recording.job.running and not any(after.values()):
+        return  # the next step tells whether the optimizer took it
+    spared = all(after.values()) and not any(one.number("non_finite") for own in after.values() for one in own)
+    yield _left_out(_from_events(first, gradients)) if spared else _from_events(first, gradients)
+
+
+def _steps_after(first: list[tuple[int, NonFinite]], gradients: Gradients) -> dict[int, list[Update]]:
+    """Of each rank the steps whose gradients were looked at, from the one on to which the value belongs."""
+    step, at_ns = first[0][1].step, min(one.at_ns for _, one in first)
+    return {
+        rank: [one for one in own.updates if one.digested and one.step >= step and one.at_ns > at_ns]
+        for rank, own in gradients.ranks.items()
+    }
+
+
+def _left_out(finding: Finding) -> Finding:
+    """The same of a pass whose gradients no optimizer has used: an overflow that the job deals with."""
+    title = f"{finding.title}; no optimizer used it, and the steps after it were finite on every rank"
+    return replace(finding, title=title, severity=NOTE)
+
+
+def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> Finding:
     first = [one for _, one in by_rank]
+    when = first[0].step, first[0].backward
     ranks = tuple(sorted({rank for rank, _ in by_rank}))
     layer = next((one for one in first if one.what in ("output", "input")), None)
     gradient = next((one for one in first if one.what == "gradient"), None)

@@ -6,9 +6,14 @@ import pytest
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
+from distdoctor.recording.trace.events import UncaughtException
 from distdoctor.testing.gradients import trained_job
 
 CHECKS = list(plugins.load().checks.values())
+RAISED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
+    "Parameter indices which did not receive grad for rank 0: 4"
+)
 NOBODY = {rank: ["head.weight"] for rank in range(2)}
 
 
@@ -27,3 +32,11 @@ def test_gradients_that_differ_beside_unused_parameters_are_the_reducers_where_i
 
 def test_parameters_that_nobody_uses_are_no_illness_as_long_as_the_rest_agrees() -> None:
     assert examine(trained_job(2).initial().step(none=NOBODY).step(none=NOBODY).recording(), CHECKS).findings == ()
+
+
+def test_gradients_that_the_reducer_left_unaveraged_follow_from_what_it_raises() -> None:
+    job = trained_job(2).initial().step()
+    job.step(grads={1: 1}, params={1: 1}, none={0: ["head.weight"], 1: ["head.bias"]})
+    job.note(UncaughtException(RAISED), site="train.py:31 train")
+
+    assert [finding.code for finding in examine(job.recording(), CHECKS).findings] == ["DD121"]

@@ -1,0 +1,45 @@
+"""An infinity that no optimizer uses is what a loss scale of one's own is made for; one that trains on is an error."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding
+from distdoctor.plugins import load
+from distdoctor.recording.trace.events import NonFinite
+from distdoctor.testing.gradients import TrainedJob, trained_job
+
+NON_FINITE = load().checks["DD801"]
+
+
+def _overflow(job: TrainedJob) -> TrainedJob:
+    return job.note(NonFinite("loss", "inf", step=job.steps + 1, backward=job.steps + 1), only=[0])
+
+
+def _told(job: TrainedJob, *, running: bool = False) -> list[Finding]:
+    return list(examine(job.recording(running=running), [NON_FINITE]).findings)
+
+
+def test_an_overflow_that_every_rank_leaves_out_is_a_note() -> None:
+    (finding,) = _told(_overflow(trained_job().initial().step()).step().step())
+    assert (finding.severity, finding.ranks) == (NOTE, (0,))
+
+
+def test_an_infinity_that_the_optimizer_uses_is_an_error() -> None:
+    broken = {0: ["head.weight"], 1: ["head.weight"]}
+    (finding,) = _told(_overflow(trained_job().initial().step()).step(non_finite=broken).step(non_finite=broken))
+    assert (finding.severity, finding.confidence) == (ERROR, CERTAIN)
+
+
+def test_while_the_job_runs_the_next_step_decides() -> None:
+    job = _overflow(trained_job().initial().step())
+    assert not _told(job, running=True)
+    assert _told(job)[0].severity == ERROR
+
+
+def test_what_the_ranks_wait_for_is_told_before_what_came_earlier() -> None:
+    job = _overflow(trained_job().initial().step())
+    for rank, log in enumerate(job.logs):
+        log.call("barrier" if rank == 0 else "all_reduce", [] if rank == 0 else [8], returned_ns=0)
+    told = examine(job.recording(), load().checks.values()).findings
+    assert [finding.code for finding in told][1:] == ["DD801"]
+    assert told[0].code.startswith("DD1")
