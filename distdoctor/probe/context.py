@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 from distdoctor.probe.writer import TraceWriter
@@ -13,22 +14,33 @@ from distdoctor.recording.trace.events import ProbeTrouble
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
 
+DEEPEST = (
+    32  # synchronous calls that one thread sits in at once, each in a signal handler that interrupts the one before
+)
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ThreadState(threading.local):
-    """What belongs to one thread of the rank. `open` is the number of the synchronous call that it sits in, `handed` that of the
-    asynchronous one whose handle the user's own line is about to get.
+    """What belongs to one thread of the rank. `open` has the numbers of the synchronous calls that it sits in, by the identity
+    of the frame that will wait for them: several, where a signal handler issues one in the middle of another. `handed` is the
+    number of the asynchronous call whose handle the user's own line is about to get.
 
     A thread that C++ has made gets no object of Python's `threading` from us: `current_thread()` would leave one behind.
     """
 
-    open: int = 0  # 0: in none
     handed: int = 0  # 0: none
 
     def __init__(self, numbers: Iterator[int]) -> None:
         main = threading.get_ident() == threading.main_thread().ident
         self.thread = 0 if main else min(next(numbers), 0xFFFF)
+        self.open: dict[int, int] = {}
+
+    def opened(self, frame: FrameType, call: int) -> None:
+        """`frame` is going to wait for `call`. Those that failed before they came to wait are forgotten by and by."""
+        if len(self.open) > DEEPEST:
+            self.open.clear()
+        self.open[id(frame)] = call
 
 
 class Rank:

@@ -12,7 +12,6 @@ import mmap
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -137,36 +136,45 @@ class Ring:
             _U16.pack_into(self._map, at + field_offset, old | bits)
 
 
+def _text_record(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")[:16384]
+    return TEXT_HEAD.pack(len(raw)) + raw
+
+
 class Texts:
     """Every text once; records refer to them by number, 0 is the empty text. What does not fit any more becomes 0."""
 
     def __init__(self, memory: mmap.mmap, offset: int, written_at: int) -> None:
-        self._map, self._offset, self._written_at, self._lock = memory, offset, written_at, threading.RLock()
+        self._map, self._offset, self._written = memory, offset, slice(written_at, written_at + _U64.size)
         self._ids: dict[str, int] = {"": 0}
         self._used = 0
         self._sources: set[str] = set()
         self.full = False
 
     def id(self, text: str) -> int:
-        known = self._ids.get(text)
-        if known is not None:
-            return known
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            return 0  # a signal handler of the user's, in the middle of our own writing: waiting here would never end
-        with self._lock:
-            if text in self._ids:
-                return self._ids[text]
-            raw = text.encode("utf-8", "replace")[:16384]
-            end = self._used + TEXT_HEAD.size + len(raw)
+        """The number of this text, which is written when it is new.
+
+        No lock: a signal handler that comes here in the middle of this would wait for its own thread. Between the comparison
+        and the last assignment there is neither a call nor a loop, so that the interpreter lets nobody else in.
+        """
+        raw = None
+        while True:
+            known = self._ids.get(text)
+            if known is not None:
+                return known
+            raw = raw if raw is not None else _text_record(text)
+            used = self._used
+            end, number = used + len(raw), len(self._ids)
             if end > TEXT_BYTES:
                 self.full = True
                 return 0
-            at = self._offset + self._used
-            TEXT_HEAD.pack_into(self._map, at, len(raw))
-            self._map[at + TEXT_HEAD.size : at + TEXT_HEAD.size + len(raw)] = raw
-            self._used = end
-            _U64.pack_into(self._map, self._written_at, end)
-            number = self._ids[text] = len(self._ids)
+            place, told = slice(self._offset + used, self._offset + end), _U64.pack(end)
+            if self._used == used:
+                self._map[place] = raw
+                self._map[self._written] = told
+                self._ids[text] = number
+                self._used = end
+                break
         self._note_source(text)
         return number
 

@@ -133,10 +133,13 @@ class Handles:
         here, follow = self.rank.here, self.rank.guarded(self.follow)
 
         def issue(group: Any, *args: Any, **kwargs: Any) -> Any:
-            here.handed = 0
-            work = original(group, *args, **kwargs)
-            if here.handed and work is not None:
-                follow(work, here.handed)
+            outer, here.handed = here.handed, 0  # not 0 where a signal handler issues this in the middle of another
+            try:
+                work = original(group, *args, **kwargs)
+            finally:
+                mine, here.handed = here.handed, outer
+            if mine and work is not None:
+                follow(work, mine)
             return work
 
         return issue

@@ -7,10 +7,11 @@ torch >= 2.14 tells through hooks on the process group; they see C++ callers (DD
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -130,18 +131,34 @@ class ProbedGroup:
         self.members = trace.texts.id(ranks_text(ranks))
         self.backend = trace.texts.id(backend)
         self.site = trace.texts.id(sites.user_site())
-        self.count = 0
-        self.prefix = 0
-        self.site_prefix = 0
-        self.pairs: dict[tuple[int, bool], int] = {}
+        # (calls so far, prefix digest, site prefix): one object, so that whoever interrupts sees all of a call or nothing.
+        self.state = (0, 0, 0)
+        self.pairs: dict[tuple[int, bool], Iterator[int]] = {}
         self.seq = trace.groups.write(**self._texts())
 
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
+    def extend(self, signature: int, word: int) -> tuple[int, int, int]:
+        """Count one more collective; its number and the two prefixes up to it.
+
+        A signal handler or another thread may issue a call in the middle of this one: then this one is counted after it. The
+        interpreter lets nobody between the last comparison and the assignment, for there is neither a call nor a loop.
+        """
+        while True:
+            seen = self.state
+            count, prefix, site_prefix = seen
+            extended = (count + 1, extend(prefix, signature), extend(site_prefix, word))
+            if self.state is seen:
+                self.state = extended
+                return extended
+
     def store(self, trace: TraceWriter, now: int) -> None:
-        """Bring the counters on the trace up to date."""
-        trace.groups.overwrite(self.seq, self.count, self.prefix, self.site_prefix, now)
+        """Bring the counters on the trace up to date: also those of a call that came in the middle of this."""
+        stored = None
+        while stored is not self.state:
+            stored = self.state
+            trace.groups.overwrite(self.seq, *stored, now)
 
     def resolve(self, trace: TraceWriter) -> None:
         """Find out who belongs to the group, once torch has written it down."""
@@ -153,14 +170,9 @@ class ProbedGroup:
         self.members = trace.texts.id(ranks_text(self.ranks))
         trace.groups.rewrite(self.seq, **self._texts())
 
-    def next_number(self, op: int, peer: int) -> int:
-        """The sequence number of this call: per group, for point to point per (peer, direction)."""
-        if op in PAIRWISE:
-            pair = (peer, op == SEND)
-            self.pairs[pair] = number = self.pairs.get(pair, 0) + 1
-            return number
-        self.count += 1
-        return self.count
+    def next_of_pair(self, op: int, peer: int) -> int:
+        """The sequence number of a call from point to point: per (peer, direction)."""
+        return next(self.pairs.setdefault((peer, op == SEND), itertools.count(1)))
 
 
 class Caller:
@@ -278,25 +290,25 @@ class CollectivesStream:
             kind = self._learn(key, tensors)
         signature, shape, nbytes, dtype = kind
         site, word = self._site(caller.site)
-        number = group.next_number(op, root)
         now = time.monotonic_ns()
         if flags & NATIVE:
             self.rank.native_ns = now
         tag = 0
         if op in PAIRWISE:
-            tag = caller.tag()
+            tag, number = caller.tag(), group.next_of_pair(op, root)
+            prefix, site_prefix = group.state[1:]
         else:
-            group.prefix = extend(group.prefix, signature)
-            group.site_prefix = extend(group.site_prefix, word)
+            number, prefix, site_prefix = group.extend(signature, word)
             group.store(trace, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
         returned, here = now if flags & COMES_BACK else 0, self.rank.here
         seq: int = trace.calls.write(
             entered_ns=now, returned_ns=returned, number=number, nbytes=nbytes, signature=signature,
-            prefix=group.prefix, site_prefix=group.site_prefix, step=self.rank.step, group=group.key, shape=shape,
+            prefix=prefix, site_prefix=site_prefix, step=self.rank.step, group=group.key, shape=shape,
             site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
         )  # fmt: skip
-        here.open = 0 if returned else seq
+        if not returned and caller.front is not None:
+            here.opened(caller.front, seq)
         if is_async and caller.by_user and caller.site is not None:
             self.handles.expect(seq)
         return seq
@@ -373,7 +385,7 @@ class CollectivesStream:
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call = here.open
+            call = here.open.pop(id(sys._getframe().f_back), 0)
             if not call:
                 asked(work)
                 began = time.monotonic_ns()
@@ -381,7 +393,6 @@ class CollectivesStream:
                     return original(work, *args, **kwargs)
                 finally:
                     rank.waited_ns += time.monotonic_ns() - began
-            here.open = 0
             try:
                 result = original(work, *args, **kwargs)
             except BaseException:
