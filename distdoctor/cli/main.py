@@ -29,6 +29,7 @@ COMMANDS = {
     "examine": "distdoctor.cli.examine:examine",
     "lint": "distdoctor.cli.lint:lint",
     "bundle": "distdoctor.cli.bundle:bundle",
+    "watch": "distdoctor.cli.watch:watch",
     "show": "distdoctor.cli.show:show",
     "report": "distdoctor.cli.report:report",
     "runs": "distdoctor.cli.runs:runs",
