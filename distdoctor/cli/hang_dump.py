@@ -14,7 +14,7 @@ from distdoctor.cli.options import reporting
 
 if TYPE_CHECKING:
     from distdoctor.attach.processes import FoundJob, HostProcesses
-    from distdoctor.attach.snapshot import Manner
+    from distdoctor.cli.looked_at import LookedAt
     from distdoctor.cli.settings import Settings
     from distdoctor.diagnosis.diagnosis import Diagnosis
     from distdoctor.plugins import Plugins
@@ -54,22 +54,52 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "as_json", is_flag=True, help="Short for --output-format json; every process and frame is in it."
 )
+@click.option(
+    "--on",
+    "target",
+    metavar="HOSTS",
+    help="Look on these hosts at the same time: ssh:HOST,HOST, @HOSTFILE, srun:JOBID, kubectl:[NAMESPACE:]SELECTOR.",
+)
+@click.option(
+    "--each-within",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --on: how long each host may take.",
+)
+@click.option(
+    "--remote-command",
+    default="distdoctor",
+    show_default=True,
+    metavar="WORDS",
+    help="With --on: how distdoctor is called there, for example '/opt/venv/bin/distdoctor'.",
+)
+@click.option("--keep/--no-keep", default=True, help="Whether what was seen is written into the run folder.")
 @reporting
 @click.pass_context
-def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values: Any) -> None:
+def hang_dump(
+    ctx: click.Context, /, pid: int | None, run: Path | None, target: str | None, keep: bool, **values: Any
+) -> None:
     """Say why a running job hangs: which rank is stuck, on which line, and doing what.
 
     Without arguments every distributed job of this host is looked at: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
     with their DataLoader workers. Nothing is stopped, paused or changed. What was seen is kept in the run folder of the job,
-    else in .distdoctor/runs/ here, so that `distdoctor report` and `examine` say the same when the job is gone. Exit codes:
-    0 nothing stuck, 3 a hang was diagnosed, 4 no such job or process, 5 the processes could not be read.
+    else in .distdoctor/runs/ here, so that `distdoctor report` and `examine` say the same when the job is gone.
+
+    With --on each host of the job looks at its own ranks, and there is one verdict. distdoctor must be installed there, and
+    writes nothing there. Exit codes: 0 nothing stuck, 3 a hang was diagnosed, 4 no such job or process, 5 processes or hosts
+    could not be looked at.
     """
+    from distdoctor.attach.attached import recordings_of
     from distdoctor.attach.processes import HostProcesses
     from distdoctor.attach.snapshot import Manner
     from distdoctor.cli import deliver
+    from distdoctor.cli.looked_at import LookedAt
     from distdoctor.cli.settings import load, load_plugins
 
     manner = Manner(*(values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals")))
+    within, called = values.pop("each_within"), values.pop("remote_command")
     output, baseline = values.pop("output"), values.pop("baseline")
     if values.pop("as_json"):
         values["output_format"] = "json"
@@ -79,14 +109,30 @@ def hang_dump(ctx: click.Context, /, pid: int | None, run: Path | None, **values
     deliver.require_format(settings.output_format, plugins)
     if manner.native:
         deliver.notice(_pause())
-    host = HostProcesses.now()
-    jobs = _jobs(pid, run, host)
-    seen = _examined(jobs, host, manner, settings, plugins)
-    for job, (diagnosis, recording) in zip(jobs, seen, strict=True):
+    if target is not None:
+        from distdoctor.cli import hang_dump_on
+
+        _refuse_with_on(pid, run)
+        jobs, recordings = hang_dump_on.look(target, called, manner, within)
+    else:
+        host = HostProcesses.now()
+        here = _jobs(pid, run, host)
+        recordings = recordings_of(here, host, manner)
+        jobs = [LookedAt.here(job, recording) for job, recording in zip(here, recordings, strict=True)]
+    seen = _examined(recordings, settings, plugins)
+    for job, (diagnosis, recording) in zip(jobs, seen, strict=True) if keep else ():
         _keep(job, diagnosis, recording)
     seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
-    ctx.exit(max((_exit_code(diagnosis, settings, plugins) for diagnosis, _ in seen), key=_URGENCY.index))
+    ctx.exit(max(_exit_codes(jobs, seen, settings), key=_URGENCY.index))
+
+
+def _refuse_with_on(pid: int | None, run: Path | None) -> None:
+    from distdoctor.errors import WrongUse
+
+    if pid is not None or run is not None:
+        name = "--pid" if pid is not None else "--run"
+        raise WrongUse(f"{name} says where to look on one host", way_out=f"Leave {name} or --on out.")
 
 
 def _pause() -> str:
@@ -116,17 +162,15 @@ def _jobs(pid: int | None, run: Path | None, host: HostProcesses) -> list[FoundJ
 
 
 def _examined(
-    jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner, settings: Settings, plugins: Plugins
+    recordings: Sequence[Recording], settings: Settings, plugins: Plugins
 ) -> list[tuple[Diagnosis, Recording]]:
-    from distdoctor.attach.attached import recordings_of
     from distdoctor.launch.post_mortem import diagnose
 
-    recordings = recordings_of(jobs, host, manner)
     ignored = frozenset(settings.ignore)
     return [(diagnose(recording, plugins.checks, plugins.remedies, ignored), recording) for recording in recordings]
 
 
-def _keep(job: FoundJob, diagnosis: Diagnosis, recording: Recording) -> None:
+def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording) -> None:
     """Write the stacks and what was said of them where reports are read from: the processes will be gone by then."""
     from dataclasses import replace
 
@@ -149,10 +193,7 @@ def _keep(job: FoundJob, diagnosis: Diagnosis, recording: Recording) -> None:
     try:
         folder = job.run_folder
         if folder is None:
-            number = (
-                job.launcher.pid if job.launcher is not None else min((p.pid for p in job.ranks.values()), default=0)
-            )
-            folder = make_shared_folder(f"hang-dump-{number}")
+            folder = make_shared_folder(f"hang-dump-{job.number}")
             argv = tuple(redacted_arguments(about.argv))
             write_whole(folder / JOB_FILE, job_to_json(replace(about, argv=argv)))
         write_whole(folder / seen.name, seen.to_json())
@@ -160,7 +201,11 @@ def _keep(job: FoundJob, diagnosis: Diagnosis, recording: Recording) -> None:
         deliver.notice(f"what was seen is not kept: {trouble}")
 
 
-def _exit_code(diagnosis: Diagnosis, settings: Settings, plugins: Plugins) -> int:
+def _exit_codes(jobs: Sequence[LookedAt], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings) -> list[int]:
+    return [_exit_code(job, diagnosis, settings) for job, (diagnosis, _) in zip(jobs, seen, strict=True)]
+
+
+def _exit_code(job: LookedAt, diagnosis: Diagnosis, settings: Settings) -> int:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.finding import ERROR
 
@@ -168,30 +213,32 @@ def _exit_code(diagnosis: Diagnosis, settings: Settings, plugins: Plugins) -> in
         return 3
     if "DD608" in {finding.code for finding in diagnosis.at_least(ERROR)}:
         return 5
-    return deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
+    code = deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
+    return code or (5 if job.over_hosts and not diagnosis.is_whole else 0)
 
 
 def _rendered(
-    jobs: Sequence[FoundJob], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings, plugins: Plugins
+    jobs: Sequence[LookedAt], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings, plugins: Plugins
 ) -> str:
     from distdoctor.cli import deliver
 
     if settings.output_format == "json":
         return _json(seen)
-    worst = sorted(range(len(jobs)), key=lambda number: -_URGENCY.index(_exit_code(seen[number][0], settings, plugins)))
+    codes = _exit_codes(jobs, seen, settings)
+    worst = sorted(range(len(jobs)), key=lambda number: -_URGENCY.index(codes[number]))
     if settings.output_format != "text":
         return deliver.rendered(seen[worst[0]][0], settings.output_format, plugins)
     return "\n".join(_text(jobs[number], *seen[number], of=len(jobs)) for number in worst)
 
 
-def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int) -> str:
+def _text(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, of: int) -> str:
     """The answer, the job, the findings, the stacks."""
     from distdoctor.cli import deliver
     from distdoctor.report import first_line, stack_tree
     from distdoctor.report.text import render
 
     base = os.getcwd()
-    lines = [first_line.answer(diagnosis, recording, base), _job_line(job, recording, of)]
+    lines = [first_line.answer(diagnosis, recording, base, over_hosts=job.over_hosts), job.line(of=of)]
     if diagnosis.findings:
         lines += ["", *render(diagnosis, base=base, width=deliver.width_of(sys.stdout)).rstrip("\n").split("\n")]
     tree = stack_tree.render(recording.stacks, base) if recording.stacks else []
@@ -207,20 +254,6 @@ def _text(job: FoundJob, diagnosis: Diagnosis, recording: Recording, *, of: int)
     if recording.ras is not None:
         lines += ["", "NCCL's RAS", *(f"  {line}" for line in recording.ras.lines())]
     return "\n".join(lines) + "\n"
-
-
-def _job_line(job: FoundJob, recording: Recording, of: int) -> str:
-    from distdoctor.recording.rank_set import named
-
-    pids = ", ".join(str(process.pid) for process in list(job.ranks.values())[:8]) + (
-        ", ..." if len(job.ranks) > 8 else ""
-    )
-    workers = sum(len(seen.workers) for seen in recording.stacks.ranks.values()) if recording.stacks else 0
-    parts = [f"{named(job.ranks)} of {job.world_size} (pid {pids})" if job.ranks else "no rank yet"]
-    parts += [f"{workers} DataLoader worker{'s' if workers > 1 else ''}"] if workers else []
-    parts += ["ranks numbered in the order of their start"] if job.assumed and len(job.ranks) > 1 else []
-    parts += [f"recorded in {job.run_folder}"] if job.run_folder else []
-    return f"  job  {job.command[:70]}: {', '.join(parts)}" + (f", one of {of} jobs" if of > 1 else "")
 
 
 def _json(seen: Sequence[tuple[Diagnosis, Recording]]) -> str:

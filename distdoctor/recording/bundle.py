@@ -73,11 +73,12 @@ class _Bundle(msgspec.Struct):
     troubles: list[_Trouble]
     stacks: Stacks | None = None
     seen_live: tuple[SeenLive, ...] = ()
+    sources: dict[str, str] = {}
 
 
 def pack(recording: Recording) -> bytes:
-    """The bundle of a recording. Source texts stay at home: whoever examines it has the files, and the digests say whether they
-    are the same."""
+    """The bundle of a recording. Source texts stay at home where ranks recorded: whoever examines it has the files, and the
+    digests say whether they are the same. Those of a job that only its stacks tell of have no digest, and travel."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
     shared = _Shared()
     ranks = [_packed(log, shared) for log in recording.ranks.values()]
@@ -91,6 +92,7 @@ def pack(recording: Recording) -> bytes:
         troubles,
         recording.stacks,
         recording.seen_live,
+        {} if recording.ranks else dict(recording.sources),
     )
     return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
 
@@ -173,7 +175,13 @@ def unpack(data: bytes, source: str) -> Recording:
     troubles = tuple(Trouble(one.what, one.rank, frozenset(one.silenced), one.fault) for one in found.troubles)
     streams = frozenset(found.streams) & STREAMS
     return Recording(
-        found.job, dict(sorted(ranks.items())), streams, troubles, stacks=found.stacks, seen_live=found.seen_live
+        found.job,
+        dict(sorted(ranks.items())),
+        streams,
+        troubles,
+        sources=found.sources,
+        stacks=found.stacks,
+        seen_live=found.seen_live,
     )
 
 
@@ -232,14 +240,22 @@ def in_json(recording: Recording) -> str:
 def bundles_in(path: Path) -> list[Recording]:
     """The recordings in a document of `hang-dump --json`, one for each job; [] where it is no such document."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return bundles_of(path.read_bytes(), str(path))
+    except OSError:
+        return []
+
+
+def bundles_of(text: bytes, source: str) -> list[Recording]:
+    """The same of the document's text; `source` names it in errors."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
         return []
     if not isinstance(document, Mapping) or not isinstance(document.get(IN_JSON), str):
         return []
     others = document.get("other_jobs", [])
     found: Iterable[Any] = [document, *others] if isinstance(others, list) else [document]
-    return [_of_text(one[IN_JSON], str(path)) for one in found if isinstance(one, Mapping) and IN_JSON in one]
+    return [_of_text(one[IN_JSON], source) for one in found if isinstance(one, Mapping) and IN_JSON in one]
 
 
 def _of_text(text: str, source: str) -> Recording:

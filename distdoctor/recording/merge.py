@@ -33,7 +33,7 @@ def merged(parts: Sequence[Recording]) -> Recording:
         ranks=dict(sorted(ranks.items())),
         streams=frozenset.intersection(*recorded) if recorded else frozenset(),
         troubles=tuple(dict.fromkeys(trouble for part in parts for trouble in part.troubles)),
-        sources={path: text for part in parts for path, text in part.sources.items()},
+        sources=_sources(parts),
         stacks=_stacks([part.stacks for part in now if part.stacks is not None]),
         clues=tuple(clue for part in now for clue in part.clues),
         backend={rank: state for part in now for rank, state in part.backend.items()},
@@ -61,6 +61,41 @@ def _require_one_job(parts: Sequence[Recording]) -> None:
                     f"these are recordings of different jobs: {named((rank,))} is two processes",
                     way_out="Examine each job by itself.",
                 )
+
+
+def by_job(parts: Iterable[tuple[str, Recording]]) -> list[list[tuple[str, Recording]]]:
+    """What several hosts saw of several jobs, each with the name of its host: the parts of each job together, in their order."""
+    jobs: list[list[tuple[str, Recording]]] = []
+    for part in parts:
+        fitting = (job for job in jobs if all(_is_of_one_job(part, other) for other in job))
+        known = next(fitting, None)
+        if known is None:
+            jobs.append([part])
+        else:
+            known.append(part)
+    return jobs
+
+
+def _is_of_one_job(one: tuple[str, Recording], other: tuple[str, Recording]) -> bool:
+    """Whether two hosts may have seen the same job: no host has two parts of one, and no rank is a process on two hosts."""
+    sizes = {one[1].world_size, other[1].world_size} - {0}  # 0: a launcher that waits for other hosts
+    if one[0] == other[0] or len(sizes) > 1:
+        return False
+    try:
+        _require_one_job([one[1], other[1]])
+    except WrongUse:
+        return False
+    there = [{rank for rank, _ in part.stacks.processes()} if part.stacks else set() for _, part in (one, other)]
+    return there[0].isdisjoint(there[1])
+
+
+def _sources(parts: Sequence[Recording]) -> dict[str, str]:
+    """The texts of files; of one that is not the same on all hosts none, because nobody could say whose lines they are."""
+    texts: dict[str, set[str]] = {}
+    for part in parts:
+        for path, text in part.sources.items():
+            texts.setdefault(path, set()).add(text)
+    return {path: next(iter(found)) for path, found in texts.items() if len(found) == 1}
 
 
 def _fuller(one: RankTrace, other: RankTrace) -> RankTrace:

@@ -11,8 +11,9 @@ from distdoctor.recording.recording import Recording
 from distdoctor.report.text import shown
 
 
-def answer(diagnosis: Diagnosis, recording: Recording, base: str = "") -> str:
-    """`hang: rank 1 ...`, `nothing stuck: ...`, or what kept us from looking."""
+def answer(diagnosis: Diagnosis, recording: Recording, base: str = "", *, over_hosts: bool = False) -> str:
+    """`hang: rank 1 ...`, `nothing stuck: ...`, or what kept us from looking. `over_hosts`: somebody wanted to look at all hosts
+    of the job, so a rank that was not seen may be the one that is stuck."""
     errors = diagnosis.at_least(ERROR)
     if errors:
         first = errors[0]
@@ -20,6 +21,8 @@ def answer(diagnosis: Diagnosis, recording: Recording, base: str = "") -> str:
         word = "could not look" if first.code == "DD608" else "hang" if first.code.startswith("DD1") else "trouble"
         who = f"{first.ranks_named} " if first.ranks else ""
         return f"{word}: {who}{first.title}{where} ({first.code}, {first.confidence})"
+    if over_hosts and not diagnosis.is_whole and diagnosis.coverage is not None:
+        return f"nothing stuck where it could be seen: {_at_work(recording, base)}; {diagnosis.coverage.sentence}"
     return f"nothing stuck: {_at_work(recording, base)}"
 
 

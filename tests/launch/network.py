@@ -17,6 +17,21 @@ ADDRESSES = {1: "10.77.0.1", 2: "10.77.0.2"}
 # Its own host name and processes; its children die with it.
 _ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; exec "$@"'
 
+# What ssh does, without its network: the words after the host, put together, are for a shell on that host.
+_SSH = """#!{python}
+import os, subprocess, sys, time
+host, words = sys.argv[sys.argv.index("--") + 1], sys.argv[sys.argv.index("--") + 2:]
+if host == "asleep":
+    time.sleep(600)
+if host not in {hosts}:
+    sys.exit("ssh: connect to host " + host + " port 22: Connection refused")
+listed = ["ip", "netns", "pids", "{prefix}h" + host[-1]]
+pids = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+inside = [pid for pid in pids if os.readlink("/proc/" + pid + "/ns/pid") != os.readlink("/proc/self/ns/pid")]
+namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+os.execvp("nsenter", ["nsenter", "--target", inside[0], *namespaces, "sh", "-c", " ".join(words)])
+"""
+
 
 def why_not() -> str:
     """Why there can be no such hosts here, "" where there can."""
@@ -41,6 +56,20 @@ class Hosts:
     def start(self, host: int, *arguments: object, env: dict[str, str] | None = None) -> Command:
         """`distdoctor ARGUMENTS` on a host."""
         return self.begin(words=[*self._on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
+
+    def plain_torchrun(self, nproc: int, script: str) -> list[Command]:
+        """One job over both hosts that distdoctor did not start."""
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(nproc)]
+        torchrun += ["--rdzv-backend", "c10d", "--rdzv-id", self.prefix, "--rdzv-endpoint", f"{ADDRESSES[1]}:29400"]
+        return [self.begin(words=[*self._on(host), *torchrun, script]) for host in ADDRESSES]
+
+    def ssh(self) -> Path:
+        """A folder with an `ssh` that leads to the hosts. To `asleep` it connects and nobody answers; any other refuses."""
+        program = self.folder / "bin" / "ssh"
+        program.parent.mkdir()
+        program.write_text(_SSH.format(python=sys.executable, prefix=self.prefix, hosts=[f"ddh{n}" for n in ADDRESSES]))
+        program.chmod(0o755)
+        return program.parent
 
     def torchrun(
         self, nproc: int, *more: object, separate: bool = False, env: dict[str, str] | None = None
