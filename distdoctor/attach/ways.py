@@ -108,8 +108,8 @@ def _by_kubectl(words: str) -> list[Way]:
     ways = []
     for name, phase in pods:
         _require(_NAME, name, "a pod")
-        trouble = "" if phase == "Running" else f"does not run (its phase is {phase})"
-        ways.append(Way(name, ("kubectl", "exec", *where, name, "--"), trouble=trouble))
+        why = "" if phase == "Running" else f"does not run (its phase is {phase})"
+        ways.append(Way(name, ("kubectl", "exec", *where, name, "--"), trouble=why))
     return ways
 
 
