@@ -83,11 +83,11 @@ class Comparison:
         known = {
             float(self.ranks): f"{self.ranks}, the number of ranks: gradients are summed, not averaged",
             1 / self.ranks: f"1/{self.ranks}: gradients are divided by the number of ranks twice",
-            float(self.accumulate): f"{self.accumulate}, the micro-steps: their losses are summed, not averaged",
-            1 / self.accumulate: f"1/{self.accumulate}: the loss is divided by the micro-steps twice",
+            float(self.accumulate): f"{self.accumulate}, the micro-batches: their losses are summed, not averaged",
+            1 / self.accumulate: f"1/{self.accumulate}: the loss is divided by the micro-batches twice",
             float(
                 self.ranks * self.accumulate
-            ): f"{self.ranks * self.accumulate}: nothing is divided by ranks and micro-steps",
+            ): f"{self.ranks * self.accumulate}: nothing is divided by ranks and micro-batches",
             -1.0: "-1: the sign is wrong",
         }
         near = [words for value, words in known.items() if value != 1 and math.isclose(factor, value, rel_tol=NEAR)]

@@ -7,7 +7,7 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="close-the-window",
-        what="Step with the last, incomplete window of an epoch (divided by its own size), or zero it.",
+        what="Step with the last, incomplete accumulation window of an epoch (divided by its own size), or zero it.",
         how="""is_last = (i + 1) % accumulate == 0 or i + 1 == len(loader)
 size = accumulate if i < len(loader) - len(loader) % accumulate else len(loader) % accumulate
 with nullcontext() if is_last else model.no_sync():
@@ -15,8 +15,8 @@ with nullcontext() if is_last else model.no_sync():
 if is_last:
     optimizer.step()
     optimizer.zero_grad()""",
-        effect="every step uses the micro-steps of its own window",
-        safety="one step more in each epoch: count it in the scheduler",
+        effect="every step uses only the micro-batches of its own window",
+        safety="adds one step per epoch: count it in the scheduler",
         source="transformers, Trainer: gradient accumulation at the end of an epoch",
     ),
     Remedy(
@@ -28,13 +28,12 @@ teacher = copy.deepcopy(model.module).requires_grad_(False)  # after wrapping: e
 optimizer.step()
 update(teacher, model.module)  # on every rank; nothing rank-dependent around it""",
         effect="every rank learns from, acts by and reports the same model",
-        safety="a copy of its own on each rank costs its memory there; the update is local, without communication",
+        safety="each rank holds its own copy in memory; the update is local, without communication",
         source="torch.optim.swa_utils.AveragedModel",
     ),
     Remedy(
         slug="align-no-sync",
-        what="Let the same condition decide on synchronising and on stepping, with forward and backward in "
-        "one context.",
+        what="Synchronize and step under the same condition, with forward and backward in the same context.",
         how="""is_last = (i + 1) % accumulate == 0
 with nullcontext() if is_last else model.no_sync():
     loss = criterion(model(inputs), targets) / accumulate
@@ -43,13 +42,13 @@ if is_last:
     optimizer.step()
     optimizer.zero_grad()""",
         effect="One reduction per step, of the whole accumulated gradient.",
-        safety="changes the training from this step on: it becomes the one that was meant",
+        safety="changes the training from this step on, to the intended one",
         source="torch.nn.parallel.DistributedDataParallel.no_sync",
     ),
     Remedy(
         slug="all-reduce-gradients",
-        what="Average every gradient over the replicas before the step, and change gradients afterwards on "
-        "all ranks alike.",
+        what="Average every gradient over the replicas before the step, and change gradients afterwards in "
+        "the same way on all ranks.",
         how="""model = DistributedDataParallel(model)     # averages while backward computes
 # or, by hand, every parameter on every rank:
 for parameter in model.parameters():
@@ -58,7 +57,7 @@ for parameter in model.parameters():
         parameter.grad /= dist.get_world_size()
 optimizer.step()""",
         effect="All replicas take the same step; gradients agree bit for bit.",
-        safety="changes the training from the first step on: it becomes the one that was meant",
+        safety="changes the training from the first step on, to the intended one",
         source="torch.nn.parallel.DistributedDataParallel",
     ),
     Remedy(
@@ -70,8 +69,8 @@ model = DistributedDataParallel(model)                   # broadcasts rank 0's b
 # or, before evaluation and checkpoints:
 for buffer in model.buffers():
     dist.broadcast(buffer, src=0)""",
-        effect="Evaluation and checkpoints do not depend on the rank.",
-        safety="a broadcast of all buffers in each forward costs some bytes; SyncBatchNorm communicates in every layer",
+        effect="Evaluation and checkpoints no longer depend on the rank.",
+        safety="broadcasting all buffers in each forward costs some bandwidth; SyncBatchNorm communicates in every layer",
         source="torch.nn.parallel.DistributedDataParallel, broadcast_buffers",
     ),
     Remedy(
@@ -82,8 +81,8 @@ optimizer = torch.optim.AdamW(model.parameters())  # takes the new ones
 # unfrozen later:
 model.body.requires_grad_(True)
 optimizer.add_param_group({"params": model.body.parameters()})""",
-        effect="Every parameter that gets a gradient is changed by it.",
-        safety="a new optimizer starts without momentum; load its state where it matters",
+        effect="The optimizer updates every parameter that gets a gradient.",
+        safety="a new optimizer starts without momentum; load its state if that matters",
         source="torch.distributed.fsdp.fully_shard; torch.optim.Optimizer.add_param_group",
     ),
     Remedy(
@@ -96,18 +95,17 @@ class Net(nn.Module):
     def forward(self, inputs, task="classify"):
         return getattr(self, task)(inputs)""",
         effect="Gradients are averaged in backward; all replicas take the same step.",
-        safety="changes the training from this step on: it becomes the one that was meant",
+        safety="changes the training from this step on, to the intended one",
         source="torch.nn.parallel.DistributedDataParallel",
     ),
     Remedy(
         slug="change-every-replica",
-        what="Do on every rank what changes weights between steps (reload, clamp, EMA, re-initialise), or "
-        "broadcast afterwards.",
+        what="Change weights between steps (reload, clamp, EMA, re-initialize) on every rank, or broadcast them afterwards.",
         how="""with torch.no_grad():
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor, src=0)""",
         effect="All replicas hold the same bits again.",
-        safety="the other ranks' weights are replaced by those of rank 0",
+        safety="rank 0's weights replace those of the other ranks",
         source="torch.nn.parallel.DistributedDataParallel: parameters are never broadcast between processes",
     ),
     Remedy(
@@ -117,7 +115,7 @@ class Net(nn.Module):
         how="""nvidia-smi -q -d ECC          # corrected and uncorrected errors
 dcgmi diag -r 3               # NVIDIA's own tests of device, memory and links
 journalctl -k | grep -i -E 'mce|edac|xid'""",
-        effect="A second single-bit difference on the same host is no accident.",
+        effect="Confirms whether the hardware is faulty; a second single-bit difference on the same host is no accident.",
         safety="the tests need an idle device",
         source="Dixit et al., Silent Data Corruptions at Scale, 2021",
     ),
@@ -127,14 +125,14 @@ journalctl -k | grep -i -E 'mce|edac|xid'""",
         how="""for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
     parameter.grad /= dist.get_world_size()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)   # now it is the same everywhere
-# shards: FSDP1 has a method of its own, DTensor parameters (fully_shard) need nothing special
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)   # the norm is now the same everywhere
+# shards: FSDP1 has its own method, DTensor parameters (fully_shard) need nothing special
 model.clip_grad_norm_(1.0)
 # shards by hand:
 square = sum(p.grad.square().sum() for p in shards)
 dist.all_reduce(square)""",
         effect="All ranks multiply by the same factor: the step keeps its direction.",
-        safety="the norm of the mean is smaller than the mean of the norms, so a limit tuned on local norms bites less",
+        safety="the norm of the mean is smaller than the mean of the norms, so a limit tuned on local norms clips less",
         source="torch.nn.utils.clip_grad_norm_",
     ),
     Remedy(
@@ -142,19 +140,19 @@ dist.all_reduce(square)""",
         what="Divide gradients summed by all_reduce by world_size once; after DistributedDataParallel, do not divide.",
         how="""dist.all_reduce(parameter.grad)                  # SUM
 parameter.grad /= dist.get_world_size()
-# NCCL averages by itself: dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)""",
-        effect="The optimizer uses the mean over all ranks, whatever their number.",
-        safety="changes the size of the gradients; a learning rate that was tuned to the old size has to be tuned again",
+# NCCL can average: dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)""",
+        effect="The optimizer uses the mean over all ranks, at any world size.",
+        safety="changes the size of the gradients; retune a learning rate that was tuned to the old size",
         source="torch.nn.parallel.DistributedDataParallel",
     ),
     Remedy(
         slug="divide-once",
-        what="Divide each micro-step's mean loss once by the number of micro-steps, before loss.backward().",
+        what="Divide each micro-batch's mean loss once by the number of micro-batches, before loss.backward().",
         how="""for inputs, targets in micro_batches:                 # `accumulate` of them
     (criterion(model(inputs), targets) / accumulate).backward()
 optimizer.step()""",
-        effect="Gradients are those of the mean over the whole batch, whatever the number of micro-steps.",
-        safety="changes the size of the gradients; a learning rate that was tuned to the old size has to be tuned again",
+        effect="Gradients are those of the mean over the whole batch, for any number of micro-batches.",
+        safety="changes the size of the gradients; retune a learning rate that was tuned to the old size",
         source="PyTorch, Automatic Mixed Precision examples, gradient accumulation",
     ),
     Remedy(
@@ -162,15 +160,15 @@ optimizer.step()""",
         what="Gather with torch.distributed.nn.functional.all_gather, which autograd tracks, or put this "
         "rank's own features back.",
         how="""from torch.distributed.nn.functional import all_gather
-everybody = torch.cat(all_gather(features))        # gradients flow back to every rank
-# or: others' features as constants, one's own with gradient
+all_features = torch.cat(all_gather(features))     # gradients flow back to every rank
+# or: other ranks' features as constants, this rank's own with gradient
 gathered = [torch.empty_like(features) for _ in range(world_size)]
 dist.all_gather(gathered, features)
 gathered[rank] = features
-everybody = torch.cat(gathered)""",
+all_features = torch.cat(gathered)""",
         effect="The gradient of the gathered features is no longer missing.",
-        safety="backward reduces the features' gradients once: their bytes more; DistributedDataParallel divides by the ranks, "
-        "which a loss over all ranks has to make up for",
+        safety="backward reduces the features' gradients once more; DistributedDataParallel divides by the number of ranks, "
+        "which a loss over all ranks must compensate",
         source="torch.distributed.nn.functional.all_gather",
     ),
     Remedy(
@@ -178,22 +176,21 @@ everybody = torch.cat(gathered)""",
         what="Correct the factor where it arises, or debug the first layer that differs; then run "
         "`distdoctor check-grads --against single` again.",
         how="""distdoctor check-grads --strategy ddp --model mylab.nets:small --against single
-# 2 = ranks:        divide after all_reduce(SUM), once
-# 4 = micro-steps:  loss / accumulate before backward
-# 1/2, 1/4:         one division too many
-# no factor:        the same command with --precision fp32, then on another machine""",
+# 2 = ranks:         divide after all_reduce(SUM), once
+# 4 = micro-batches: loss / accumulate before backward
+# 1/2, 1/4:          one division too many
+# no factor:         the same command with --precision fp32, then on another machine""",
         effect="The strategy trains with the gradients of the whole batch.",
-        safety="a learning rate that was tuned with the wrong factor has to be tuned again",
+        safety="retune a learning rate that was tuned with the wrong factor",
         source="`distdoctor compare` shows the loss of strategies side by side",
     ),
     Remedy(
         slug="normalise-the-whole-batch",
-        what="Nothing is broken: use SyncBatchNorm (or GroupNorm, LayerNorm) where the strategy has to equal "
-        "one process.",
+        what="Nothing is broken; use SyncBatchNorm (or GroupNorm, LayerNorm) if the strategy must match a single process.",
         how="""model = nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping; on GPUs
 model = DistributedDataParallel(model, device_ids=[local_rank])""",
-        effect="Mean and variance are those of the whole batch on every number of ranks, and the gradients with them.",
-        safety="two small collectives more for each such layer; results change, as with batches of another size",
+        effect="Mean, variance and gradients are those of the whole batch at any world size.",
+        safety="adds two small collectives per such layer; results change, as with a different batch size",
         source="torch.nn.SyncBatchNorm",
     ),
     Remedy(
@@ -209,8 +206,8 @@ for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
 # or let the wrapper do it:
 model = DistributedDataParallel(model, find_unused_parameters=True)""",
-        effect="Every gradient is averaged with those of the same parameter.",
-        safety="zeros make the mean smaller where few ranks use a parameter, as DistributedDataParallel does; costs their bytes",
+        effect="Every gradient is averaged with gradients of the same parameter.",
+        safety="zeros shrink the mean when few ranks use a parameter, as in DistributedDataParallel; costs their bandwidth",
         source="torch.nn.parallel.DistributedDataParallel, find_unused_parameters",
     ),
     Remedy(
@@ -220,19 +217,18 @@ model = DistributedDataParallel(model, find_unused_parameters=True)""",
         how="""torch.manual_seed(seed)            # the same on every rank, before the model is built
 model = build_model()
 for tensor in (*model.parameters(), *model.buffers()):
-    dist.broadcast(tensor.data, src=0)  # where a checkpoint or a cache may differ""",
+    dist.broadcast(tensor.data, src=0)  # if a checkpoint or a cache may differ""",
         effect="All replicas hold the same bits before the first step.",
-        safety="ranks other than 0 start from other weights than before",
+        safety="ranks other than 0 start from different weights than before",
         source="torch.nn.parallel.DistributedDataParallel broadcasts once at construction (init_sync)",
     ),
     Remedy(
         slug="same-optimizer-state",
-        what="Call optimizer.load_state_dict with the same state on every rank, and change it on every rank "
-        "or on none.",
+        what="Call optimizer.load_state_dict with the same state on every rank, and change the state on every rank or none.",
         how="""checkpoint = torch.load(path, map_location=device)   # on every rank
 optimizer.load_state_dict(checkpoint["optimizer"])""",
         effect="Momentum and variance agree bit for bit, and so do the next steps.",
-        safety="ranks that had another state take other steps than before",
+        safety="ranks that had a different state take different steps than before",
         source="torch.optim.Optimizer.load_state_dict",
     ),
     Remedy(
@@ -242,44 +238,44 @@ optimizer.load_state_dict(checkpoint["optimizer"])""",
 dist.all_reduce(metric, op=dist.ReduceOp.AVG)      # gloo: SUM, then divide
 scheduler.step(metric.item())""",
         effect="All replicas step with the same learning rate.",
-        safety="one small all_reduce for each decision",
+        safety="costs one small all_reduce per decision",
         source="torch.optim.lr_scheduler.ReduceLROnPlateau",
     ),
     Remedy(
         slug="norm-over-every-shard",
         what="Sum the squares of shards over the group that shards them, count replicas once, and clip by that norm everywhere.",
         how="""own = sum(p.grad.square().sum() for p in sharded)     # each rank's part
-dist.all_reduce(own, group=shard_group)               # of all parts
+dist.all_reduce(own, group=shard_group)               # summed over all ranks of the group
 norm = (own + sum(p.grad.square().sum() for p in replicated)).sqrt()
 torch.nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)""",
         effect="Every rank scales by the same factor; shared parameters stay equal.",
-        safety="one small all_reduce a step; the clipping is the one that was meant",
+        safety="costs one small all_reduce per step; clipping is now the intended one",
         source="torch.nn.utils.clip_grads_with_norm_; Megatron-LM, optimizer/clip_grads.py",
     ),
     Remedy(
         slug="reduce-over-the-group",
-        what="Sum the gradients of what a tensor- or sequence-parallel group shares over that group, before the step.",
+        what="Sum gradients of parameters shared by a tensor- or sequence-parallel group over that group before the step.",
         how="""for module in model.modules():
-    if isinstance(module, nn.LayerNorm):               # sees a part of the sequence on each rank
+    if isinstance(module, nn.LayerNorm):               # sees part of the sequence on each rank
         for parameter in module.parameters():
             dist.all_reduce(parameter.grad, group=sequence_group)""",
         effect="The shared layer takes one step with its whole gradient.",
-        safety="some small all_reduces a step; flatten them into one where there are many",
+        safety="costs some small all_reduces per step; flatten them into one if there are many",
         source="Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel",
     ),
     Remedy(
         slug="seed-by-rank",
         what="Call torch.manual_seed(seed + rank) after the model is built on replicas; use one seed within "
         "a tensor-parallel group.",
-        how="""torch.manual_seed(seed)                  # the same first weights everywhere
+        how="""torch.manual_seed(seed)                  # the same initial weights everywhere
 model = DistributedDataParallel(Net())
-torch.manual_seed(seed + rank)           # other dropout masks on every replica
-# tensor parallel over a group: the number of the data share, not of the rank
+torch.manual_seed(seed + rank)           # different dropout masks on every replica
+# tensor parallel over a group: the data-parallel rank, not the global rank
 torch.manual_seed(seed + data_rank)
-# checkpoints: the default restores the random state before it recomputes
+# checkpoints: the default restores the RNG state before recomputing
 checkpoint(block, inputs, use_reentrant=False)""",
         effect="Replicas drop different units; ranks that share a layer drop the same ones.",
-        safety="the training draws other random numbers than before, so losses are not comparable bit by bit",
+        safety="the training draws different random numbers than before, so losses are no longer comparable bit for bit",
         source="Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint",
     ),
     Remedy(
@@ -288,10 +284,10 @@ checkpoint(block, inputs, use_reentrant=False)""",
         "then build the optimizer.",
         how="""model.body.requires_grad_(True)
 model.to(device)
-model = DistributedDataParallel(model)             # takes stock of what is trained
-optimizer = torch.optim.AdamW(model.parameters())  # after every change, wrap and make it again""",
+model = DistributedDataParallel(model)             # registers the trainable parameters
+optimizer = torch.optim.AdamW(model.parameters())  # after every change, wrap and rebuild it""",
         effect="Every trained parameter is averaged.",
-        safety="a new optimizer starts without momentum; load its state where it matters",
+        safety="a new optimizer starts without momentum; load its state if that matters",
         source="torch.nn.parallel.DistributedDataParallel, warning on parameters that change later",
     ),
     Remedy(
@@ -302,7 +298,7 @@ loss = criterion(model(inputs), targets)
 loss.backward()
 optimizer.step()""",
         effect="Each step uses its own gradients.",
-        safety="changes the training from the second step on: it becomes the one that was meant",
+        safety="changes the training from the second step on, to the intended one",
         source="torch.optim.Optimizer.zero_grad",
     ),
 )

@@ -54,8 +54,8 @@ def test_what_rounding_explains_agrees(precision: str, noise: float) -> None:
     [
         (2.0, "2, the number of ranks: gradients are summed, not averaged"),
         (0.5, "1/2: gradients are divided by the number of ranks twice"),
-        (4.0, "4, the micro-steps: their losses are summed, not averaged"),
-        (0.25, "1/4: the loss is divided by the micro-steps twice"),
+        (4.0, "4, the micro-batches: their losses are summed, not averaged"),
+        (0.25, "1/4: the loss is divided by the micro-batches twice"),
         (-1.0, "-1: the sign is wrong"),
         (0.7, "0.7"),
     ],
@@ -184,8 +184,8 @@ def test_every_strategy_has_the_gradients_of_one_process(
     [
         ("mis-scaled-reduction", {}, "1/2: gradients are divided by the number of ranks twice"),
         ("mis-scaled-reduction", {"precision": "bf16"}, "1/2: gradients are divided by the number of ranks twice"),
-        ("mis-scaled-accumulation", {"accumulate": 4}, "4, the micro-steps: their losses are summed, not averaged"),
-        ("mis-scaled-accumulation", {"accumulate": 4, "precision": "bf16"}, "4, the micro-steps: "),
+        ("mis-scaled-accumulation", {"accumulate": 4}, "4, the micro-batches: their losses are summed, not averaged"),
+        ("mis-scaled-accumulation", {"accumulate": 4, "precision": "bf16"}, "4, the micro-batches: "),
     ],
 )
 def test_a_planted_factor_is_named(drill: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -201,5 +201,5 @@ def test_batch_normalisation_over_each_share_is_a_note(tmp_path: Path) -> None:
 
     finding = only_finding(comparison)
     assert (finding.severity, finding.confidence) == (NOTE, LIKELY)
-    assert "2 normalises each share of the batch" in finding.title
+    assert "2 normalizes each share of the batch" in finding.title
     assert [cure.slug for cure in finding.prescriptions] == ["normalise-the-whole-batch"]

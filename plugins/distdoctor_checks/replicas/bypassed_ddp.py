@@ -1,13 +1,13 @@
 """
-DD206 bypassed-ddp: the forward bypasses DistributedDataParallel, or the model was never wrapped, so gradients are never averaged.
+DD206 bypassed-ddp: the forward bypasses DistributedDataParallel, or the model was never wrapped: gradients are never averaged.
 
-What it means    model.module(x) (or a method of the module inside) computes the loss, or there is no wrapper at all. Then
-                 backward never reduces: each rank steps with its own gradients.
-Why it hurts     No error, no hang: N models train on a N-th of the data each, and one of them is saved.
-How we know      Gradients differ between the ranks when the optimizer steps, and not one forward went through the wrapper since
-                 the step before. Without any wrapper: the ranks hold the same parameters, share the data or their metrics, and no
-                 collective ever carried anything as large as the gradients.
-What to do       Call the wrapper itself: model(x). Wrap a model before its first step, or average gradients by hand.
+What it means    model.module(x) (or a method of the inner module) computes the loss, or there is no wrapper at all. Backward
+                 then never reduces, and each rank steps with its own gradients.
+Why it hurts     No error, no hang: N models each train on 1/N of the data, and one of them is saved.
+How we know      Gradients differ between ranks at the optimizer step, and no forward went through the wrapper since the
+                 previous step. Without any wrapper: the ranks hold the same parameters and share the data or their metrics, and
+                 no collective ever carried anything as large as the gradients.
+What to do       Call the wrapper itself: model(x). Wrap the model before its first step, or average gradients by hand.
 When it is fine  Evaluation through model.module; independent trials that exchange nothing are not reported.
 Source           torch.nn.parallel.DistributedDataParallel.
 """
@@ -51,8 +51,8 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recor
     line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
     wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
     return Finding(
-        title=f"{parting.when}: the forward went past DistributedDataParallel, so the gradients of {which(parting)} "
-        "were never averaged",
+        title=f"{parting.when}: the forward pass bypassed DistributedDataParallel, so the gradients of "
+        f"{which(parting)} were never averaged",
         ranks=parting.odd,
         place=line,
         places=(
@@ -61,8 +61,8 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recor
             *places(parting)[:2],
         ),
         evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
-        why=f"since the step before there were {max(parting.counts('backwards').values())} backward passes and no forward "
-        f"through the wrapper; {parting.share} differ, {sides(parting)}",
+        why=f"{max(parting.counts('backwards').values())} backward passes and no forward through the wrapper since the previous "
+        f"step; {parting.share} differ, {sides(parting)}",
         prescriptions=(Prescription("call-the-wrapper", change=_change(recording, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
@@ -81,7 +81,7 @@ def _never_wrapped(one: Unwrapped) -> Finding:
         title=f"the gradients of {named(one.ranks)} are never averaged: no DistributedDataParallel, no collective of their size",
         ranks=one.ranks,
         place=one.site,
-        places=(Place(one.site, one.ranks, "steps with gradients of its own"),),
+        places=(Place(one.site, one.ranks, "steps with its own gradients"),),
         evidence={
             "parameters": one.parameters,
             "parameter_bytes": one.nbytes,
@@ -89,7 +89,7 @@ def _never_wrapped(one: Unwrapped) -> Finding:
             "step": one.step,
             "together_because": one.together,
         },
-        why=f"these ranks {one.together} and start from the same weights, their gradients differ in step {one.step}, and the "
+        why=f"these ranks {one.together} and start from the same weights, but their gradients differ in step {one.step} and the "
         f"largest collective carried {one.largest:,} of {one.nbytes:,} bytes",
         prescriptions=(
             Prescription(

@@ -1,15 +1,16 @@
 """
-DD214 corrupted-replica: a single bit differs on one rank, and nothing in the recording explains why.
+DD214 corrupted-replica: a single bit differs on one rank, and nothing in the recording explains it.
 
-What it means    One parameter or gradient of one rank differs from the others' in one bit of one number. Programs do not do that.
-Why it hurts     Silent corruption: a flipped exponent bit ruins the model at once, a mantissa bit lets the replicas drift.
-                 What corrupts once tends to do it again.
+What it means    One number in one parameter or gradient of one rank differs from the other ranks' in one bit. Programs do not
+                 do that.
+Why it hurts     Silent data corruption: a flipped exponent bit ruins the model at once, a flipped mantissa bit lets the
+                 replicas drift. Hardware that corrupts once tends to do it again.
 How we know      The digests of one tensor differ, everything else agrees, and the sums of the tensor's 64-bit words differ by a
-                 power of two. With three replicas or more the majority names the rank; with two, the one that finds other
-                 weights than its own last step has left.
+                 power of two. With three or more replicas the majority identifies the rank; with two, it is the rank that finds
+                 weights other than its own last step left.
 What to do       Test the memory and the device of that host (ECC counters, memory tests, dcgmi diag), restore the replica from
-                 the others, and take the host out when it happens twice.
-When it is fine  A script that changes exactly one element by hand can look the same: then DD203 is what it is.
+                 the others, and take the host out of service if it happens twice.
+When it is fine  A script that changes exactly one element by hand can look the same; treat it as DD203 then.
 Source           Dixit et al., Silent Data Corruptions at Scale, 2021; Llama 3 report, section on interruptions.
 """
 
@@ -57,8 +58,8 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             why=". ".join(
                 part
                 for part in (
-                    f"of {parting.compared} tensors only {first.name} {first.tensor.shape} differs, {sides(parting)}, by 2^{bit} "
-                    "in the sum of its 64-bit words: one flipped bit in memory, on a link or in the device",
+                    f"only {first.name} {first.tensor.shape} of {parting.compared} tensors differs, {sides(parting)}, by 2^{bit} "
+                    "in the sum of its 64-bit words: one bit flipped in memory, on a link or in the device",
                     "" if len(ranks) < len(parting.updates) else tie(parting),
                 )
                 if part

@@ -1,13 +1,14 @@
 """
 DD217 detached-gather: the loss is computed from features gathered by a collective that autograd does not track.
 
-What it means    dist.all_gather fills plain buffers: autograd does not know where they came from. A contrastive loss over all
-                 ranks' features then learns from its own side only, or not at all.
-Why it hurts     Part of the gradient is missing without an error. The loss falls, more slowly, to a worse place.
-How we know      What was gathered requires a gradient, gradients were on, and the graph that backward starts from holds the bits
-                 that came out of the collective, without a gradient. `cut`: the loss has no other way to the features.
-What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back in their place.
-When it is fine  Gathering for a metric, under no_grad or of detached features; own features put back into the list.
+What it means    dist.all_gather fills plain buffers, so autograd does not know where their contents came from. A contrastive
+                 loss over all ranks' features then learns from its own side only, or not at all.
+Why it hurts     Part of the gradient is missing, without an error. The loss falls more slowly and ends higher.
+How we know      The gathered input requires a gradient, gradients are enabled, and the graph that backward starts from holds
+                 the collective's output bits without a gradient. `cut`: the loss has no other path to the features.
+What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back into the gathered
+                 list.
+When it is fine  Gathering for a metric, under no_grad or from detached features; a list into which own features are put back.
 Source           torch.distributed.all_gather: "not differentiable"; torch.distributed.nn.functional.all_gather is.
 """
 
@@ -33,16 +34,16 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     for (site, op, reached, nbytes), events in seen.items():
         ranks = tuple(sorted({rank for rank, _, _ in events}))
         cut = not reached
-        missing = "everything before the gathering" if cut else "the gathered side of the loss"
+        missing = "everything before the gather" if cut else "the gathered side of the loss"
         yield Finding(
-            title=f"step {min(step for _, step, _ in events)}: the loss is computed from what {op} gathered, which carries no "
-            f"gradient: that of {missing} is missing",
+            title=f"step {min(step for _, step, _ in events)}: {op} gathered features without gradients for the loss: "
+            f"the gradient of {missing} is missing",
             ranks=ranks,
             place=site,
             places=(Place(site, ranks, f"{op} of features that require a gradient, {nbytes:,} bytes"),),
             evidence={"step": min(step for _, step, _ in events), "op": op, "bytes": nbytes, "missing": missing},
-            why=f"the bits that came out of {op} on {named(ranks)} stand in the graph of the loss, without a gradient"
-            + ("; no path leads from the loss to what was gathered" if cut else ", this rank's own part included"),
+            why=f"the output of {op} on {named(ranks)} is in the graph of the loss without a gradient"
+            + ("; no other path leads from the loss to the features" if cut else ", including this rank's own part"),
             prescriptions=(Prescription("gather-with-gradient"),),
             severity=ERROR if cut else WARNING,
             confidence=CERTAIN if cut else LIKELY,

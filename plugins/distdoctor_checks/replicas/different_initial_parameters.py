@@ -1,13 +1,14 @@
 """
 DD201 different-initial-parameters: the replicas do not start from the same weights.
 
-What it means    Before the first optimizer step, parameters that all replicas share are not the same bits on every rank.
-Why it hurts     Averaged gradients move different models by the same amount: they never meet, and each rank evaluates and saves
-                 another one.
+What it means    Before the first optimizer step, parameters that all replicas share are not bit-identical on every rank.
+Why it hurts     Averaged gradients move different models by the same amount. The models never converge to one another, and each
+                 rank evaluates and saves a different one.
 How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything.
-What to do       Give every rank the same seed before the model is built, load one checkpoint on all of them, or broadcast the
-                 parameters from rank 0. DistributedDataParallel does that by itself, unless it was told init_sync=False.
-When it is fine  Ranks that hold different shards or stages, ensembles: only ranks that average their gradients are compared.
+What to do       Seed every rank with the same seed before building the model, load the same checkpoint on all ranks, or
+                 broadcast the parameters from rank 0. DistributedDataParallel broadcasts by default, unless init_sync=False.
+When it is fine  Ranks that hold different shards or stages, and ensembles: only ranks that average their gradients are
+                 compared.
 Source           DistributedDataParallel, init_sync; Megatron-LM, --check-weight-hash-across-dp-replicas-interval
 """
 
@@ -44,7 +45,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             why=". ".join(
                 part
                 for part in (
-                    f"{_together(parting)}, and {parting.share} have other bits before the first step",
+                    f"{_together(parting)}, but {parting.share} differ before the first step",
                     tie(parting),
                 )
                 if part
@@ -58,7 +59,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 
 def _together(parting: ReplicaDivergence) -> str:
     if parting.peers.by == OBSERVED:
-        return f"in the first steps the gradients of {named(parting.peers.ranks)} are the same bits, so they train one model"
+        return f"{named(parting.peers.ranks)} have bit-identical gradients in the first steps, so they train one model"
     return f"{parting.peers.by} makes these ranks replicas"
 
 

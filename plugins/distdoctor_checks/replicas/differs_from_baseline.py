@@ -1,14 +1,15 @@
 """
-DD213 differs-from-baseline: a strategy's gradients differ from those that one process computes from the same batch.
+DD213 differs-from-baseline: a strategy's gradients differ from those that a single process computes from the same batch.
 
-What it means    `check-grads --against single` has trained one step both ways and compared every layer. Some differ by more than
-                 rounding: a wrong average, a wrong loss, or a broken device or library.
-Why it hurts     Every later comparison of loss curves is made with other gradients than one believes.
-How we know      Each parameter's gradient against the baseline's, with a bound from the arithmetic: unit roundoff, the number of
-                 terms of the longest sum, the number of roundings in 16 bits. A factor that all layers share is named.
-What to do       Correct the factor where it arises: the reduction, the accumulation, the loss. Without a common factor look at
+What it means    `check-grads --against single` trained one step both ways and compared every layer. Some layers differ by more
+                 than rounding: a wrong average, a wrong loss, or a broken device or library.
+Why it hurts     Every later comparison of loss curves rests on wrong gradients.
+How we know      Each parameter's gradient is compared with the baseline's, within a bound from the arithmetic: unit roundoff,
+                 the number of terms in the longest sum, the number of 16-bit roundings. A factor common to all layers is named.
+What to do       Correct the factor where it arises: the reduction, the accumulation or the loss. Without a common factor, check
                  the first layer that differs, and run the same training on other hardware.
-When it is fine  Batch normalisation over each rank's share of the batch: a note (SyncBatchNorm would agree). Dropout is off here.
+When it is fine  Batch normalization over each rank's share of the batch: a note (SyncBatchNorm would agree). Dropout is off
+                 here.
 Source           Higham and Mary, A new approach to probabilistic rounding error analysis, 2019.
 """
 
@@ -91,7 +92,7 @@ def _title(comparison: Comparison, *, by_batch: bool) -> str:
     if comparison.factor is not None:
         return f"{what}: {count} are those of {comparison.baseline} times {comparison.likely}"
     if by_batch:
-        return f"{what}: {count} differ from {comparison.baseline}: {comparison.noisy[0]} normalises each share of the batch"
+        return f"{what}: {count} differ from {comparison.baseline}: {comparison.noisy[0]} normalizes each share of the batch"
     return (
         f"{what}: {count} differ from those of {comparison.baseline} beyond rounding, first {_first(comparison).name}"
     )
@@ -104,11 +105,11 @@ def _first(comparison: Comparison) -> Layer:
 
 def _why(comparison: Comparison, *, by_batch: bool) -> str:
     if comparison.missing:
-        return f"{len(comparison.missing)} parameters have a gradient on one side only, or another shape"
+        return f"{len(comparison.missing)} parameters have a gradient on one side only, or a different shape"
     worst = comparison.different[0]
-    words = f"{worst.name} is apart by {worst.error:.2g} of its norm, and rounding explains {worst.allowed:.2g}"
+    words = f"{worst.name} differs by {worst.error:.2g} of its norm; rounding explains {worst.allowed:.2g}"
     if by_batch:
-        return f"{words}; batch statistics of a share are not those of the whole batch"
+        return f"{words}; the statistics of a share are not those of the whole batch"
     return f"{words} ({comparison.precision}, {comparison.terms:,} terms)"
 
 

@@ -1,13 +1,13 @@
 """
-DD218 diverging-schedule: learning rate, weight decay or another optimizer setting differs between replicas.
+DD218 diverging-schedule: the learning rate, weight decay or another optimizer setting differs between replicas.
 
-What it means    Gradients agree, but the ranks take steps of different size: param_groups hold different numbers.
+What it means    Gradients agree, but the ranks take steps of different sizes: their param_groups hold different values.
 Why it hurts     The replicas become different models, usually slowly, while every rank's log looks plausible.
-How we know      The numbers in param_groups are digested at each step that is looked at; parameters differ from then on. Where
-                 the ranks go through the same numbers at a different pace, one of them has left a loop earlier, and the
-                 condition that lets it is looked for in the source around the step.
-What to do       Decide schedules from values that all ranks share: reduce the validation loss before ReduceLROnPlateau.step(),
-                 count steps and not local batches, load the scheduler's state on every rank.
+How we know      The values in param_groups are digested at each sampled step, and parameters differ from then on. If the ranks
+                 go through the same values at a different pace, one of them left a loop earlier; the condition that lets it
+                 leave is searched in the source around the step.
+What to do       Base schedules on values that all ranks share: reduce the validation loss before ReduceLROnPlateau.step(),
+                 count steps rather than local batches, load the scheduler's state on every rank.
 When it is fine  Ranks that train different parts of a model: only replicas are compared.
 Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 """
@@ -55,12 +55,16 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             places=(
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
                 *(
-                    Place(one.site, ahead, f"{'skips a turn of' if one.skips else 'leaves'} the loop if `{one.test}`")
+                    Place(
+                        one.site,
+                        ahead,
+                        f"{'skips an iteration of' if one.skips else 'leaves'} the loop if `{one.test}`",
+                    )
                     for one in exits
                 ),
             ),
             evidence=evidence(parting, lr=rates),
-            why=f"gradients agree, the settings in param_groups do not, and with them {which(parting)} differ, {sides(parting)}"
+            why=f"gradients agree, but the settings in param_groups do not, so {which(parting)} differ, {sides(parting)}"
             + _pace(ahead),
             prescriptions=(Prescription("same-schedule", change=exits[0].cure if exits else ""),),
             confidence=parting.confidence,
@@ -85,7 +89,7 @@ def _pace(ahead: tuple[int, ...]) -> str:
     if not ahead:
         return ""
     who = "they" if len(ahead) > 1 else "it"
-    return f"; {named(ahead)} went through the same numbers earlier: {who} left a loop before the others"
+    return f"; {named(ahead)} went through the same values earlier: {who} left a loop before the others"
 
 
 def _role(rates: dict[int, float], ranks: tuple[int, ...]) -> str:

@@ -1,14 +1,15 @@
 """
-DD204 drifting-buffers: buffers of the model differ between replicas, and nothing synchronises them.
+DD204 drifting-buffers: buffers of the model differ between replicas, and nothing synchronizes them.
 
-What it means    Running statistics of a batch normalisation, or another buffer, follow each rank's own data: the wrapper was
-                 told not to broadcast buffers, or the replicas are averaged by hand.
-Why it hurts     Evaluation depends on the rank, and a checkpoint of rank 0 holds what rank 0 has seen. For running statistics of
-                 equal shards that is small, and often meant; for codebooks, counters and moving averages it is not.
-How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each forward.
-What to do       Let DistributedDataParallel broadcast (its default), convert to SyncBatchNorm, or average the buffers before
-                 evaluating and saving.
-When it is fine  Rank-local running statistics on purpose: reported as a note only.
+What it means    Running statistics of a batch normalization, or another buffer, follow each rank's own data: the wrapper was
+                 told not to broadcast buffers, or gradients are averaged by hand.
+Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
+                 shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
+How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
+                 forward.
+What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
+                 before evaluating and saving.
+When it is fine  Intentionally rank-local running statistics: reported only as a note.
 Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
 """
 
@@ -69,9 +70,9 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift]
         title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}",
         ranks=tuple(sorted(rank for variant in variants for rank in variant)),
         place=site,
-        places=(Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "nobody averages buffers"),),
+        places=(Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
-        why=f"{len(drifts)} {what} follow each rank's own data and are never brought together",
+        why=f"{len(drifts)} {what} follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers"),),
         severity=NOTE if normalisation else WARNING,
         confidence=CERTAIN,

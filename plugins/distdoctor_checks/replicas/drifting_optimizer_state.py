@@ -1,13 +1,13 @@
 """
 DD205 drifting-optimizer-state: gradients and parameters agree, but the optimizer state does not.
 
-What it means    Momentum or another state of one parameter is not the same bits on every replica.
-Why it hurts     The next steps use it: the replicas are about to become different models.
-How we know      Digests of all bits of the optimizer's state after a step (in `check-grads` before it as well), compared where
-                 every replica keeps one.
-What to do       Load one optimizer state on every rank (a resumed run that loads it on rank 0 only does this), and touch it on
-                 all ranks alike.
-When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts on purpose: those are not compared.
+What it means    Momentum or another optimizer state of one parameter is not bit-identical on every replica.
+Why it hurts     The next steps use it, so the replicas are about to become different models.
+How we know      Digests of all bits of the optimizer state after a step (in `check-grads` also before it), compared where every
+                 replica keeps one.
+What to do       Load the same optimizer state on every rank (a resumed run that loads it on rank 0 only causes this), and
+                 change it in the same way on all ranks.
+When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts by design: those are not compared.
 Source           torch.optim.Optimizer.load_state_dict.
 """
 
@@ -36,11 +36,11 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             continue
         changed = changed_between_steps(parting, partings.gradients)
         parts = (
-            f"parameters and gradients agree, the state of {parting.share} does not",
-            f"{named(changed)} found another state than its own last step had left" if changed else tie(parting),
+            f"parameters and gradients agree, but the optimizer state of {parting.share} does not",
+            f"{named(changed)} found a state other than its own last step left" if changed else tie(parting),
         )
         yield Finding(
-            title=f"{parting.when}: the optimizer's state of {which(parting)} differs, {sides(parting)}",
+            title=f"{parting.when}: the optimizer state of {which(parting)} differs, {sides(parting)}",
             ranks=changed or parting.odd,
             place=parting.loaded_at or parting.site,
             places=places(parting),

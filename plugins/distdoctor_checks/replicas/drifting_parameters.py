@@ -1,14 +1,15 @@
 """
 DD203 drifting-parameters: replicas started equal and have diverged.
 
-What it means    Gradients agreed when the optimizer stepped, and yet a parameter is not the same bits on every replica.
-Why it hurts     Nothing brings replicas together again: DistributedDataParallel averages gradients and never looks at weights.
-                 Training goes on, evaluation depends on the rank, and what rank 0 saves is not what the others have learnt.
-How we know      Digests of all bits of every parameter before and after each step that was looked at. Whether the change came in
-                 the step or between two steps, and on which rank, follows from the same digests.
-What to do       Look at what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
-                 EMA copied back, a re-initialised layer under `if rank == 0`. Do it on every rank, or broadcast afterwards.
-When it is fine  LocalSGD and other methods that synchronise weights now and then: accept it with --ignore DD203.
+What it means    Gradients agreed at the optimizer step, and yet a parameter is not bit-identical on every replica.
+Why it hurts     Nothing makes the replicas equal again: DistributedDataParallel averages gradients and never checks weights.
+                 Training continues, evaluation depends on the rank, and the model that rank 0 saves is not the one that the
+                 others trained.
+How we know      Digests of all bits of every parameter before and after each sampled step. The same digests show whether the
+                 change happened in the step or between two steps, and on which rank.
+What to do       Check what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
+                 EMA copied back, a layer re-initialized under `if rank == 0`. Do it on every rank, or broadcast afterwards.
+When it is fine  LocalSGD and other methods that synchronize weights only now and then: accept it with --ignore DD203.
 Source           torch.nn.parallel.DistributedDataParallel: "Parameters are never broadcast between processes."
 """
 
@@ -39,7 +40,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         changed = changed_between_steps(parting, partings.gradients)
         ranks = changed or parting.odd
         yield Finding(
-            title=f"{_when(parting)}: {which(parting)} changed on {named(ranks)} alone, outside the optimizer"
+            title=f"{_when(parting)}: {which(parting)} changed only on {named(ranks)}, outside the optimizer"
             if changed
             else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
             ranks=ranks,
@@ -61,16 +62,16 @@ def _when(parting: ReplicaDivergence) -> str:
 
 
 def _why(parting: ReplicaDivergence, changed: tuple[int, ...]) -> str:
-    parts = [f"{parting.share} differ, and all gradients agreed until then"]
+    parts = [f"{parting.share} differ, although all gradients agreed until then"]
     if parting.peers.by == OBSERVED:
         parts = [
             f"{which(parting)} started equal on {named(parting.peers.ranks)} and stayed so for {parting.agreed} steps"
         ]
     if changed:
-        parts.append(f"{named(changed)} found other weights than its last step had left; the others found their own")
+        parts.append(f"{named(changed)} found weights other than its last step left; the others found their own")
     elif not parting.exact:
         parts.append(
-            f"steps {parting.agreed + 1} to {parting.step - 1} were not looked at (`check-grads` looks at every step)"
+            f"steps {parting.agreed + 1} to {parting.step - 1} were not sampled (`check-grads` samples every step)"
         )
     if not changed:
         parts.append(tie(parting))

@@ -1,16 +1,16 @@
 """
 DD215 local-norm-clipping: each rank clips by its own local norm, so gradients are scaled differently on every rank.
 
-What it means    Gradients are clipped before they are averaged, or a rank that holds a shard clips by the norm of that shard.
-                 Each rank multiplies its part by another factor.
-Why it hurts     The direction of the step changes, not only its length: shards, or ranks with large gradients, are scaled down
-                 more than others. The limit means something else at every number of ranks.
-How we know      clip_grad_norm_ (or clip_grads_with_norm_) went by different norms in the same step on ranks that train one model
-                 together: before they had averaged (their gradients agree when the optimizer steps), or over shards.
-What to do       Clip once, after averaging. Over shards, take a norm that sees all of them: DTensor parameters (fully_shard) give
-                 the right one to clip_grad_norm_, FSDP1 has model.clip_grad_norm_.
-When it is fine  After DistributedDataParallel's backward: the norms are equal. Clipping each rank's part on purpose (as private
-                 training does for each sample): accept it with --ignore DD215.
+What it means    Gradients are clipped before they are averaged, or a rank that holds a shard clips by the norm of that shard
+                 alone. Each rank multiplies its part by a different factor.
+Why it hurts     The step changes direction, not only length: shards, or ranks with large gradients, are scaled down more than
+                 others. The limit has a different meaning at every world size.
+How we know      clip_grad_norm_ (or clip_grads_with_norm_) used different norms in the same step on ranks that train one model
+                 together: before averaging (their gradients agree at the optimizer step), or over shards.
+What to do       Clip once, after averaging. Over shards, use a norm that covers all of them: DTensor parameters (fully_shard)
+                 give clip_grad_norm_ the right one, FSDP1 has model.clip_grad_norm_.
+When it is fine  Clipping after DistributedDataParallel's backward: the norms are equal. Intentional per-rank clipping (as
+                 private training does for each sample): accept it with --ignore DD215.
 Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
 """
 
@@ -91,7 +91,7 @@ def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) 
 def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: bool) -> Finding:
     first = clippings[0]
     norms = ", ".join(f"{norm:.4g} on rank {rank}" for rank, norm in list(first.norms.items())[:4])
-    how = "by the norm of its own shard" if sharded else "by its own norm, before they are averaged"
+    how = "by the norm of its own shard" if sharded else "by its own norm, before averaging"
     return Finding(
         title=f"step {first.step}: each of {named(replica_set.ranks)} clips its gradients {how}",
         ranks=replica_set.ranks,

@@ -1,16 +1,16 @@
 """
-DD208 mis-scaled-accumulation: accumulated micro-steps are summed instead of averaged, or averaged twice.
+DD208 mis-scaled-accumulation: accumulated micro-batches are summed instead of averaged, or averaged twice.
 
-What it means    Each micro-step adds the gradient of its own mean loss. Undivided, N of them are N times too large; divided
-                 twice, N times too small.
-Why it hurts     The effective learning rate is wrong by that factor, and changes with the number of micro-steps. Adam hides it,
-                 SGD with the same settings diverges or crawls, and clipping bites at the wrong place.
+What it means    Each micro-batch adds the gradient of its own mean loss. Without division, N of them make the gradient N times
+                 too large; divided twice, it is N times too small.
+Why it hurts     The effective learning rate is off by that factor and changes with the number of micro-batches. Adam hides it,
+                 SGD with the same settings diverges or crawls, and gradient clipping acts at the wrong threshold.
 How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
-                 the graph: their product should be 1 / N. It is also told where loss and synchronisation agree on one number
-                 of micro-steps and the optimizer steps after another; and where the first step of each pass over the data uses
-                 micro-steps that the pass before has left over, neither stepped with nor zeroed.
-What to do       loss = criterion(...) / N before backward, once.
-When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. Where gradients are divided by
+                 the autograd graph: their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
+                 number of micro-batches and the optimizer steps after another; or the first step of each pass over the data
+                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed.
+What to do       Divide once, before backward: loss = criterion(...) / N.
+When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. If gradients are divided by
                  hand after backward, accept it with --ignore DD208.
 Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumulation".
 """
@@ -117,13 +117,13 @@ def _leaking(updates: list[Update], leaks: list[Update]) -> Finding:
     more = first.number("backwards") - usual
     site = first.loss_site or first.site
     return Finding(
-        title=f"step {first.step} uses {usual + more} micro-steps instead of {usual}: {more} are left over from the epoch before",
+        title=f"step {first.step} uses {usual + more} micro-batches, not {usual}: {more} left over from the previous epoch",
         ranks=ranks,
         place=first.site or site,
-        places=(Place(site, ranks, "backward of each micro-step"), Place(first.site, ranks, "the step")),
+        places=(Place(site, ranks, "backward of each micro-batch"), Place(first.site, ranks, "the step")),
         evidence={"micro_steps": usual, "left_over": more, "steps": sorted({update.step for update in leaks})[:8]},
-        why=f"the first step of {len({update.step for update in leaks})} passes over the data; nobody zeroed the gradients of "
-        "the incomplete window at the end of the pass before, and nobody stepped with them",
+        why=f"the first step of {len({update.step for update in leaks})} passes over the data adds to gradients of the "
+        "incomplete window that ended the previous pass, which were neither stepped with nor zeroed",
         prescriptions=(Prescription("close-the-window"),),
         confidence=LIKELY,
         at_ns=first.at_ns,
@@ -138,7 +138,7 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
     divided = line.replace(".backward()", f" / {micro_steps}).backward()") if line.endswith(".backward()") else ""
     change = f"-{line}\n+({divided}" if divided and error > 1 else ""
     return Finding(
-        title=f"gradients are {times}: {micro_steps} micro-steps, and the mean loss is multiplied by {factor:g} in each",
+        title=f"gradients are {times}: {micro_steps} micro-batches, and the mean loss is multiplied by {factor:g} in each",
         ranks=ranks,
         place=site,
         places=(
@@ -146,7 +146,7 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
             Place(updates[0].site, ranks, "the step"),
         ),
         evidence={"micro_steps": micro_steps, "factor": factor, "error": error, "roots": updates[0].roots},
-        why=f"{named(ranks)}: between backward and the loss stands `{updates[0].roots}`; it should be 1/{micro_steps} in all",
+        why=f"{named(ranks)}: `{updates[0].roots}` is between backward and the loss; the factor should be 1/{micro_steps}",
         prescriptions=(
             Prescription("divide-once", change=change, effect=f"gradients change by the factor {1 / error:g}"),
         ),

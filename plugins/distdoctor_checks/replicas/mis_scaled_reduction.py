@@ -1,17 +1,17 @@
 """
 DD209 mis-scaled-reduction: gradients are summed over the ranks and never divided, or averaged twice.
 
-What it means    The gradient that the optimizer uses is the mean of all ranks' own gradients times the number of ranks, or
-                 divided by it: an all_reduce(SUM) without division, or a division of what was averaged already.
-Why it hurts     The effective learning rate depends on the number of ranks: what was tuned on one machine diverges, or crawls, on
+What it means    The gradient that the optimizer uses is the mean of all ranks' gradients multiplied or divided by the number of
+                 ranks: an all_reduce(SUM) without division, or a division of gradients that are already averaged.
+Why it hurts     The effective learning rate depends on the number of ranks: settings tuned on one machine diverge, or crawl, on
                  eight.
-How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps;
-                 their ratio is the same everywhere, and is the number of ranks or its inverse. Or the graph shows that each
-                 rank divides its loss by a number that only all ranks together can know, and the wrapper averages again; or
-                 that a mean loss is scaled by the number of ranks, which the source names there: likely.
-What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; none after
+How we know      A few elements of two gradients are sampled on each rank before the reduction and again at the optimizer step;
+                 their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
+                 that each rank divides its loss by a number that only all ranks together can know, and the wrapper averages
+                 again; or that a mean loss is scaled by the number of ranks, which the source names there (likely).
+What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
-When it is fine  A loss that is a sum, or that the script has divided by the number of ranks itself: then a sum is right, and
+When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
                  nothing is reported.
 Source           torch.nn.parallel.DistributedDataParallel: gradients are averaged across processes.
 """
@@ -135,8 +135,8 @@ def _divided_by_all(gradients: Gradients, peers: ReplicaGroup, divisors: dict[in
             "ranks": ranks,
             "replicas_by": peers.by,
         },
-        why=f"every rank divides its summed loss by the same number, another one in each step ({shown}): a count over all ranks. "
-        f"{peers.by} divides by {ranks} once more",
+        why=f"every rank divides its summed loss by the same number, which changes from step to step ({shown}): a count over "
+        f"all ranks. {peers.by} divides by {ranks} again",
         prescriptions=(
             Prescription(
                 "divide-by-ranks-once",
@@ -163,8 +163,8 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
         return None
     times = f"{ranks} times too {'large' if error > 1 else 'small'}"
     return Finding(
-        title=f"gradients are {times}: the loss is {'multiplied' if error > 1 else 'divided'} by the number of ranks, and "
-        f"{peers.by} averages already",
+        title=f"gradients are {times}: the loss is {'multiplied' if error > 1 else 'divided'} by the number of ranks, but "
+        f"{peers.by} already averages",
         ranks=peers.ranks,
         place=line,
         places=(
@@ -172,7 +172,7 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
             Place(update.loss_site, peers.ranks, "backward of the loss"),
         ),
         evidence={"factor": error, "ranks": ranks, "roots": update.roots, "replicas_by": peers.by},
-        why=f"between backward and a mean loss stands `{update.roots}`, {error:g} in all, and the source names the ranks there",
+        why=f"`{update.roots}` is between backward and a mean loss, a factor of {error:g}, and the source names the ranks there",
         prescriptions=(Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / error:g}"),),
         confidence=LIKELY,
         severity=WARNING,
@@ -230,7 +230,7 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, step: int, factor: float
         places=(Place(site, peers.ranks, "gradients are reduced" if line else "the optimizer steps"),),
         evidence={"factor": factor, "ranks": ranks, "step": step, "steps_compared": steps, "replicas_by": peers.by},
         why=f"elements of the gradients before and after the reduction were compared in {steps} steps: the optimizer uses "
-        f"{factor:.4g} times their mean, and {ranks} ranks take part",
+        f"{factor:.4g} times their mean, over {ranks} ranks",
         prescriptions=(
             Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),
         ),

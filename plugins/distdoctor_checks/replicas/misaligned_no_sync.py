@@ -1,14 +1,14 @@
 """
-DD207 misaligned-no-sync: micro-steps under no_sync are not followed by one that averages, so ranks step with local gradients.
+DD207 misaligned-no-sync: micro-batches under no_sync are not followed by one that averages, so ranks step with local gradients.
 
-What it means    Inside no_sync() gradients are only added up locally. The last forward before optimizer.step() has to be outside.
-                 Here the last one was inside, or the ranks disagree on which one is the last.
-Why it hurts     Part of every gradient, or all of it, is never averaged. The replicas become different models without an error.
-How we know      Forwards with and without synchronisation are counted between the steps, and gradients differ at the step. What
-                 counts is the forward: `with model.no_sync(): loss = model(x)` stays local even if backward is outside.
-What to do       Decide by the number of the micro-step that ends with the optimizer's step: synchronise exactly there, on every
-                 rank, and keep forward and backward of one micro-step in the same context.
-When it is fine  Accumulation in which the last micro-step synchronises: gradients agree, and nothing is reported.
+What it means    Inside no_sync() gradients only accumulate locally. The last forward before optimizer.step() must be outside.
+                 Here the last one was inside, or the ranks disagree on which one is last.
+Why it hurts     Some or all gradients are never averaged. The replicas become different models without an error.
+How we know      Forwards with and without synchronization are counted between steps, and gradients differ at the step. The
+                 forward decides: `with model.no_sync(): loss = model(x)` stays local even if backward is outside.
+What to do       Synchronize exactly on the micro-batch that ends with the optimizer step, on every rank, and keep forward and
+                 backward of one micro-batch in the same context.
+When it is fine  Gradient accumulation whose last micro-batch synchronizes: gradients agree, and nothing is reported.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: "The forward pass should be included inside".
 """
 
@@ -47,7 +47,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
                 *places(parting)[:2],
             ),
             evidence=evidence(parting, synchronised_forwards=synced, local_forwards=unsynced),
-            why=f"forwards since the step before: averaging {by_rank(synced)}; local {by_rank(unsynced)}. "
+            why=f"forwards since the previous step: averaging {by_rank(synced)}; local {by_rank(unsynced)}. "
             f"{parting.share} differ, {sides(parting)}",
             prescriptions=(Prescription("align-no-sync"),),
             at_ns=parting.at_ns,
@@ -58,10 +58,10 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
 def _what(parting: ReplicaDivergence) -> str:
     synced = parting.counts("synced")
     if not any(synced.values()):
-        return "every forward since the step before was inside no_sync"
+        return "every forward since the previous step was inside no_sync"
     if len(set(synced.values())) > 1:
-        return "the ranks disagree on which micro-step averages"
-    return "the micro-step that averages is not the last one before the step"
+        return "the ranks disagree on which micro-batch averages"
+    return "the micro-batch that averages is not the last one before the step"
 
 
 def sick() -> Recording:

@@ -1,13 +1,14 @@
 """
 DD212 missing-zero-grad: gradients are never zeroed and accumulate across steps.
 
-What it means    optimizer.zero_grad() (or model.zero_grad()) is never called: each step uses the sum of all gradients so far.
-Why it hurts     The sum grows from step to step and points to the past: a training that diverges, or that looks like one with
-                 far too much momentum.
-How we know      Whenever a backward begins, gradients that a step has already used are still there, not zero, and it adds to
-                 them, step after step; and no call of zero_grad was seen in between.
+What it means    optimizer.zero_grad() (or model.zero_grad()) is never called, so each step uses the sum of all gradients so
+                 far.
+Why it hurts     The sum grows from step to step and points in old directions: training diverges, or behaves as with far too
+                 much momentum.
+How we know      Whenever a backward begins, gradients that a step has already used are still there and nonzero, and backward
+                 adds to them, step after step; no call of zero_grad was seen in between.
 What to do       Call optimizer.zero_grad() once per step, before the first backward or after the step.
-When it is fine  Gradients that are set to None or zero by hand: nothing is left then, and nothing is reported.
+When it is fine  Gradients set to None or zero by hand: nothing is left to accumulate, and nothing is reported.
 Source           torch.optim.Optimizer.zero_grad.
 """
 
@@ -50,11 +51,11 @@ def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
         ranks=ranks,
         place=updates[0].site,
         places=(
-            Place(updates[0].loss_site, ranks, "backward adds to the gradients of the step before"),
+            Place(updates[0].loss_site, ranks, "backward adds to the gradients of the previous step"),
             Place(updates[0].site, ranks, "the optimizer steps"),
         ),
         evidence={"optimizer": optimizer, "steps": [update.step for update in updates][:8], "norms": norms[:8]},
-        why=f"in steps {updates[0].step} to {updates[-1].step} the gradients of the step before were still there"
+        why=f"the gradients of the previous step were still there in steps {updates[0].step} to {updates[-1].step}"
         + (f"; their norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""),
         prescriptions=(Prescription("zero-grad"),),
         confidence=CERTAIN,

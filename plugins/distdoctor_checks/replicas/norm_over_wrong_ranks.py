@@ -1,14 +1,14 @@
 """
-DD220 norm-over-wrong-ranks: ranks scale the same gradients by factors of their own, as clipping by a rank-local norm does.
+DD220 norm-over-wrong-ranks: ranks scale the same gradients by different factors, as clipping by a rank-local norm does.
 
-What it means    Some parameters are the same on several ranks, others (shards, experts) are each rank's own. A norm that a rank
-                 takes over all that it holds is another one on every rank, and clipping by it scales the shared gradients apart.
-Why it hurts     The shared parameters take another step on each rank: the replicas drift from the first step that is clipped.
-How we know      Before the step these parameters are the same bits, and when the optimizer steps their gradients differ by one
-                 factor that is the same for all of them, and is another one on each rank.
-What to do       Sum the squares of what is sharded over the group that shards it, count what is replicated once, take the root,
-                 and clip by that norm on every rank. DTensor parameters let clip_grad_norm_ do it.
-When it is fine  Never for what the ranks share: factors have to be the same on all of them.
+What it means    Several ranks share some parameters, and each holds others alone (shards, experts). A norm over everything that
+                 a rank holds differs on every rank, so clipping by it scales the shared gradients differently.
+Why it hurts     The shared parameters take a different step on each rank, so the replicas drift from the first clipped step on.
+How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
+                 that is the same for all of them and different on each rank.
+What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
+                 root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
+When it is fine  Never for parameters that ranks share: the factor must be the same on all of them.
 Source           torch.nn.utils.get_total_norm; Megatron-LM, optimizer/clip_grads.py.
 """
 
@@ -101,13 +101,13 @@ def _finding(scaled: Scaled, optimizer: int, gradients: Gradients, recording: Re
         confidence=LIKELY,
         place=line,
         places=(
-            Place(line, ranks, "scales by a norm of this rank's own" if line != update.site else "the optimizer steps"),
+            Place(line, ranks, "scales by a rank-local norm" if line != update.site else "the optimizer steps"),
             *((Place(update.site, ranks, "the optimizer steps"),) if line != update.site else ()),
         ),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
-        why=f"before the step these {more + 1} parameters were the same bits on {named(ranks)}; their gradients are {factors} "
-        "times those of the first rank, all of them by the same factor, as clipping by a norm over other ranks' parts makes them",
+        why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
+        f"gradients are all scaled by {factors}, as after clipping by a norm that includes rank-local parameters",
         prescriptions=(Prescription("norm-over-every-shard"),),
         at_ns=update.at_ns,
     )  # fmt: skip

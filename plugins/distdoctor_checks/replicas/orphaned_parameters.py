@@ -1,14 +1,14 @@
 """
-DD211 orphaned-parameters: parameters receive gradients but are in no optimizer, so they never change.
+DD211 orphaned-parameters: parameters receive gradients but belong to no optimizer, so they never change.
 
-What it means    The optimizer was built before the model got the parameters that it has now: before fully_shard or
-                 parallelize_module (which replace every parameter), before a layer was added, or while it was frozen.
-Why it hurts     The loss falls a little or not at all, and nothing fails: these layers keep their first weights for ever.
+What it means    The optimizer was built before the model got its present parameters: before fully_shard or parallelize_module
+                 (which replace every parameter), before a layer was added, or while it was frozen.
+Why it hurts     The loss falls a little or not at all, and nothing fails: these layers keep their initial weights forever.
 How we know      Every optimizer is known from its construction on. A parameter of the model had a gradient in the first steps,
-                 stood in no optimizer's groups, and kept every bit.
-What to do       Build the optimizer last, from the model's own parameters; hand later ones to it by add_param_group.
-When it is fine  A layer that was trainable when the optimizer was built and was left out of it: a note, because its gradient is
-                 computed and averaged for nothing. Frozen parameters and those that are changed by hand are not reported.
+                 was in no optimizer's param_groups, and kept every bit.
+What to do       Build the optimizer last, from the model's own parameters; add later ones with add_param_group.
+When it is fine  A layer that was trainable when the optimizer was built but was left out: a note, because its gradient is
+                 computed and averaged for nothing. Frozen parameters and parameters changed by hand are not reported.
 Source           torch.distributed.fsdp.fully_shard: "users should construct the optimizer after applying fully_shard".
 """
 
@@ -70,7 +70,7 @@ def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradien
     title = f"no optimizer holds {which}: their gradients are computed and never used"
     if orphans.abandoned:
         title = (
-            f"the optimizer's {orphans.own} parameters are no longer the model's: {which} train and are in no optimizer"
+            f"the optimizer's {orphans.own} parameters are no longer the model's: {which} train but are in no optimizer"
         )
     return Finding(
         title=title,
@@ -97,12 +97,12 @@ def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradien
 
 
 def _why(orphans: OrphanedNames) -> str:
-    kept = "they have gradients, stand in no group of any optimizer, and kept every bit over the first steps"
+    kept = "they have gradients, are in no optimizer's param_groups, and kept every bit over the first steps"
     if orphans.abandoned:
         return f"{kept}; no module holds any of the {orphans.own} parameters that the optimizer was built with"
     if orphans.later:
-        return f"{kept}; they were not there, or frozen, when the optimizer was built"
-    return f"{kept}; they were there and trainable when it was built, so it may be meant: then requires_grad_(False) saves work"
+        return f"{kept}; they were missing or frozen when the optimizer was built"
+    return f"{kept}; they were trainable when it was built, so this may be intended: requires_grad_(False) saves work"
 
 
 def sick() -> Recording:

@@ -1,12 +1,13 @@
 """
 DD219 outside-the-reducer: DistributedDataParallel does not reduce some of the parameters that train inside it.
 
-What it means    DistributedDataParallel takes stock of the parameters when it is made. What was frozen then and is trained now,
-                 was added or replaced later, or lost its hooks because the model was moved or cast, is never averaged.
+What it means    DistributedDataParallel registers the parameters when it is constructed. Parameters that were frozen then and
+                 are trained now, that were added or replaced later, or that lost their hooks because the model was moved or
+                 cast, are never averaged.
 Why it hurts     These parameters train on each rank's own data alone; the rest of the model is averaged, and nothing fails.
-How we know      Their gradients differ at the step. The wrapped module holds them and the wrapper did not take them in; or the
+How we know      Their gradients differ at the step. The wrapped module holds them but the wrapper did not register them; or the
                  module was moved or cast after wrapping, which gives parameters new gradient accumulators.
-What to do       Unfreeze, add, move and cast first, wrap last; or wrap again after the change, and make the optimizer anew.
+What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
 When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared.
 Source           torch.nn.parallel.DistributedDataParallel: "No parameters should be added nor removed later."
 """
@@ -47,7 +48,11 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             ranks=parting.odd,
             place=line,
             places=(
-                *((Place(wrapped, parting.peers.ranks, "DistributedDataParallel takes stock"),) if wrapped else ()),
+                *(
+                    (Place(wrapped, parting.peers.ranks, "DistributedDataParallel registers the parameters"),)
+                    if wrapped
+                    else ()
+                ),
                 *((Place(line, parting.peers.ranks, how),) if line != wrapped else ()),
                 *places(parting)[:2],
             ),
@@ -72,7 +77,7 @@ def _origin(
     if added:
         return added, "added after wrapping"
     unfrozen = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)
-    return unfrozen or wrapped or parting.site, "frozen when it was wrapped, trained now"
+    return unfrozen or wrapped or parting.site, "frozen when the model was wrapped, trained now"
 
 
 def sick() -> Recording:

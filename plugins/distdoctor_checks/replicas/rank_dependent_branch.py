@@ -1,15 +1,17 @@
 """
-DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, or did not make the step at all.
+DD210 rank-dependent-branch: in one step some ranks used parameters that others did not, or skipped the step entirely.
 
-What it means    A branch was chosen by something that only this rank knows (its batch, its loss, its rank). Some ranks have a
-                 gradient for a parameter and others have none, or some call optimizer.step() and others pass it over.
-Why it hurts     Parameters are averaged with others of the same shape, or change on some ranks only: the replicas part without
-                 an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
-How we know      When the optimizer steps, ranks that should agree hold a gradient for a parameter, or hold None. Or: a rank comes
-                 to the same step after more backward passes than the others, and its gradients are those of a later pass.
-What to do       Take the branch on every rank alike (reduce the value that decides, then ask), or let a rank that does not use a
-                 parameter take part with zeros.
-When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that nobody uses.
+What it means    A value known only to this rank (its batch, its loss, its rank) chose a branch. Some ranks have a gradient for
+                 a parameter and others have none, or some ranks call optimizer.step() and others skip it.
+Why it hurts     Parameters are averaged with others of the same shape, or change on some ranks only: the replicas diverge
+                 without an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
+How we know      At the optimizer step, some of the ranks that should agree hold a gradient for a parameter and others hold
+                 None. Or a rank reaches the same step after more backward passes than the others, and its gradients are those
+                 of a later pass.
+What to do       Take the same branch on every rank (reduce the deciding value first), or let a rank that does not use a
+                 parameter contribute zeros.
+When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that no rank
+                 uses.
 Source           torch.nn.parallel.DistributedDataParallel, find_unused_parameters.
 """
 
@@ -51,13 +53,13 @@ def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], recording
     decision = deciding_condition(recording.sources, parting.site, parting.site, skipped, made)
     branch = (Place(decision.site, skipped, f"decides: `{decision.test}`"),) if decision is not None else ()
     return Finding(
-        title=f"{parting.when}: {named(made)} made an optimizer step that {named(skipped)} skipped",
+        title=f"{parting.when}: {named(made)} took an optimizer step that {named(skipped)} skipped",
         ranks=skipped,
         place=parting.site,
         places=(*branch, Place(parting.site, made, "stepped"), Place(parting.site, skipped, "stepped a pass later")),
         evidence=evidence(parting, backwards_since_the_step_before=passes),
-        why=f"backward passes since the step before: {by_rank(passes)}. From here on step and gradients of {named(skipped)} lag "
-        "behind, and replicas hold different weights",
+        why=f"backward passes since the previous step: {by_rank(passes)}. From here on the steps and gradients of "
+        f"{named(skipped)} lag behind, and the replicas hold different weights",
         prescriptions=(Prescription("same-branch-everywhere"),),
         confidence=parting.confidence if parting.peers.by == WRAPPER else LIKELY,
         at_ns=parting.at_ns,
@@ -73,7 +75,7 @@ def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
     users = tuple(rank for rank in parting.updates if rank not in first.none_on)
     more = f" and {len(partial) - 1} more" if len(partial) > 1 else ""
     return Finding(
-        title=f"{parting.when}: {named(users)} used {first.name}{more}, {named(first.none_on)} did not",
+        title=f"{parting.when}: {named(users)} used {first.name}{more}, but {named(first.none_on)} did not",
         ranks=parting.odd,
         place=line or parting.site,
         places=(
@@ -91,7 +93,7 @@ def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
             none_on=list(without),
         ),
         why=f"{len(partial)} of {parting.compared} gradients are None on some of {named(parting.peers.ranks)} and not on "
-        "others, so they cannot have been averaged with one another",
+        "others, so they cannot have been averaged",
         prescriptions=(Prescription("same-branch-everywhere"),),
         confidence=parting.confidence,
         at_ns=parting.at_ns,

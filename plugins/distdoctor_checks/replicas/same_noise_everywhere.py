@@ -1,18 +1,19 @@
 """
 DD216 same-noise-everywhere: dropout draws the same masks on every replica, or different masks where they must be the same.
 
-What it means    Replicas whose generators were seeded alike drop the same units in each step. Ranks that split the layers of one
-                 model (tensor parallel) and do not draw alike outside the split layers compute with different activations. And a
-                 checkpoint that does not restore the random state recomputes another forward than the one it differentiates.
-Why it hurts     The first costs some of the regularisation, no more. The other two give wrong gradients without an error.
-How we know      Digests of the generators' states when backward begins, on ranks that hold an active dropout: the same, or not,
-                 in several passes. Without a dropout: in four of the first six passes something was drawn since the one before
-                 (noise, time steps, mixing ratios), the same on every replica: possible. For checkpoints: the function drew, and
-                 preserve_rng_state was off.
-What to do       Replicas: torch.manual_seed(seed + rank) after the model is made. Tensor parallel: the same seed within the group
-                 outside split layers. Checkpoints: leave preserve_rng_state on.
-When it is fine  Same masks on replicas harm little, so that is a note. Different masks within split layers are right, and nothing
-                 is reported as long as the gradients of what the ranks share agree.
+What it means    Replicas whose generators were seeded alike drop the same units in each step. Ranks that split the layers of
+                 one model (tensor parallel) and draw differently outside the split layers compute with different activations. A
+                 checkpointed function that does not restore the RNG state recomputes a different forward than the one it
+                 differentiates.
+Why it hurts     The first costs only some regularization. The other two give wrong gradients without an error.
+How we know      Digests of the generators' states at the start of backward, on ranks with active dropout: the same, or not, in
+                 several passes. Without dropout: in four of the first six passes the generator has advanced since the previous
+                 one (noise, time steps, mixing ratios), identically on every replica (possible). For checkpoints: the function
+                 drew while preserve_rng_state was off.
+What to do       Replicas: torch.manual_seed(seed + rank) after building the model. Tensor parallel: the same seed within the
+                 group outside split layers. Checkpoints: leave preserve_rng_state on.
+When it is fine  Identical masks on replicas do little harm, so that is a note. Different masks within split layers are correct,
+                 and nothing is reported as long as the gradients of shared parameters agree.
 Source           Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint, preserve_rng_state.
 """
 
@@ -69,14 +70,12 @@ def _dropout(gradients: Gradients, rank: int) -> str:
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, one.ranks[0])
     site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
-    what = f"dropout draws the same on all of {named(one.ranks)}: {dropout}"
+    what = f"dropout draws the same masks on all of {named(one.ranks)}: {dropout}"
     return Finding(
-        title=what
-        if dropout
-        else f"what the loop draws at random is the same on all of {named(one.ranks)}, pass for pass",
+        title=what if dropout else f"the loop's random draws are the same on all of {named(one.ranks)}, pass for pass",
         ranks=one.ranks,
         place=site,
-        places=(Place(site, one.ranks, "backward begins in the same random state"),),
+        places=(Place(site, one.ranks, "backward begins in the same RNG state"),),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
         prescriptions=(Prescription("seed-by-rank"),),
@@ -88,13 +87,13 @@ def _unequal(parting: ReplicaDivergence, gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, parting.peers.ranks[0])
     site = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     return Finding(
-        title=f"{parting.when}: ranks that share {which(parting)} draw dropout from different random states ({dropout})",
+        title=f"{parting.when}: ranks that share {which(parting)} draw dropout from different RNG states ({dropout})",
         ranks=parting.odd,
         place=site,
-        places=(Place(site, parting.peers.ranks, "backward begins in different random states"), *places(parting)[:2]),
+        places=(Place(site, parting.peers.ranks, "backward begins in different RNG states"), *places(parting)[:2]),
         evidence=evidence(parting, generator="default", dropout=dropout),
-        why=f"{parting.share} that every rank holds whole have other gradients, {sides(parting)}; the layers are split over "
-        "these ranks, so what is not split has to be computed alike",
+        why=f"{parting.share} that every rank holds whole have different gradients, {sides(parting)}; the layers are split over "
+        "these ranks, so the parts that are not split must be computed identically",
         prescriptions=(Prescription("seed-by-rank"),),
         severity=ERROR,
         confidence=LIKELY,
@@ -112,14 +111,14 @@ def _recomputed(gradients: Gradients) -> Iterator[Finding]:
             seen.setdefault((unkept.site, unkept.function), []).append(rank)
     for (site, name), ranks in seen.items():
         yield Finding(
-            title=f"checkpointed {name} draws random numbers and is recomputed with others: preserve_rng_state is off",
+            title=f"checkpointed {name} draws random numbers and is recomputed with different ones: preserve_rng_state is off",
             ranks=tuple(sorted(set(ranks))),
             place=site,
             places=(Place(site, tuple(sorted(set(ranks))), "checkpoint(..., preserve_rng_state=False)"),),
             evidence={"generator": "default", "function": name},
-            why="the random state changed while the function ran; backward runs it again from another state, so gradients belong "
-            "to another dropout mask than the loss",
-            prescriptions=(Prescription("seed-by-rank", change="leave preserve_rng_state=False out of the call"),),
+            why="the RNG state changed while the function ran; backward reruns it from another state, so the gradients belong "
+            "to a different dropout mask than the loss",
+            prescriptions=(Prescription("seed-by-rank", change="remove preserve_rng_state=False from the call"),),
             severity=WARNING,
             confidence=CERTAIN,
             at_ns=at_ns,

@@ -1,17 +1,17 @@
 """
-DD222 stale-copy: a copy of the model - moving average, target network, acting policy - is not the same on every rank.
+DD222 stale-copy: a copy of the model (moving average, target network, acting policy) is not the same on every rank.
 
-What it means    The replicas agree, and a copy that is kept beside each of them does not: one rank never refreshes it (`if rank
-                 == 0`), ranks refresh it in different steps, or it was taken before the replicas had been made equal.
-Why it hurts     What a copy computes goes into the loss (targets, rollouts) or into the metric and the checkpoint (averages):
-                 ranks learn from, act by or report another model, and nothing fails.
-How we know      A copy is a module with the parameter names and shapes of the trained one that no optimizer holds. One digest of
-                 all its bits is compared between ranks in steps in which the trained parameters agree. A rank whose copy never
-                 changes is accused only when a forward of that copy was seen: rank 0 alone may keep the one that is saved.
-What to do       Refresh it on every rank in the same step, after the optimizer's; take it after wrapping (from model.module), or
-                 broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
+What it means    The replicas agree, but a copy kept beside each of them does not: one rank never refreshes it (`if rank == 0`),
+                 ranks refresh it in different steps, or it was taken before the replicas were made equal.
+Why it hurts     The copy's output enters the loss (targets, rollouts) or the metric and the checkpoint (averages): ranks learn
+                 from, act by or report different models, and nothing fails.
+How we know      A copy is a module with the parameter names and shapes of the trained one that no optimizer holds. One digest
+                 of all its bits is compared between ranks in steps in which the trained parameters agree. A rank whose copy
+                 never changes is blamed only if a forward of that copy was seen: rank 0 alone may keep the copy that is saved.
+What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
+                 model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
-                 replicas that part themselves are other findings.
+                 replicas that diverge themselves are other findings.
 Source           ema-pytorch, timm's ModelEmaV3, torch.optim.swa_utils.AveragedModel; IMPALA on policy lag.
 """
 
@@ -134,11 +134,13 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
     what = f"the copy `{course.name}`" + (f" ({course.module})" if course.module != course.name else "")
     rest = tuple(rank for rank in course.ranks if rank not in odd)
     if course.still:
-        title = f"{named(odd)} never refreshes {what}: it stays as it was, and {named(rest)} goes on changing it"
+        title = f"{named(odd)} never refreshes {what}, while {named(rest)} keeps changing it"
     elif course.from_the_start:
         title = f"{what} differs between {named(course.ranks)} from the start, although the replicas agree"
     else:
-        title = f"{what} differs between {named(course.ranks)} from step {apart[0]}: they refresh it in different steps"
+        title = (
+            f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
+        )
     places = [Place(made, course.ranks, "the copy is made")] if made else []
     places += [Place(used, course.ranks, "the copy computes")] if used else []
     return Finding(
@@ -154,8 +156,8 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
             "steps_compared": len(course.digests),
             "versions": [list(variant) for variant in variants_of(course.digests[apart[-1]])],
         },
-        why=f"apart in {len(apart)} of {len(course.digests)} steps that were looked at, up to step {last}; the trained "
-        "parameters are the same bits on these ranks in all of them",
+        why=f"the copies differ in {len(apart)} of {len(course.digests)} sampled steps, up to step {last}; the trained "
+        "parameters are bit-identical on these ranks in all of them",
         prescriptions=(Prescription("refresh-everywhere"),),
     )
 

@@ -1,14 +1,14 @@
 """
-DD221 unreduced-over-mesh: a normalisation that several ranks share gets another gradient on each, and nobody reduces it.
+DD221 unreduced-over-mesh: ranks share a normalization layer but never reduce its gradients, which differ on each rank.
 
-What it means    In a tensor-, sequence- or context-parallel region each rank sees a part of the activations. What is replicated
-                 there gets a part of its gradient on each rank, and the parts have to be summed over that group.
-Why it hurts     Each rank steps with its part alone: the copies drift, slowly, and the layer is no longer one layer.
-How we know      The ranks keep other parameters equal, step after step. The weights of a normalisation started equal too, and
-                 from the first step on their gradients and their bits differ.
-What to do       Sum the gradients of what is replicated over the group that shares it (Megatron marks them
+What it means    In a tensor-, sequence- or context-parallel region each rank sees part of the activations. A layer replicated
+                 there gets part of its gradient on each rank, and the parts must be summed over that group.
+Why it hurts     Each rank steps with its own part: the copies drift slowly and are no longer one layer.
+How we know      The ranks keep other parameters equal, step after step. The weights of a normalization layer also started
+                 equal, and from the first step on their gradients and their bits differ.
+What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
-When it is fine  Normalisations that are meant to be each rank's own: accept it with --ignore DD221.
+When it is fine  Normalization layers that are meant to be rank-local: accept it with --ignore DD221.
 Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel.
 """
 
@@ -74,7 +74,7 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str]) -> Fin
             "recognised_by": f"the class {kind}",
         },
         why=f"{named(peers.ranks)} keep {len(peers.names)} parameters equal in each step; {apart[0]}{more} (of a {kind}) started "
-        "equal and has another gradient on each of them from step 1 on",
+        "equal but has a different gradient on each of them from step 1 on",
         prescriptions=(Prescription("reduce-over-the-group"),),
         at_ns=update.at_ns,
     )

@@ -1,14 +1,14 @@
 """
 DD202 unsynchronised-gradients: the optimizer steps with different gradients on ranks that should average them.
 
-What it means    When optimizer.step() begins, the gradient of one parameter is not the same bits on every replica.
-Why it hurts     Each rank takes a step of its own. From then on the replicas are different models, while every loss looks fine.
+What it means    When optimizer.step() begins, the gradient of one parameter is not bit-identical on every replica.
+Why it hurts     Each rank takes its own step. From then on the replicas are different models, although every loss looks fine.
 How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
-                 placement, or one group in which gradients are reduced by hand. Clean training agrees bit for bit.
-What to do       Let every gradient pass through one reduction before the step, and change gradients after it on all ranks
-                 alike: no clipping by local values, no noise, no branch on the rank.
-When it is fine  Never for replicas. Where the cause is known another code says it: a forward past the wrapper (DD206), no_sync
-                 (DD207), parameters unknown to the reducer (DD219), a single flipped bit (DD214).
+                 placement, or one group whose gradients are reduced by hand. Correct training agrees bit for bit.
+What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
+                 all ranks: no clipping by local values, no noise, no branch on the rank.
+When it is fine  Never for replicas. If the cause is known, another code reports it: a forward that bypasses the wrapper
+                 (DD206), no_sync (DD207), parameters unknown to the reducer (DD219), a single flipped bit (DD214).
 Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
 """
 
@@ -51,12 +51,14 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 def _why(parting: ReplicaDivergence) -> str:
     parts = []
     if parting.peers.by == BY_HAND:
-        parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or changed after it")
+        parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or were changed afterwards")
     else:
-        parts.append(f"{parting.peers.by} has averaged, and afterwards {parting.share} were changed on some ranks only")
+        parts.append(
+            f"{parting.peers.by} averaged the gradients, and {parting.share} were changed afterwards on some ranks only"
+        )
     none = parting.first.none_on if parting.first else ()
     if none:
-        parts.append(f"{named(none)} had no gradient there at all: it did not use that parameter in this step")
+        parts.append(f"{named(none)} had no gradient: it did not use that parameter in this step")
     parts.append(tie(parting))
     return ". ".join(part for part in parts if part)
 

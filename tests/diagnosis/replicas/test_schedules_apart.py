@@ -53,7 +53,7 @@ def told(own: list[float], other: list[float]) -> Finding:
 def test_a_rank_that_left_a_loop_earlier_is_named_with_the_condition_that_let_it() -> None:
     finding = told([0.1, 0.1, 0.05, 0.05, 0.03, 0.03, 0.02], [0.1, 0.1, 0.05, 0.03, 0.03, 0.02, 0.02])
 
-    assert "rank 1 went through the same numbers earlier" in finding.why
+    assert "rank 1 went through the same values earlier" in finding.why
     assert [(place.site.line, place.ranks) for place in finding.places if "leaves the loop" in place.role] == [
         (15, (1,))
     ]
