@@ -109,5 +109,5 @@ def test_a_step_that_one_rank_skips_is_told_with_the_condition_and_not_as_gradie
     finding = found(recording)[0]
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD210", (1,), CERTAIN)
-    assert finding.title == "step 2: rank 0 made an optimizer step that rank 1 skipped"
+    assert finding.title == "step 2: rank 0 took an optimizer step that rank 1 skipped"
     assert "# of some ranks" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]

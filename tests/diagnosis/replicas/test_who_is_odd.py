@@ -45,7 +45,7 @@ def test_a_rank_that_steps_a_pass_later_has_skipped_a_step() -> None:
     counts = {0: 2, 1: 1}
     found = first_of(job.step(grads={1: 1}, params={1: 1}, synced=counts, backwards=counts).recording())
     assert (found.code, found.ranks, found.confidence) == ("DD210", (0,), CERTAIN)
-    assert found.title == "step 2: rank 1 made an optimizer step that rank 0 skipped"
+    assert found.title == "step 2: rank 1 took an optimizer step that rank 0 skipped"
 
 
 def test_gradients_changed_after_as_many_passes_are_no_skipped_step() -> None:
