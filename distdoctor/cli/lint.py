@@ -150,25 +150,25 @@ def _read_one(file: Path, sources: Sources) -> None:
 
 
 def _patch(sources: Sources, seen: Seen) -> str:
-    from distdoctor.lint import patches
+    from distdoctor.diagnosis.source.edits import applied, diff
 
     found = []
     for path, edits in sorted(seen.edits.items()):
-        after, _ = patches.applied(sources.texts[path], edits)
-        found.append(patches.diff(path, sources.texts[path], after))
+        after, _ = applied(sources.texts[path], edits)
+        found.append(diff(path, sources.texts[path], after))
     return "".join(found)
 
 
 def _write_fixes(sources: Sources, seen: Seen) -> None:
     """The fixes in the files and in `sources`; what is done is told on stderr."""
     from distdoctor.cli import deliver
-    from distdoctor.lint import patches
+    from distdoctor.diagnosis.source.edits import applied
 
     if STDIN in sources.texts:
         raise WrongUse("standard input cannot be fixed in place", way_out="Use --diff, or name the file.")
     total, files = 0, 0
     for path, edits in seen.edits.items():
-        after, count = patches.applied(sources.texts[path], edits)
+        after, count = applied(sources.texts[path], edits)
         if not count:
             continue
         try:

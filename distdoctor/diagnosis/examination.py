@@ -8,10 +8,21 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Confidence, Finding, Place, Stalls
+from distdoctor.diagnosis.finding import (
+    CERTAIN,
+    LIKELY,
+    NOTE,
+    WARNING,
+    Confidence,
+    Finding,
+    Place,
+    Prescription,
+    Stalls,
+)
 from distdoctor.diagnosis.hang.coverage import left_open
 from distdoctor.diagnosis.hang.ending import is_end
 from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.diagnosis.source.patch import patch_of, sources_that_ran, working_folder
 from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import Recording
 
@@ -55,7 +66,7 @@ def examine(
         except Exception as error:
             failed = f"the check failed: {type(error).__name__}: {error}"
             not_examined.append(NotExamined(check.code, check.slug, failed))
-    findings = _ranked(_most_specific(found))
+    findings = with_patches(_ranked(_most_specific(found)), recording)
     slugs = {cure.slug for finding in findings for cure in finding.prescriptions}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
     return Diagnosis(
@@ -71,6 +82,25 @@ def examine(
         recording=recording,
         checks={check.code: check for check in checks},
     )
+
+
+def with_patches(findings: Iterable[Finding], recording: Recording) -> list[Finding]:
+    """The findings with a patch in the place of every edit that can be trusted; what is left of the others is words."""
+    digests, cwd = sources_that_ran(recording), working_folder(recording)
+    return [
+        replace(
+            finding, prescriptions=tuple(_with_patch(one, recording, digests, cwd) for one in finding.prescriptions)
+        )
+        if any(one.edits for one in finding.prescriptions)
+        else finding
+        for finding in findings
+    ]
+
+
+def _with_patch(
+    one: Prescription, recording: Recording, digests: Mapping[str, frozenset[str]], cwd: str
+) -> Prescription:
+    return replace(one, edits=(), patch=patch_of(one.edits, recording.sources, digests, cwd)) if one.edits else one
 
 
 def _most_specific(found: Sequence[tuple[Check, Finding]]) -> Iterator[tuple[Check, Finding]]:

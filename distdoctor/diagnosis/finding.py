@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from distdoctor.diagnosis.source.edits import Edit, Patch
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 
@@ -52,15 +53,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Prescription:
-    """A remedy as one finding prescribes it: the slug of the remedy, and the edit with this job's own names and lines.
+    """A remedy as one finding prescribes it: the slug of the remedy, and the change with this job's own names and lines.
 
-    `change` is a diff or one line; `effect` is in numbers, with how they were computed.
+    `change` is in words, or lines to write; `effect` is in numbers, with how they were computed. `edits` are what a check would
+    change in the source that ran; whoever examines makes the `patch` of them, where they stand up to being checked.
     """
 
     slug: str
     change: str = ""
     effect: str = ""
     verified: bool = False
+    edits: tuple[Edit, ...] = ()
+    patch: Patch | None = None
 
 
 @dataclass(frozen=True)

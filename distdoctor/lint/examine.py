@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from distdoctor.diagnosis.diagnosis import NotExamined
 from distdoctor.diagnosis.finding import NOTE, Finding
+from distdoctor.diagnosis.source.edits import Edit, lines_of
+from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.lint.program import Program
-from distdoctor.lint.rule import Edit, Rule, Sighting
+from distdoctor.lint.rule import Rule, Sighting
 from distdoctor.lint.rules import all_rules
-from distdoctor.lint.source_file import SourceFile, Unparsable, lines_of, parse
+from distdoctor.lint.source_file import SourceFile, Unparsable, parse
 from distdoctor.lint.suppressions import accepted
 
 
@@ -43,12 +45,18 @@ def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> 
         for edit in seen.edits:
             edits.setdefault(edit.path, []).append(edit)
     return Seen(
-        tuple(finding for finding, _ in kept),
+        tuple(_with_patches(finding, sources) for finding, _ in kept),
         tuple(suppressed),
         tuple(unread),
         {path: tuple(ones) for path, ones in edits.items()},
         tuple(failed),
     )
+
+
+def _with_patches(finding: Finding, sources: Mapping[str, str]) -> Finding:
+    """The finding with a patch for each of its edits by itself; `--diff` makes one of all together."""
+    made = (replace(one, edits=(), patch=patch_of(one.edits, sources)) for one in finding.prescriptions)
+    return replace(finding, prescriptions=tuple(made))
 
 
 def _on_purpose(finding: Finding) -> bool:

@@ -9,21 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
+from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.lint.program import Program
-from distdoctor.lint.source_file import Scope, lineno, lines_of
+from distdoctor.lint.source_file import Scope, lineno
 from distdoctor.recording.recording import SourceLine
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A safe edit: replace what lies between two positions. Lines count from 1, columns in UTF-8 bytes from 0, as in `ast`."""
-
-    path: str
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +66,9 @@ class Rule:
             places=tuple(Place(site(node, scope), (), role) for node, scope, role in seen.also),
             confidence=seen.confidence,
             evidence=seen.evidence,
-            prescriptions=(Prescription(seen.remedy, change=seen.change),) if seen.remedy or seen.change else (),
+            prescriptions=(Prescription(seen.remedy, change=seen.change, edits=seen.edits),)
+            if seen.remedy or seen.change
+            else (),
         )
 
 

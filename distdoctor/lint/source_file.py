@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -279,11 +278,6 @@ def is_constant(node: ast.AST | None, value: object) -> bool:
 def opaque(call: ast.Call) -> bool:
     """Whether `*args` or `**kwargs` may carry arguments that are not written here."""
     return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines with their ends, counted as `ast` counts them: a form feed ends no line."""
-    return io.StringIO(text, newline="").readlines()
 
 
 def lineno(node: ast.AST) -> int:

@@ -156,7 +156,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _cure(cure: Any, diagnosis: Diagnosis) -> dict[str, Any]:
     remedy = diagnosis.remedies.get(cure.slug)
-    change = cure.change or (remedy.how if remedy else "")
+    change = cure.patch.text if cure.patch else cure.change or (remedy.how if remedy else "")
     return {
         "what": remedy.what if remedy else cure.slug,
         "change": change.rstrip().split("\n") if change else [],

@@ -40,7 +40,9 @@ class RolePlaceJson(PlaceJson, frozen=True):
 
 
 class RemedyJson(msgspec.Struct, frozen=True):
-    """A cure. `change` is a diff or one line; `verified` when distdoctor has run the workload again with it."""
+    """A cure. `change` is in words, or lines to write. `patch`: the edit of the source that ran, a unified diff for `git apply`
+    run in `patch_folder` ("": paths are as they were given); null where no edit could be checked. `patch_digests`: path ->
+    BLAKE2b (8 bytes) of the file that it is made for. `verified`: distdoctor has run the job again with it, and it helped."""
 
     slug: str
     what: str
@@ -48,6 +50,9 @@ class RemedyJson(msgspec.Struct, frozen=True):
     effect: str
     safety: str
     verified: bool
+    patch: str | None
+    patch_folder: str
+    patch_digests: dict[str, str]
 
 
 class FindingJson(msgspec.Struct, frozen=True):
@@ -343,6 +348,9 @@ def _remedy(cure: Prescription, diagnosis: Diagnosis) -> RemedyJson:
         effect=cure.effect or (remedy.effect if remedy else ""),
         safety=remedy.safety if remedy else "",
         verified=cure.verified,
+        patch=cure.patch.text if cure.patch else None,
+        patch_folder=cure.patch.folder if cure.patch else "",
+        patch_digests=dict(cure.patch.digests) if cure.patch else {},
     )
 
 

@@ -18,6 +18,7 @@ LINES = 40
 WIDTH = 110
 MOST_PLACES = 6
 MOST_LINES_OF_A_CURE = 10
+MOST_LINES_OF_A_PATCH = 16
 
 
 def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Collection[Finding] = ()) -> str:
@@ -121,14 +122,25 @@ def _places(places: tuple[Place, ...], base: str, width: int = 0) -> list[str]:
 def _cure(cure: Prescription, diagnosis: Diagnosis, width: int = 0) -> list[str]:
     remedy = diagnosis.remedies.get(cure.slug)
     words = cure.change or (remedy.what if remedy else cure.slug)
+    patch = cure.patch.text.rstrip("\n").split("\n") if cure.patch is not None else []
+    if patch and len(patch) <= MOST_LINES_OF_A_PATCH:  # whole or not at all: half a patch is none
+        return [f"  fix   {remedy.what if remedy else words}", *_indented(patch), *_gain(cure, width)]
     lines = words.rstrip().split("\n")
     if len(lines) == 1:
         found = _wrapped("fix", words, most=4, width=width)
     else:
         what = remedy.what if remedy else cure.slug
-        found = [f"  fix   {what}", *(f"        {line}" for line in lines[:MOST_LINES_OF_A_CURE])]
+        found = [f"  fix   {what}", *_indented(lines[:MOST_LINES_OF_A_CURE])]
+    return [*found, *_gain(cure, width)]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"        {line}" for line in lines]
+
+
+def _gain(cure: Prescription, width: int) -> list[str]:
     effect = cure.effect or ("verified by a second run" if cure.verified else "")
-    return [*found, *_wrapped("gain", effect, most=2, width=width)]
+    return _wrapped("gain", effect, most=2, width=width)
 
 
 def _wrapped(word: str, text: str, most: int, width: int = 0) -> list[str]:

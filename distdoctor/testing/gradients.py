@@ -28,7 +28,7 @@ from distdoctor.recording.trace.layout import (
     extend,
 )
 from distdoctor.recording.trace.reader import dtype_of
-from distdoctor.testing.rank_trace import TraceBuilder, site_of
+from distdoctor.testing.rank_trace import TraceBuilder, noting_sources, site_of
 
 STEP_LINE, LOSS_LINE, WRAP_LINE = "train.py:33 train", "train.py:31 train", "train.py:14 main"
 PARAMETERS = {"body.weight": "[64, 20]", "body.bias": "[64]", "head.weight": "[10, 64]"}
@@ -233,9 +233,8 @@ class TrainedJob:
     def recording(self, *, sources: Mapping[str, str] | None = None, running: bool = False) -> Recording:
         """What would have been read of this job."""
         logs = {log.rank: self._log(log) for log in self.logs}
-        return Recording(
-            Job(argv=("train.py",), world_size=self.world_size, running=running), logs, sources=sources or {}
-        )
+        job = Job(argv=("train.py",), world_size=self.world_size, running=running)
+        return Recording(job, noting_sources(logs, sources or {}), sources=sources or {})
 
     def _log(self, log: TraceBuilder) -> RankTrace:
         built = log.build()

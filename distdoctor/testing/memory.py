@@ -17,7 +17,7 @@ from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.events import Exiting, TraceEvent, UncaughtException
 from distdoctor.recording.trace.layout import DOING, HOLDER, MEMORY, PEAK, RECORDS, SAVED, Phase
 from distdoctor.recording.trace.reader import dtype_of
-from distdoctor.testing.rank_trace import TraceBuilder, site_of
+from distdoctor.testing.rank_trace import TraceBuilder, noting_sources, site_of
 
 MIB = 1 << 20
 STEP_LINE = "train.py:33 train"
@@ -130,7 +130,7 @@ class MemoryJob:
                 more[name] = made
             logs[log.rank] = replace(log.build(), more=more)
         job = Job(argv=("train.py",), world_size=self.world_size, ends=self._ends, exit_code=1 if self._ends else None)
-        return Recording(job, logs, sources=sources or {})
+        return Recording(job, noting_sources(logs, sources or {}), sources=sources or {})
 
 
 def _value(number: Number, rank: int, step: int) -> int:

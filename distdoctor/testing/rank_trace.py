@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from distdoctor.recording.trace.layout import (
     ranks_text,
     signature_of,
     site_text,
+    source_digest,
+    source_text,
 )
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
@@ -55,6 +58,12 @@ def site_of(words: str | SourceLine) -> str:
     place, _, function = words.partition(" ")
     path, _, line = place.rpartition(":")
     return site_text(path if path.startswith(("/", "<")) else f"/job/{path}", int(line), function or "main")
+
+
+def noting_sources(logs: Mapping[int, RankTrace], sources: Mapping[str, str]) -> dict[int, RankTrace]:
+    """The logs with what every rank notes about the files that it runs: their digests."""
+    noted = tuple(source_text(path, source_digest(text.encode())) for path, text in sources.items())
+    return {rank: replace(log, texts=(*log.texts, *noted)) for rank, log in logs.items()}
 
 
 def shape_text(shape: Sequence[int] | str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.events import Averaging
 from distdoctor.recording.trace.layout import PassFlag
-from distdoctor.testing.rank_trace import MILLISECOND, TraceBuilder
+from distdoctor.testing.rank_trace import MILLISECOND, TraceBuilder, noting_sources
 
 SHARDED = PassFlag.DISTRIBUTED_SAMPLER | PassFlag.SHUFFLE_KNOWN
 TRAIN_LOOP, TRAIN_LOADER = "train.py:31 train", "train.py:12 main"
@@ -125,7 +125,8 @@ class SampledJob:
         """What would have been read of this job."""
         job = Job(argv=("train.py",), world_size=self.world_size, running=running)
         logs = {log.rank: log.build() for log in self.logs}
-        return Recording(job, logs, sources={"/job/train.py": SOURCE} if sources is None else sources)
+        sources = {"/job/train.py": SOURCE} if sources is None else sources
+        return Recording(job, noting_sources(logs, sources), sources=sources)
 
 
 def sampled_job(ranks: int = 2, length: int = 100, **about: Any) -> SampledJob:

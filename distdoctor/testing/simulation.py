@@ -14,7 +14,7 @@ from distdoctor.recording.recording import Job, RankEnd, RankTrace, Recording
 from distdoctor.recording.trace.events import Exiting, InitBegun, InitDone, NewGroupDone, UncaughtException
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 from distdoctor.testing.actions import Action, Programs, Survivors
-from distdoctor.testing.rank_trace import MILLISECOND, SECOND, START_NS, WALL_NS, TraceBuilder
+from distdoctor.testing.rank_trace import MILLISECOND, SECOND, START_NS, WALL_NS, TraceBuilder, noting_sources
 
 _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
 PEER_GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
@@ -88,7 +88,7 @@ class SimulatedJob:
             launcher="torchrun",
         )
         ranks = {r: self._cut(r, moment) for r, moment in moments.items() if r not in self.script.silent}
-        return Recording(job=job, ranks=ranks, sources=dict(self.script.texts))
+        return Recording(job=job, ranks=noting_sources(ranks, self.script.texts), sources=dict(self.script.texts))
 
     def _cut(self, rank: int, at_ns: int) -> RankTrace:
         if rank not in self._logs:

@@ -77,10 +77,12 @@ def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
     (finding,) = diagnosed(watched(hang_jobs.saves_alone, until=something_is_said)).findings
 
     assert finding.place.line == line("dist.barrier()  # of rank 0 alone") - 1
-    assert finding.prescriptions[0].change.splitlines() == [
-        "-if rank == 0:",
-        "-    dist.barrier()  # of rank 0 alone",
-        "+dist.barrier()  # of rank 0 alone",
+    patch = finding.prescriptions[0].patch
+    assert patch is not None
+    assert [row for row in patch.text.splitlines()[2:] if row[0] in "+-"] == [
+        "-        if rank == 0:",
+        "-            dist.barrier()  # of rank 0 alone",
+        "+        dist.barrier()  # of rank 0 alone",
     ]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from distdoctor import plugins
 from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.diagnosis.source.edits import applied
 from distdoctor.lint.examine import chosen, examine
-from distdoctor.lint.patches import applied
 from distdoctor.lint.rule import Rule
 from distdoctor.lint.rules import all_rules
 

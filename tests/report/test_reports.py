@@ -233,6 +233,9 @@ def test_the_json_report_holds_the_whole_finding() -> None:
                     "effect": "no wait",
                     "safety": "changes no result",
                     "verified": False,
+                    "patch": None,
+                    "patch_folder": "",
+                    "patch_digests": {},
                 }
             ],
         }

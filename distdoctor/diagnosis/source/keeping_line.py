@@ -25,6 +25,7 @@ class Keeping:
     value: str
     text: str
     at: int = -1
+    last_line: int = 0  # of the statement
 
 
 @lru_cache(maxsize=64)
@@ -59,7 +60,7 @@ def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Ke
                     if value.lineno == node.lineno
                     else -1
                 )
-                return Keeping(place, how, written, line, at)
+                return Keeping(place, how, written, line, at, node.end_lineno or node.lineno)
     return None
 
 

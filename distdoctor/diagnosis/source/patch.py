@@ -1,84 +1,97 @@
-"""Concrete edits of the user's source, shown as the lines of a diff. Nothing is written anywhere."""
+"""The one maker of patches: what a finding's edits make of the source that ran, checked, as `git apply` takes it."""
 
 from __future__ import annotations
 
-import ast
+import builtins
+import posixpath
+import re
+import symtable
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from distdoctor.diagnosis.source.rank_guard import is_about_rank
+from distdoctor.diagnosis.source.edits import Edit, Patch, applied, diff
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import SOURCE_MARK, source_digest, source_of
 
-MOST_LINES = 9
+_QUOTED = re.compile(r'["\\\x00-\x1f\x7f]')  # git writes such names in its own way
+_ALWAYS_THERE = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__path__", "__builtins__", "__spec__"})
 
 
-def out_of_condition(source: str, line: int, guard_line: int) -> str:
-    """The statement at `line` taken out of the `if` at `guard_line`, so that every rank reaches it; "" if that is not simple."""
+def patch_of(
+    edits: Sequence[Edit],
+    sources: Mapping[str, str],
+    digests: Mapping[str, frozenset[str]] | None = None,
+    cwd: str = "",
+) -> Patch | None:
+    """The patch of these edits, None where one of them cannot be trusted: its file is not the one that ran, it does not go in,
+    the result is no Python or uses a name that nobody defines.
+
+    `digests`: of the files that the ranks ran; None: the sources are what they are. Paths are told relative to `cwd` when all of
+    them lie below it, else to the folder that they share.
+    """
+    found = []
+    for path in sorted({edit.path for edit in edits}):
+        before, mine = sources.get(path, ""), [edit for edit in edits if edit.path == path]
+        digest = source_digest(before.encode(errors="replace"))
+        if digests is not None and digests.get(path) != frozenset({digest}):
+            return None
+        after, done = applied(before, mine) if before else ("", 0)
+        if done != len(set(mine)) or after == before or _undefined(after) - _undefined(before):
+            return None
+        found.append((path, digest, before, after))
+    folder = _folder([path for path, *_ in found], cwd)
+    names = [posixpath.relpath(path, folder) if folder else path for path, *_ in found]
+    if not found or any(_QUOTED.search(name) or name.startswith(("/", "../")) for name in names):
+        return None
+    text = "".join(diff(name, before, after) for name, (_, _, before, after) in zip(names, found, strict=True))
+    return Patch(text, folder, tuple((path, digest) for path, digest, *_ in found))
+
+
+def sources_that_ran(recording: Recording) -> dict[str, frozenset[str]]:
+    """path -> the digests of what the ranks ran under that name, as they noted it themselves."""
+    found: dict[str, frozenset[str]] = {}
+    for log in recording.ranks.values():
+        for path, digest in _noted(log.texts):
+            found[path] = found.get(path, frozenset()) | {digest}
+    return found
+
+
+@lru_cache(maxsize=256)
+def _noted(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    noted = (source_of(text) for text in texts if text.startswith(SOURCE_MARK))
+    return tuple(one for one in noted if one is not None)
+
+
+def working_folder(recording: Recording) -> str:
+    """Where the ranks were started, "" where they did not note it or not the same."""
+    found = {str(log.environment.get("cwd", "")) for log in recording.ranks.values()}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _folder(paths: Sequence[str], cwd: str) -> str:
+    if not paths or not all(path.startswith("/") for path in paths):
+        return ""
+    below = cwd.rstrip("/") + "/"
+    if cwd and all(path.startswith(below) for path in paths):
+        return cwd
+    return posixpath.commonpath([posixpath.dirname(path) for path in paths])
+
+
+def _undefined(text: str) -> frozenset[str]:
+    """The names that a file uses and neither it nor Python defines."""
     try:
-        tree = ast.parse(source)
+        module = symtable.symtable(text, "<patched>", "exec")
     except (SyntaxError, ValueError, RecursionError):
-        return ""
-    guard = next((n for n in ast.walk(tree) if isinstance(n, ast.If) and n.lineno == guard_line), None)
-    if guard is None:
-        return ""
-    for body in (guard.body, guard.orelse):
-        for statement in body:
-            if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
-                return _moved(source.splitlines(), guard, body, statement)
-    return ""
-
-
-def _moved(lines: list[str], guard: ast.If, body: list[ast.stmt], statement: ast.stmt) -> str:
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
-    if isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try) or last - first > 3:
-        return ""
-    head, text = lines[guard.lineno - 1], lines[first - 1 : last]
-    alone = len(body) == 1 and body is guard.body and not guard.orelse
-    rest = _without_the_rank(guard.test) if body is guard.body else ""
-    if alone and (rest or first == guard.lineno):
-        return _condition_alone(head, guard, rest)
-    if first == guard.lineno:
-        return ""  # several statements on one line
-    indent = len(head) - len(head.lstrip())
-    depth = len(text[0]) - len(text[0].lstrip())
-    free = [f"{head[:indent]}if {rest}:", *text] if rest else [row[depth - indent :] for row in text]
-    if alone:
-        rows = [f"-{row}" for row in (*lines[guard.lineno - 1 : first - 1], *text)] + [f"+{row}" for row in free]
-    elif statement is body[-1]:
-        rows = [f" {head}", *([" ..."] if len(body) > 1 else []), *(f"-{row}" for row in text)]
-        rows += [f"+{row}" for row in free]
-    else:  # others follow it inside: it has to come first, for everybody
-        rows = [*(f"+{row}" for row in free), f" {head}", *(f"-{row}" for row in text), " ..."]
-    margin = min(len(row) - 1 - len(row[1:].lstrip()) for row in rows if row != " ...")
-    return (
-        "\n".join(row[0] + row[1 + margin :] if row != " ..." else row for row in rows)
-        if len(rows) <= MOST_LINES
-        else ""
-    )
-
-
-def _without_the_rank(test: ast.expr) -> str:
-    """What is left of `step == 3 and rank == 0` without the rank; "" where nothing is, or it is no such conjunction."""
-    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
-        return ""
-    rest = [part for part in test.values if not is_about_rank(part)]
-    return " and ".join(map(ast.unparse, rest)) if len(rest) < len(test.values) else ""
-
-
-def _condition_alone(head: str, guard: ast.If, rest: str) -> str:
-    """The line of the `if`, with what is left of its condition; without a condition the statement on the same line."""
-    before, colon, after = (
-        head[: guard.test.end_col_offset].strip(),
-        ":",
-        head[guard.test.end_col_offset :].lstrip(") "),
-    )
-    if guard.test.end_lineno != guard.lineno or not before.startswith("if") or not after.startswith(colon):
-        return ""
-    after = after.removeprefix(colon)
-    changed = f"if {rest}:{after}" if rest else after.strip()
-    return f"-{head.strip()}\n+{changed.rstrip()}"
-
-
-def replaced(source: str, line: int, old: str, new: str) -> str:
-    """One line with `old` replaced by `new`, as a diff; "" when the line does not hold `old`."""
-    lines = source.splitlines()
-    if not 0 < line <= len(lines) or old not in lines[line - 1]:
-        return ""
-    return f"-{lines[line - 1]}\n+{lines[line - 1].replace(old, new, 1)}"
+        return frozenset()
+    known = {one.get_name() for one in module.get_symbols() if one.is_assigned() or one.is_imported()}
+    used: set[str] = set()
+    waiting: list[symtable.SymbolTable] = [module]
+    while waiting:
+        table = waiting.pop()
+        for one in table.get_symbols():
+            if one.is_declared_global() and one.is_assigned():
+                known.add(one.get_name())
+            if one.is_referenced() and (one.is_global() or table is module):
+                used.add(one.get_name())
+        waiting += table.get_children()
+    return frozenset(used - known - _ALWAYS_THERE)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from distdoctor.diagnosis.source.call_edits import function_of
+from distdoctor.diagnosis.source.edits import Edit, row_inserted
 from distdoctor.recording.recording import SourceLine
 
 
@@ -80,18 +82,34 @@ def line_at(text: str, number: int) -> str:
     return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
-def inserted_before(sources: Mapping[str, str], site: SourceLine, statement: str) -> str:
-    """A diff that puts a statement above a `for`, at its depth; the statement alone where the source shows no `for`."""
-    line = line_at(sources.get(site.path, ""), site.line)
-    if not line.lstrip().startswith("for "):
-        return statement
-    depth = line[: len(line) - len(line.lstrip())]
-    return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n+{depth}{statement}\n {line}"
+def epoch_told_above(
+    sources: Mapping[str, str], loop: SourceLine, made: SourceLine, what: str = "sampler"
+) -> tuple[Edit, ...]:
+    """The edit that tells the sampler (or the `dataset`) of a loader the epoch, above the `for` that iterates it; () where the
+    source does not show the loop, its data and the epoch by name."""
+    tree, text = _tree(sources.get(loop.path, "")), sources.get(loop.path, "")
+    around = function_of(sources, loop)
+    begins = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.lineno == loop.line] if tree is not None else []
+    arguments = [one.arg for one in ast.walk(around) if isinstance(one, ast.arg)] if around is not None else []
+    epoch = epoch_variable(sources, loop) or ("epoch" if "epoch" in arguments else "")
+    if len(begins) != 1 or not epoch or around is None:
+        return ()
+    name = sampler_name(sources, made) if what == "sampler" else dataset_name(sources, made)
+    if not name or made.path != loop.path or not _holds(around, made.line):
+        loader = _iterated(begins[0].iter)
+        name = f"{loader}.{what}" if loader else ""
+    return row_inserted(loop.path, text, loop.line, f"{name}.set_epoch({epoch})") if name else ()
 
 
-def replaced(site: SourceLine, line: str, new: str) -> str:
-    """A diff of one line."""
-    return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{new}"
+def _iterated(loop: ast.expr) -> str:
+    """The loader in `loader`, `enumerate(loader)`, `tqdm(enumerate(loader), ...)`."""
+    while isinstance(loop, ast.Call) and loop.args and _called(loop) in ("enumerate", "tqdm", "iter"):
+        loop = loop.args[0]
+    return ast.unparse(loop) if isinstance(loop, ast.Name | ast.Attribute) else ""
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.Module) or getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
 def _loops(text: str) -> list[ast.For]:

@@ -16,8 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
+from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.lint.program import Program
-from distdoctor.lint.rule import Edit, Sighting, replace_node, rule
+from distdoctor.lint.rule import Sighting, replace_node, rule
 from distdoctor.lint.source_file import Scope, SourceFile, dotted
 
 _DEPRECATED = {

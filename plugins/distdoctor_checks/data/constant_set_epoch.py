@@ -20,7 +20,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.source.sampler_calls import epoch_variable, replaced, set_epoch_call
+from distdoctor.diagnosis.source.edits import words_replaced
+from distdoctor.diagnosis.source.sampler_calls import epoch_variable, set_epoch_call
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -60,20 +61,21 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         },
         why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
         f"{repeated.draws:,} {what} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
-        prescriptions=(Prescription("set-epoch", change=_change(recording, repeated)),),
+        prescriptions=(_prescription(recording, repeated),),
         at_ns=later.started_ns,
     )
 
 
-def _change(recording: Recording, repeated: Repetition) -> str:
+def _prescription(recording: Recording, repeated: Repetition) -> Prescription:
     line = repeated.later.set_epoch_line
     call = set_epoch_call(recording.sources, line)
     if call is None:
-        return "sampler.set_epoch(epoch)  # the counter of the epoch loop"
-    epoch = epoch_variable(recording.sources, line) or epoch_variable(recording.sources, repeated.later.loop_line)
-    new = f"{call.receiver}.set_epoch({epoch if epoch and epoch != call.argument else 'epoch'})"
-    old = f"{call.receiver}.set_epoch({call.argument})"
-    return replaced(line, call.line, call.line.replace(old, new)) if old in call.line else new
+        return Prescription("set-epoch", change="sampler.set_epoch(epoch)  # the counter of the epoch loop")
+    epoch = epoch_variable(recording.sources, line)
+    known = bool(epoch) and epoch != call.argument
+    new = f"{call.receiver}.set_epoch({epoch if known else 'epoch'})"
+    old, text = f"{call.receiver}.set_epoch({call.argument})", recording.sources.get(line.path, "")
+    return Prescription("set-epoch", new, edits=words_replaced(line.path, text, line.line, old, new) if known else ())
 
 
 def sick() -> Recording:

@@ -17,6 +17,7 @@ Source           torch.utils.data.distributed.DistributedSampler; PyTorch's Dist
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -24,9 +25,11 @@ from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.sharing import SameData, same_data
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription, Severity
-from distdoctor.diagnosis.source.sampler_calls import line_at
+from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_told_above
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 
 
@@ -71,7 +74,8 @@ def _training(same: SameData, recording: Recording) -> Finding:
         prescriptions=(
             Prescription(
                 "distributed-sampler",
-                change=_change(recording, same),
+                change=f"DataLoader(dataset, ..., sampler=DistributedSampler(dataset, shuffle={one.shuffles is not False}))",
+                edits=_edits(recording, same),
                 effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
                 if one.length > 0
                 else "",
@@ -90,15 +94,22 @@ def _why(same: SameData) -> str:
     return f"{same.replicas.words}; {one.sampler_name} runs over all {one.length:,} samples on each: one epoch here is {count}"
 
 
-def _change(recording: Recording, same: SameData) -> str:
-    one = same.passes.one
-    shuffle = one.shuffles is not False
-    sampler = f"sampler=DistributedSampler(dataset, shuffle={shuffle})"
-    line = line_at(recording.sources.get(one.made_line.path, ""), one.made_line.line)
-    if "shuffle=True" in line:
-        new = line.replace("shuffle=True", "sampler=DistributedSampler(dataset)")
-        return f"@@ {one.made_line.path.rpartition('/')[2]}:{one.made_line.line}\n-{line}\n+{new}"
-    return f"DataLoader(dataset, ..., {sampler})"
+def _edits(recording: Recording, same: SameData) -> tuple[Edit, ...]:
+    """The loader given a sampler in the place of its own shuffle, and the sampler told the epoch where it shuffles."""
+    one, sources = same.passes.one, recording.sources
+    call, data = only_call(sources, one.made_line, "DataLoader"), dataset_name(sources, one.made_line)
+    if call is None or not data or any(keyword_of(call, name) for name in ("sampler", "batch_sampler")):
+        return ()
+    shuffles, text = one.shuffles is not False, sources[one.made_line.path]
+    known = "DistributedSampler" if _imports_it(text) else "torch.utils.data.distributed.DistributedSampler"
+    value = f"{known}({data})" if shuffles else f"{known}({data}, shuffle=False)"
+    told = epoch_told_above(sources, one.loop_line, SourceLine()) if shuffles else ()
+    given = keyword_set(one.made_line.path, call, "sampler", value, instead_of="shuffle")
+    return (*given, *told) if given and (told or not shuffles) else ()
+
+
+def _imports_it(text: str) -> bool:
+    return re.search(r"^\s*from torch\.utils\.data\S* import .*\bDistributedSampler\b", text, re.MULTILINE) is not None
 
 
 def _evaluation(same: SameData) -> Finding:

@@ -26,10 +26,11 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.sampler_calls import (
     dataset_name,
+    epoch_told_above,
     epoch_variable,
-    inserted_before,
     sampler_name,
     shuffles_by_epoch,
 )
@@ -82,7 +83,8 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         prescriptions=(
             Prescription(
                 "set-epoch",
-                change=_change(repeated, recording, f"{name}.set_epoch({epoch})"),
+                change=_change(repeated, f"{name}.set_epoch({epoch})"),
+                edits=_edits(repeated, recording),
                 effect=f"each epoch draws its {later.length:,} samples in an order of its own"
                 if later.length > 0
                 else "",
@@ -109,10 +111,18 @@ def _told_object(repeated: Repetition, recording: Recording) -> tuple[str, str]:
     return "sampler", sampler_name(recording.sources, repeated.later.made_line) or "sampler"
 
 
-def _change(repeated: Repetition, recording: Recording, statement: str) -> str:
+def _change(repeated: Repetition, statement: str) -> str:
     if repeated.told_in_vain and repeated.later.workers:
         return "DataLoader(..., persistent_workers=False)  # or keep the epoch in memory that the workers share"
-    return inserted_before(recording.sources, repeated.later.loop_line, statement)
+    return f"{statement}  # above the loop over the batches"
+
+
+def _edits(repeated: Repetition, recording: Recording) -> tuple[Edit, ...]:
+    later = repeated.later
+    if repeated.told_in_vain or (repeated.iterable and later.workers):  # a worker that persists keeps its copy
+        return ()
+    what = "dataset" if repeated.iterable else "sampler"
+    return epoch_told_above(recording.sources, later.loop_line, later.made_line, what)
 
 
 def _told(repeated: Repetition) -> str:

@@ -23,7 +23,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.source.sampler_calls import line_at
+from distdoctor.diagnosis.source.edits import Edit, words_replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import UncaughtException
@@ -50,7 +50,6 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
             found[raised.site].append(rank)
             at_ns = at_ns or raised.at_ns
     for site, ranks in found.items():
-        line = line_at(recording.sources.get(site.path, ""), site.line)
         yield Finding(
             title=f"{named(ranks)} ended: the loader is given a sampler and shuffle=True",
             ranks=tuple(ranks),
@@ -60,16 +59,20 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
             places=(Place(site, tuple(ranks), "makes the loader"),),
             evidence={"error": REFUSED},
             why="the sampler decides the order; DataLoader raises an error when shuffle=True asks for another one",
-            prescriptions=(Prescription("shuffle-in-the-sampler", change=_without_shuffle(site, line)),),
+            prescriptions=(
+                Prescription("shuffle-in-the-sampler", change=_WORDS, edits=_without_shuffle(site, recording)),
+            ),
             at_ns=at_ns,
         )
 
 
-def _without_shuffle(site: SourceLine, line: str) -> str:
-    for words in (", shuffle=True", "shuffle=True, "):
-        if words in line:
-            return f"@@ {site.path.rpartition('/')[2]}:{site.line}\n-{line}\n+{line.replace(words, '')}"
-    return "leave shuffle=True out of the loader; give it to the sampler"
+_WORDS = "leave shuffle=True out of the loader; give it to the sampler"
+
+
+def _without_shuffle(site: SourceLine, recording: Recording) -> tuple[Edit, ...]:
+    text = recording.sources.get(site.path, "")
+    found = (words_replaced(site.path, text, site.line, words, "") for words in (", shuffle=True", "shuffle=True, "))
+    return next((edits for edits in found if edits), ())
 
 
 def _in_order(orders: SampleOrders) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, St
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
+from distdoctor.diagnosis.hang.played import agrees_with_all_at
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
@@ -33,7 +34,8 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
-from distdoctor.diagnosis.source.patch import out_of_condition
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
@@ -97,10 +99,16 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 
 def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
     assert incident.guard is not None
-    source = verdict.recording.sources.get(guarded.site.path, "")
-    edit = out_of_condition(source, guarded.site.line, incident.guard.line) if source else ""
     words = f"move the {guarded.op.word} at {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
-    return Prescription("call-on-every-rank", change=edit or words)
+    return Prescription("call-on-every-rank", change=words, edits=_edits(verdict, incident, guarded))
+
+
+def _edits(verdict: Verdict, incident: Incident, guarded: Call) -> tuple[Edit, ...]:
+    """The call taken out of its condition, where the calls on record then agree."""
+    site = guarded.site
+    if incident.guard is None or not agrees_with_all_at(verdict.facts, site):
+        return ()
+    return out_of_condition(site.path, verdict.recording.sources.get(site.path, ""), site.line, incident.guard.line)
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

@@ -24,6 +24,7 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, S
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.rank_activity import line_of
+from distdoctor.diagnosis.hang.played import agrees_without
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, SWAPPED, UNCLEAR
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -32,9 +33,10 @@ from distdoctor.diagnosis.hang.wording import (
     short,
     tipped,
 )
-from distdoctor.diagnosis.source.patch import replaced
+from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
+from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.testing import recording
 
 _GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+(?:\[\w+\])?)")
@@ -89,9 +91,6 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert incident.group is not None
     assert incident.usual is not None
     larger, odd = incident.divergence.group, incident.odd
-    source = verdict.recording.sources.get(odd.site.path, "")
-    name = _name_of(incident.group, verdict)
-    edit = replaced(source, odd.site.line, ")", f", group={name})") if name and source.count("\n") else ""
     return Finding(
         title=f"issued {short(odd)} on {larger.words}, where the others are at {at(incident.usual.site)}: most likely meant for "
         f"{incident.group.words}",
@@ -110,12 +109,23 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "use-the-subgroup",
-                change=edit or f"pass group= at {at(odd.site)}: the group of {named(incident.group.members)}",
+                change=f"pass group= at {at(odd.site)}: the group of {named(incident.group.members)}",
+                edits=_edits(verdict, incident.group, larger, odd),
             ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _edits(verdict: Verdict, meant: GroupCalls, used: GroupCalls, odd: Call) -> tuple[Edit, ...]:
+    """The call given its group, where the calls on record then agree in both."""
+    sources, name = verdict.recording.sources, _name_of(meant, verdict)
+    call = only_call(sources, odd.site, odd.op.word)
+    if not name or call is None or keyword_of(call, "group") is not None:
+        return ()
+    agree = agrees_without(used, odd.site) and agrees_without(meant, odd.site)
+    return keyword_set(odd.site.path, call, "group", name) if agree else ()
 
 
 def _name_of(group: GroupCalls, verdict: Verdict) -> str:

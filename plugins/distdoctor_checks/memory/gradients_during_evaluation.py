@@ -21,7 +21,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import Evaluation, Memory, mib
-from distdoctor.diagnosis.source.rank_guard import statement_at
+from distdoctor.diagnosis.source.call_edits import loop_within
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Evaluated
 
@@ -48,9 +48,6 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
     ranks = tuple(sorted(by_rank))
     one = max(by_rank.values(), key=lambda each: (each.bytes, each.batches))
     kept = f": `{one.variable}` keeps {mib(one.bytes)} of each batch"
-    line = statement_at(memory.recording.sources.get(one.site.path, ""), one.site.line)
-    pad = " " * 4
-    change = f"+with torch.inference_mode():\n{pad}{line}" if line.startswith(("for ", "while ")) else ""
     return Finding(
         title=f"evaluation records an autograd graph that no backward uses{kept}",
         ranks=ranks,
@@ -68,7 +65,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
         prescriptions=(
             Prescription(
                 "evaluate-without-gradients",
-                change=change,
+                edits=loop_within(memory.recording.sources, one.site, "with torch.no_grad():"),
                 effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph",
             ),
         ),

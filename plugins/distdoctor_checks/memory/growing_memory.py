@@ -26,6 +26,7 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.source.edits import Edit, rows_replaced
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line
 from distdoctor.recording.recording import Recording, SourceLine
 
@@ -147,20 +148,23 @@ def _cure(growth: Growth) -> Prescription:
         return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:
         return Prescription("detach-what-is-kept", effect=effect)
-    old, value = keeping.text, keeping.value
+    change = f"detach `{keeping.value[:60]}` before it is kept"
+    return Prescription("detach-what-is-kept", change=change, effect=effect, edits=_detached(growth, keeping))
+
+
+def _detached(growth: Growth, keeping: Keeping) -> tuple[Edit, ...]:
+    holder, value, site = growth.holder, keeping.value, keeping.site
     if keeping.how == CARRIES:
-        pad = " " * (len(old) - len(old.lstrip()))
-        new = f"{pad}{holder.label} = {holder.label}.detach()"
+        new = f"{holder.label} = {holder.label}.detach()"
         if holder.kind in ("tuple", "list"):
-            new = f"{pad}{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
-        return Prescription("detach-what-is-kept", change=f"{old}\n+{new}", effect=effect)
-    if value.isidentifier() or value.endswith(")"):
-        last = keeping.at
-        name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
-        if last >= 0:
-            new = f"{old[:last]}{value}.{name}(){old[last + len(value) :]}"
-            return Prescription("detach-what-is-kept", change=f"-{old}\n+{new}", effect=effect)
-    return Prescription("detach-what-is-kept", change=f"detach `{value[:60]}` before it is kept", effect=effect)
+            new = f"{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
+        pad = keeping.text[: len(keeping.text) - len(keeping.text.lstrip())]
+        return (rows_replaced(site.path, keeping.last_line + 1, keeping.last_line, [pad + new]),)
+    if keeping.at < 0 or not (value.isidentifier() or value.endswith(")")):
+        return ()
+    name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
+    column = len((keeping.text[: keeping.at] + value).encode())
+    return (Edit(site.path, site.line, column, site.line, column, f".{name}()"),)
 
 
 # -- a process that grows ----------------------------------------------------------------------------------------------

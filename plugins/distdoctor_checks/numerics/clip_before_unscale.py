@@ -12,12 +12,14 @@ Source           PyTorch, Automatic Mixed Precision examples, "Gradient clipping
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.wording import text_at
+from distdoctor.diagnosis.source.call_edits import function_of, methods_called
+from distdoctor.diagnosis.source.edits import Edit, row_inserted
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Clipped
 
@@ -40,15 +42,31 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             evidence={"step": rows[0][1], "clips": rows[0][2]},
             why="scaler.unscale_ was not called between backward and this line, so max_norm is "
             "compared with gradients multiplied by the loss scale",
-            prescriptions=(Prescription("unscale-first", change=_change(recording, site)),),
+            prescriptions=(
+                Prescription(
+                    "unscale-first", change="scaler.unscale_(optimizer)  # first", edits=_edits(recording, site)
+                ),
+            ),
             confidence=CERTAIN,
             at_ns=rows[0][3],
         )
 
 
-def _change(recording: Recording, site: SourceLine) -> str:
-    line = text_at(recording.sources, site)
-    return f"+scaler.unscale_(optimizer)\n {line}" if line else ""
+def _edits(recording: Recording, site: SourceLine) -> tuple[Edit, ...]:
+    """`scaler.unscale_(optimizer)` above the clip, by the names of the one `scaler.step(optimizer)` in its function."""
+    around = function_of(recording.sources, site)
+    if around is None:
+        return ()
+    scalers = {receiver for _, receiver in methods_called(around, "scale")}
+    steps = [
+        (receiver, ast.unparse(call.args[0]))
+        for call, receiver in methods_called(around, "step")
+        if receiver in scalers and len(call.args) == 1
+    ]
+    if len(set(steps)) != 1:
+        return ()
+    scaler, optimizer = steps[0]
+    return row_inserted(site.path, recording.sources[site.path], site.line, f"{scaler}.unscale_({optimizer})")
 
 
 def sick() -> Recording:

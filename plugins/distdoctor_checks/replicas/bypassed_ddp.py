@@ -21,8 +21,8 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place,
 from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
-from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, text_at, which
-from distdoctor.diagnosis.source.patch import replaced
+from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
+from distdoctor.diagnosis.source.edits import Edit, words_replaced
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Bypassed, Wrapped
@@ -63,17 +63,16 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recor
         evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
         why=f"{max(parting.counts('backwards').values())} backward passes and no forward through the wrapper since the previous "
         f"step; {parting.share} differ, {sides(parting)}",
-        prescriptions=(Prescription("call-the-wrapper", change=_change(recording, line)),),
+        prescriptions=(Prescription("call-the-wrapper", edits=_edits(recording, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
 
 
-def _change(recording: Recording, line: SourceLine) -> str:
-    if ".module(" not in text_at(recording.sources, line):
-        return ""
-    return replaced(recording.sources[line.path], line.line, ".module(", "(")
+def _edits(recording: Recording, line: SourceLine) -> tuple[Edit, ...]:
+    """`model.module(inputs)` -> `model(inputs)`."""
+    return words_replaced(line.path, recording.sources.get(line.path, ""), line.line, ".module(", "(")
 
 
 def _never_wrapped(one: Unwrapped) -> Finding:

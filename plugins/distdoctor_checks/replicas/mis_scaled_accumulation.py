@@ -17,6 +17,7 @@ Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumula
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients, Update
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
-from distdoctor.diagnosis.replicas.wording import text_at
+from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
+from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import UpdateFlag
 
 SEEN = 2  # steps; one could be an accident
@@ -134,9 +136,6 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
     ranks = tuple(sorted({update.rank for update in updates}))
     site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
     times = f"{error:g} times too large" if error > 1 else f"{1 / error:g} times too small"
-    line = text_at(recording.sources, site)
-    divided = line.replace(".backward()", f" / {micro_steps}).backward()") if line.endswith(".backward()") else ""
-    change = f"-{line}\n+({divided}" if divided and error > 1 else ""
     return Finding(
         title=f"gradients are {times}: {micro_steps} micro-batches, and the mean loss is multiplied by {factor:g} in each",
         ranks=ranks,
@@ -148,11 +147,24 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
         evidence={"micro_steps": micro_steps, "factor": factor, "error": error, "roots": updates[0].roots},
         why=f"{named(ranks)}: `{updates[0].roots}` is between backward and the loss; the factor should be 1/{micro_steps}",
         prescriptions=(
-            Prescription("divide-once", change=change, effect=f"gradients change by the factor {1 / error:g}"),
+            Prescription(
+                "divide-once",
+                effect=f"gradients change by the factor {1 / error:g}",
+                edits=_divided(recording, site, micro_steps) if math.isclose(error, micro_steps) else (),
+            ),
         ),
         confidence=LIKELY,
         at_ns=min(update.at_ns for update in updates),
     )
+
+
+def _divided(recording: Recording, site: SourceLine, micro_steps: int) -> tuple[Edit, ...]:
+    """`loss.backward()` -> `(loss / 4).backward()`."""
+    call = only_call(recording.sources, site, "backward")
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ()
+    loss = ast.get_source_segment(recording.sources[site.path], call.func.value)
+    return (node_replaced(site.path, call.func.value, f"({loss} / {micro_steps})"),) if loss else ()
 
 
 def sick() -> Recording:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.patch import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
 
 SOURCE = """\
@@ -116,34 +115,6 @@ def test_two_branches_of_one_condition_are_alternatives() -> None:
 def test_a_statement_is_shown_on_one_line() -> None:
     assert statement_at("x = f(\n    1,\n    2,\n)\n", 3) == "x = f(1, 2)"
     assert statement_at("def broken(:\n", 1) == ""
-
-
-def test_a_statement_is_moved_out_of_its_condition() -> None:
-    assert out_of_condition("    if rank == 0:\n        dist.barrier()\n", 2, 1) == "", (
-        "an indented fragment is no module"
-    )
-    alone = "def f(rank):\n    if rank == 0:\n        dist.barrier()\n"
-    followed = "def f(rank):\n    if rank == 0:\n        dist.barrier()\n        save()\n"
-    last = "def f(rank):\n    if rank == 0:\n        save()\n        dist.barrier()\n"
-
-    assert out_of_condition(alone, 3, 2) == "-if rank == 0:\n-    dist.barrier()\n+dist.barrier()"
-    assert out_of_condition(followed, 3, 2) == "+dist.barrier()\n if rank == 0:\n-    dist.barrier()\n ..."
-    assert out_of_condition(last, 4, 2) == " if rank == 0:\n ...\n-    dist.barrier()\n+dist.barrier()"
-
-
-def test_a_condition_on_more_than_the_rank_keeps_the_rest() -> None:
-    loop = "for step in steps:\n    if step == 3 and rank == 0:\n        dist.barrier()\n"
-    several = f"{loop}        save()\n"
-
-    assert out_of_condition(loop, 3, 2) == "-if step == 3 and rank == 0:\n+if step == 3:"
-    assert out_of_condition(several, 3, 2).startswith(
-        "+if step == 3:\n+    dist.barrier()\n if step == 3 and rank == 0:"
-    )
-
-
-def test_a_statement_on_the_line_of_its_condition_is_freed_there() -> None:
-    assert out_of_condition("if rank == 0: dist.barrier()\n", 1, 1) == "-if rank == 0: dist.barrier()\n+dist.barrier()"
-    assert out_of_condition("if rank == 0: save(); dist.barrier()\n", 1, 1) == ""
 
 
 def test_a_helper_called_in_one_place_stands_under_the_conditions_of_that_place() -> None:

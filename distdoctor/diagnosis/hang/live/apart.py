@@ -18,7 +18,6 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, 
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.source.loop_exits import left_by
-from distdoctor.diagnosis.source.patch import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -247,7 +246,7 @@ def _why(guard: Guard | None, odd: Variant, tie: bool) -> str:
 
 def _change(cure: str, guard: Guard | None, odd: Variant, usual: Variant, sources: Mapping[str, str]) -> str:
     if cure == "call-on-every-rank" and guard is not None:
-        return out_of_condition(sources.get(odd[0].site.path, ""), odd[0].site.line, guard.line) or (
+        return (
             f"call the {odd[0].call} of {_at(odd[0])} on every rank: take it out of `{guard.test}` in line {guard.line}"
         )
     if cure == "state-dict-on-every-rank" and guard is not None:
