@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.diagnosis.said_live import SaidLive, with_what_was_said
-from distdoctor.errors import NothingToInspect
+from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.processes import is_alive
 from distdoctor.launch.sources import with_sources
@@ -21,9 +22,13 @@ from distdoctor.recording.flight.dumps import read_dumps
 from distdoctor.recording.merge import merged
 from distdoctor.recording.open import is_dump, parts_of, read_any
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.states import earlier_snapshots, snapshots_in
+from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
 from distdoctor.recording.trace import run_folder
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
+from distdoctor.recording.trace.state_file import SAVE, START, WEIGHTS
+
+MOST_EARLIER_RUNS = 2
+SECTIONS_OF_SAMPLES = frozenset({"passes", "blocks", "steps"})
 
 
 def find_run(path: Path | None) -> Path:
@@ -90,12 +95,31 @@ def _of_run(folder: Path) -> Recording:
     """What lies in a run folder. Without any rank no stream was recorded."""
     recording = with_end(with_sources(read_run(folder)))
     states = snapshots_in(folder)
+    earlier = earlier_snapshots(folder, states)
     return replace(
         recording,
         streams=recorded_streams(folder, recording),
         states=states,
-        earlier_states=earlier_snapshots(folder, states),
+        earlier_states=earlier,
+        earlier_runs=_runs_gone_on_from(folder, states, earlier),
     )
+
+
+def _runs_gone_on_from(
+    folder: Path, states: tuple[StateSnapshot, ...], earlier: tuple[StateSnapshot, ...]
+) -> dict[str, Recording]:
+    """What was drawn in earlier runs that saved weights with which this one began: the newest of them, by name."""
+    began = {digest for one in states if one.document.when == START for digest in one.digests(WEIGHTS).values()}
+    saved = [
+        one for one in earlier if one.document.when == SAVE and not began.isdisjoint(one.digests(WEIGHTS).values())
+    ]
+    starts = {one.run: one.attempt for one in sorted(saved, key=lambda one: one.document.wall_ns)}
+    found = {}
+    for name in list(starts)[-MOST_EARLIER_RUNS:]:
+        with contextlib.suppress(DoctorError):
+            path = folder.resolve().parent / name
+            found[name] = read_run(path, only=SECTIONS_OF_SAMPLES, attempt=starts[name])
+    return found
 
 
 def _parts(path: Path) -> list[Recording]:

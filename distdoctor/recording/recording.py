@@ -258,7 +258,8 @@ class Recording:
     `backend` is what torch's flight recorder said of each rank when it was asked while the job ran.
     `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them,
     `resumption` what a resumed job draws, where `check-data --resume` has compared it.
-    `states` are what training was made of when it began and was saved, `earlier_states` the same of earlier runs."""
+    `states` are what training was made of when it began and was saved, `earlier_states` the same of earlier runs, and
+    `earlier_runs` the recordings, by the names of their folders, of those that saved weights with which this one began."""
 
     job: Job
     ranks: Mapping[int, RankTrace]
@@ -273,6 +274,7 @@ class Recording:
     replay: Replay | None = None  # a resumed run beside the uninterrupted one, where `check-resume` has compared them
     states: tuple[StateSnapshot, ...] = ()
     earlier_states: tuple[StateSnapshot, ...] = ()
+    earlier_runs: Mapping[str, Recording] = field(default_factory=dict)
     ras: RasReport | None = None  # what NCCL's RAS says, where it was asked or all that is left
     preflight: Preflight | None = None  # what the machine and empty ranks on it have shown, where nothing was trained
     derived: dict[type[Any], Any] = field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,13 @@ from distdoctor.recording.recording import Job
 pytestmark = pytest.mark.job
 
 
-def run(folder: Path, name: str, streams: str = "", **about: object) -> list[str]:
+def run(
+    folder: Path, name: str, streams: str = "", job: Callable[..., str] = jobs.resumable, **about: object
+) -> list[str]:
     """What the ranks returned, recorded into `name`."""
     (folder / name).mkdir(exist_ok=True)
     where = {"folder": str(folder), **about}
-    return values(
-        run_ranks(_watched, 2, jobs.resumable, str(folder / name), False, streams, where, timeout=90, join=False)
-    )
+    return values(run_ranks(_watched, 2, job, str(folder / name), False, streams, where, timeout=90, join=False))
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +37,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def found(folder: Path, name: str) -> list[Finding]:
+def found(folder: Path, name: str, code: str = "DD706") -> list[Finding]:
     recording = replace(open_recording(folder / name), job=Job(world_size=2))
     assert not recording.troubles, recording.troubles
     diagnosis = examine(recording, load().checks.values())
     assert [one for one in diagnosis.not_examined if "failed" in one.reason] == []
-    return [one for one in diagnosis.findings if one.code == "DD706"]
+    return [one for one in diagnosis.findings if one.code == code]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,8 @@ def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(
     assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, ranks)
     line = Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
     assert "# all of it" in line
+    odd = [one.ranks for one in found(saved, forgets.replace(" ", "-"), "DD205")]
+    assert odd == ([(1,)] if forgets == "optimizer on rank 1" else [])  # who has not loaded it, though two are a tie
 
 
 def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_last_bit(saved: Path) -> None:
@@ -75,3 +78,17 @@ def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_las
 
     assert found(saved, "everything") == []
     assert run(saved, "unwatched", "collectives", resumes=True) == looked_at
+
+
+def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_samples(tmp_path: Path) -> None:
+    job = jobs.in_the_midst_of_an_epoch
+    run(tmp_path, "first", job=job)
+    run(tmp_path, "again", job=job, resumes=True)
+    run(tmp_path, "rest", job=job, resumes=True, skips=True)
+
+    (finding,) = found(tmp_path, "again", "DD704")
+
+    assert "16 samples repeat: it begins epoch 1 again from its first sample" in finding.title
+    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
+    assert "# from here" in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
+    assert found(tmp_path, "rest", "DD704") == []

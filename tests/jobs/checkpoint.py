@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from jobs.replicas import Batches, Net, adam, digest_of_training, train
 
@@ -146,3 +147,37 @@ def resumable(rank: int, world_size: int, *, folder: str, resumes: bool = False,
         torch.save({name: part.state_dict() for name, part in whole.items()}, path)  # type: ignore[attr-defined]
     dist.barrier()
     return digest_of_training(net)
+
+
+def in_the_midst_of_an_epoch(
+    rank: int, world_size: int, *, folder: str, resumes: bool = False, skips: bool = False
+) -> str:
+    """It saves after six steps, in its second epoch of four, and goes on at the start of that, or `skips` what was read."""
+    path = f"{folder}/midst.pt"
+    model = DistributedDataParallel(Net())
+    optimizer = adam(model)
+    generator = torch.Generator().manual_seed(3)
+    data = TensorDataset(torch.randn(32, 20, generator=generator), torch.randint(10, (32,), generator=generator))
+    done = 0
+    if resumes:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done = int(saved["done"])
+    for epoch in range(done // 4, 3):
+        sampler = DistributedSampler(data, shuffle=True)
+        sampler.set_epoch(epoch)
+        drawn = list(sampler)[done % 4 * 4 if skips else 0 :]
+        for inputs, targets in DataLoader(data, batch_size=4, sampler=drawn):  # from here
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            done += 1
+            if done == 6 and not resumes:
+                break
+        if done == 6 and not resumes:
+            break
+    if rank == 0 and not resumes:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, path)
+    dist.barrier()
+    return digest_of_training(model)

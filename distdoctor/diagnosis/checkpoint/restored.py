@@ -195,9 +195,11 @@ def _has_moved(kind: str, start: StateSnapshot, initial: StateSnapshot | None) -
 
 
 def _noise(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:
-    """Both runs draw the same at their first two steps, and each step draws something."""
-    now, first = start.document.rng, initial.document.rng if initial is not None else []
-    if initial is not None and initial.rank == start.rank and len(now) > 1 and now == first and now[0] != now[1]:
+    """In both runs a generator (of torch, Python, NumPy) draws the same at the first two steps, and each step draws from it."""
+    if initial is None or initial.rank != start.rank or min(len(start.document.rng), len(initial.document.rng)) < 2:
+        return
+    now, first = (list(zip(*(digest.split() for digest in one.document.rng), strict=False)) for one in (start, initial))
+    if any(mine == other and mine[0] != mine[1] for mine, other in zip(now, first, strict=False)):
         yield Piece(RNG, (), 1, 1, "it begins as in the run that was saved, and draws the same in each step")
 
 

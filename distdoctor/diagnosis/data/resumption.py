@@ -154,18 +154,18 @@ def _follows(base: Sequence[Together], begun: Sequence[Together], resumed: Toget
     another order (`other`)."""
     partial = epoch < len(begun)
     expected = begun[epoch] if partial else None
-    if epoch < len(base) and _continues(base[epoch], expected, resumed):
+    if epoch < len(base) and in_order_of(base[epoch], expected, resumed):
         return "rest"
-    if epoch < len(base) and partial and _continues(base[epoch], None, resumed):
+    if epoch < len(base) and partial and in_order_of(base[epoch], None, resumed):
         return "start"
-    if epoch + 1 < len(base) and _continues(base[epoch + 1], None, resumed):
+    if epoch + 1 < len(base) and in_order_of(base[epoch + 1], None, resumed):
         return "next"
-    if epoch > 0 and (_continues(base[0], None, resumed) or _continues(base[0], expected, resumed)):
+    if epoch > 0 and (in_order_of(base[0], None, resumed) or in_order_of(base[0], expected, resumed)):
         return "first"
     return "other"
 
 
-def _continues(base: Together, begun: Together | None, resumed: Together) -> bool:
+def in_order_of(base: Together, begun: Together | None, resumed: Together) -> bool:
     """Whether every rank draws on where it had stopped in this order (at the start of it without `begun`)."""
     for rank, one in resumed.passes.items():
         whole, earlier = base.passes.get(rank), begun.passes.get(rank) if begun is not None else None

@@ -38,7 +38,8 @@ def lay(stream: CheckpointStream) -> None:
     wrappers.lay(torch.optim.Optimizer, "load_state_dict", _around_state(stream, "optimizer"))
     wrappers.lay(torch.amp.GradScaler, "load_state_dict", _around_state(stream, "scaler"))
     for scheduler in vars(torch.optim.lr_scheduler).values():
-        if isinstance(scheduler, type) and "load_state_dict" in vars(scheduler):
+        own = isinstance(scheduler, type) and scheduler is not torch.optim.Optimizer  # which that module imports
+        if own and "load_state_dict" in vars(scheduler):
             wrappers.lay(scheduler, "load_state_dict", _around_state(stream, "scheduler"))
     lay_distributed = _once(stream)
     lay_distributed()

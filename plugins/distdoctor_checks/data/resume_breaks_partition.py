@@ -8,6 +8,8 @@ Why it hurts     A job that is interrupted often sees the beginnings of its epoc
 How we know      `distdoctor check-data --resume` runs the job uninterrupted, to a step, and resumed from there, and counts each
                  sample in each epoch over all ranks: what was drawn more or less often than without the interruption. Of a job
                  that was killed (`--kill-at`) what it drew behind the place from which the resumed one goes on does not count.
+                 `distdoctor run` compares with the recording of the earlier run from which this one went on, where it lies
+                 beside it: what that one had drawn in the epoch under way until it saved. That is likely.
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip what was drawn, in the
                  sampler and not by reading it, or save a StatefulDataLoader's state_dict.
 When it is fine  Checkpoints at the ends of epochs, with the epoch restored. Another order in which every sample still comes once.
@@ -20,40 +22,44 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.data.went_on import WentOn
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Confidence, Finding, Place, Prescription
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
 
 @check("DD704", "resume-breaks-partition", severity=WARNING, live=False, stands_alone=True)
-def examine(recording: Recording) -> Iterator[Finding]:
+def examine(recording: Recording, went_on: WentOn | None) -> Iterator[Finding]:
     found = recording.resumption
-    if found is None:
+    if found is None and went_on is None:
         raise NotApplicable("no resumption was compared (`distdoctor check-data --resume` does)")
-    if found.trouble:
+    if found is not None and found.trouble:
         raise NotSeen(f"resuming was not compared: {found.trouble}")
-    if not found.healthy:
-        yield _finding(found)
+    if found is not None and not found.healthy:
+        counted = "every sample was counted in each epoch, uninterrupted and resumed"
+        yield _finding(found, CERTAIN, counted)
+    elif found is None and went_on is not None and not went_on.resumption.healthy:
+        beside = f"what run {went_on.run} had drawn until it saved is compared with what this one drew first"
+        yield _finding(went_on.resumption, LIKELY, beside)
 
 
-def _finding(found: Resumption) -> Finding:
+def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
     about = "about " if found.keep_one_in > 1 else ""
     numbers = [
         f"{about}{n:,} samples {verb}" for n, verb in ((found.repeated, "repeat"), (found.lost, "are lost")) if n
     ]
-    what = " and ".join(numbers) or f"the order of epoch 0 repeats in epoch {found.epoch}"
+    what = " and ".join(numbers) or f"the order of an earlier epoch repeats in epoch {found.epoch}"
     site = SourceLine(found.path, found.line, found.function)
     return Finding(
         title=f"resumed after step {found.step}, {what}: it {found.order}",
         ranks=found.ranks,
-        confidence=CERTAIN,
+        confidence=confidence,
         place=site,
         places=(Place(site, found.ranks, "the training loader is made, in the resumed job"),),
         evidence={
             name: value for name, value in asdict(found).items() if name not in ("path", "line", "function", "trouble")
         },
-        why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; every sample "
-        "was counted in each epoch, uninterrupted and resumed",
+        why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; {how}",
         prescriptions=(
             Prescription(
                 "restore-the-position", effect="after a resumption every sample of the epoch still comes once"
