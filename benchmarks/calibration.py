@@ -8,8 +8,12 @@ FOLDER holds programs and a `manifest.json`, a list of
      "codes": accepted codes, "ranks": the odd ranks ([]: not asked), "line": the deciding line, "tolerated": codes that are
      true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder}.
 Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
-`--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Of a sick program the first finding counts that
-is no note (a note when there is no other); of the others every finding that is no note is an accusation.
+`--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Its standard input is open and silent, like a
+terminal at which nobody sits. Of a sick program the first finding counts that is no note (a note when there is no other); of
+the others every finding that is no note is an accusation.
+
+A finding that calls itself undecided says that its ranks disagree, and not which of them is wrong. Where the true ones are among
+them its ranks are neither right nor wrong: such findings have a column of their own.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ class Result:
     title: str = ""
     code_right: bool = False
     ranks_right: bool = False
+    undecided: bool = False  # both sides are named, the wrong one among them
     line_shown: bool = False
     accusations: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -75,6 +80,9 @@ def judged(case: dict[str, Any], reports: list[dict[str, Any]], result: Result) 
         result.ranks = first["ranks"]
         result.code_right = first["code"] in case["codes"]
         result.ranks_right = not case.get("ranks") or sorted(first["ranks"]) == sorted(case["ranks"])
+        result.undecided = (
+            not result.ranks_right and first.get("undecided", False) and set(case["ranks"]) < set(first["ranks"])
+        )
         result.line_shown = case.get("line") in lines_of(first)
     return result
 
@@ -122,7 +130,7 @@ def _finished(case: dict[str, Any], work: Path, folder: Path, limit: float, resu
             command_of(case, folder),
             cwd=work,
             env={**ENVIRONMENT, **case["env"]},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -155,7 +163,8 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 def line(result: Result) -> str:
     """One row of the table of programs."""
     if result.kind == "sick":
-        verdict = f"{'code' if result.code_right else 'CODE?'} {'ranks' if result.ranks_right else 'RANKS?'}"
+        ranks = "ranks" if result.ranks_right else "undecided" if result.undecided else "RANKS?"
+        verdict = f"{'code' if result.code_right else 'CODE?'} {ranks}"
         verdict += " line" if result.line_shown else ""
     else:
         verdict = "accused: " + "; ".join(result.accusations)[:150] if result.accusations else "clean"
@@ -166,7 +175,8 @@ def line(result: Result) -> str:
 
 def summary(results: list[Result]) -> str:
     """Two tables: of the sick programs, how often each confidence was right; of the others, how many were accused."""
-    rows = ["| said | of sick programs | code right | ranks right | both |", "|---|---|---|---|---|"]
+    rows = ["| said | of sick programs | code right | ranks right | both | code right, ranks undecided |"]
+    rows.append("|---|---|---|---|---|---|")
     sick = [result for result in results if result.kind == "sick"]
     for confidence in (*CONFIDENCES, "all"):
         these = [result for result in sick if confidence in (result.confidence, "all")]
@@ -174,6 +184,7 @@ def summary(results: list[Result]) -> str:
             sum(one.code_right for one in these),
             sum(one.ranks_right and bool(one.code) for one in these),
             sum(one.code_right and one.ranks_right for one in these),
+            sum(one.code_right and one.undecided for one in these),
         )
         shares = " | ".join(f"{count} ({count / len(these):.0%})" if these else "-" for count in counts)
         rows.append(f"| {confidence} | {len(these)} | {shares} |")

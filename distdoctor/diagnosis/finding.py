@@ -76,6 +76,8 @@ class Finding:
     wall clock (0: unknown), to put the cause before its consequences. `code`, `slug` and `severity` are filled in from the
     check when left out. `stalls`: whether ranks wait because of it; None: as its check says.
 
+    `undecided`: that `ranks` disagree is as sure as `confidence` says, and nothing on record tells which of them is the odd one.
+
     `explains`: the keys of the facts (of an incident, of a divergence of replicas) that it is about. Of all findings that explain
     one fact only those of the most specific check are told; `specificity` is how specific this one is, None: as its check says.
     """
@@ -95,8 +97,14 @@ class Finding:
     stalls: Stalls | None = None
     explains: tuple[str, ...] = ()
     specificity: int | None = None
+    undecided: bool = False
 
     @property
     def ranks_named(self) -> str:
         """`rank 3`, `ranks 0-2`."""
         return named(self.ranks)
+
+    @property
+    def sureness(self) -> str:
+        """`certain`; of a disagreement whose odd side nothing tells `certain, but not which side is wrong`."""
+        return f"{self.confidence}, but not which side is wrong" if self.undecided else str(self.confidence)

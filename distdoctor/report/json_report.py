@@ -55,8 +55,9 @@ class RemedyJson(msgspec.Struct, frozen=True):
     patch_digests: dict[str, str]
 
 
-class FindingJson(msgspec.Struct, frozen=True):
-    """One illness. `ranks` are the odd ones out, most suspect first."""
+class FindingJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One illness. `ranks` are the odd ones out, most suspect first; where it is `undecided` they disagree, and nothing tells
+    which of them is wrong."""
 
     code: str
     slug: str
@@ -69,6 +70,7 @@ class FindingJson(msgspec.Struct, frozen=True):
     places: list[RolePlaceJson]
     evidence: dict[str, Any]
     remedies: list[RemedyJson]
+    undecided: bool = False
 
 
 class WithdrawnJson(msgspec.Struct, frozen=True):
@@ -327,6 +329,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> FindingJson:
         places=[_role_place(place) for place in finding.places],
         evidence=dict(finding.evidence),
         remedies=[_remedy(cure, diagnosis) for cure in finding.prescriptions],
+        undecided=finding.undecided,
     )
 
 

@@ -69,7 +69,7 @@ def headline(finding: Finding, base: str = "", width: int = 0) -> list[str]:
     head = [finding.code, severity]
     head += [finding.ranks_named] if finding.ranks else []
     head += [shown(finding.place, base)] if finding.place else []
-    line = "  ".join([*head, f"{finding.title} ({finding.confidence})"])
+    line = "  ".join([*head, f"{finding.title} ({finding.sureness})"])
     line = one_line(line.replace("  ", " ", 1))
     if not width or len(line) <= width:
         return [line]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from distdoctor.diagnosis.hang.alignment import OPERATION, CallDivergence, Variant
-from distdoctor.diagnosis.hang.program import Program, symbol
+from distdoctor.diagnosis.hang.program import Program, is_reordered, issued_from, symbol
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Call, SourceLine
 
@@ -35,6 +35,24 @@ def where_lines_part(parted: CallDivergence) -> CallDivergence:
     usual, odd = first.variants
     strays = [_strays(parted, mine.call, other.call) for mine, other in ((usual, odd), (odd, usual))]
     return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
+
+
+def where_order_parts(parted: CallDivergence) -> CallDivergence:
+    """The divergence at the first of the calls before it that had other shapes of equal size, where the same calls follow in
+    another order: the sizes that disagree are not where it began."""
+    tracks = [parted.group.tracks[variant.call.rank] for variant in parted.variants]
+    if len(tracks) != 2:
+        return parted
+    for number, (one, other) in reversed(list(_before(parted, FURTHEST))):
+        if symbol(one) == symbol(other) or one.site != other.site:
+            continue
+        a, b = (
+            [symbol(call) for call in issued_from(track.timeline, call.seq)]
+            for track, call in zip(tracks, (one, other), strict=True)
+        )
+        first = _at(parted, number) if is_reordered(a, b) else None
+        return parted if first is None else replace(first, differs=parted.differs)
+    return parted
 
 
 def _strays(parted: CallDivergence, mine: Call, other: Call) -> bool:

@@ -47,6 +47,7 @@ class Incident:
     group: GroupCalls | None = None
     waiting: tuple[Wait, ...] = ()
     cycle: tuple[Wait, ...] = ()
+    rings: tuple[tuple[Wait, ...], ...] = ()  # the cycle, and those of other ranks in the same lines
     silence: IdleTime | None = None
     pair: tuple[Call, Call] | None = None
     is_tie: bool = False
@@ -82,6 +83,11 @@ class Incident:
     def in_pairs(self) -> tuple[Wait, ...]:
         """The sends and receives of a ring."""
         return tuple(wait for wait in self.cycle if wait.call.op in POINT_TO_POINT and not wait.is_posted)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether all sides are named because nothing tells which one is odd."""
+        return self.is_tie or self.pair is not None or bool(self.cycle)
 
     @property
     def likely(self) -> Confidence:

@@ -58,4 +58,5 @@ def mismatch(
         prescriptions=(cure,),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )

@@ -134,6 +134,13 @@ def is_repeated(timeline: Timeline, call: Call) -> bool:
     )
 
 
+def is_reordered(theirs: Sequence[Symbol], mine: Sequence[Symbol]) -> bool:
+    """Whether statements that each side issues once come in another order: no skip and no next turn of a loop does that."""
+    once = [one for one in mine if mine.count(one) == theirs.count(one) == 1]
+    places = [theirs.index(one) for one in once]
+    return places != sorted(places)
+
+
 def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is_repeated: bool = False) -> CallEdit:
     """How the rank of `mine` left the path of `theirs`. Both begin at the number where they part.
 
@@ -150,6 +157,8 @@ def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is
         return CallEdit(SWAPPED if follows == 1 else ADDED)
     if b[0] in a[1:] and a[0] in b[1:] and not past.knows(a[0]) and not past.knows(b[0]):
         return CallEdit(SWAPPED)  # each comes to the other's call later on, and none is a loop's next turn
+    if not past.knows(a[0]) and not past.knows(b[0]) and is_reordered(a, b):
+        return CallEdit(SWAPPED)
     if b[0] in a[1:]:
         return CallEdit(SKIPPED, a.index(b[0]))
     if a[0] in b[1:] and not past.knows(b[0]):

@@ -19,7 +19,7 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
-from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part
+from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.ending import LEFT, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import stalled
 from distdoctor.diagnosis.hang.incident import Incident
@@ -48,6 +48,7 @@ from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, d
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at
 from distdoctor.recording.recording import Call, Recording, SourceLine
+from distdoctor.recording.trace.layout import Op
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,9 @@ class _Judge:
         """The divergence, or the beginning of it; two branches of one condition are no parting."""
         earlier = where_lines_part(parted)
         usual, odd = earlier.variants[0], earlier.variants[1]
-        return parted if self._branch(odd.call.site, usual.call.site) is not None else earlier
+        if self._branch(odd.call.site, usual.call.site) is not None:
+            return parted
+        return where_order_parts(parted) if earlier is parted else earlier
 
     def _not_joined(self, parted: CallDivergence, issued: Variant, answered: Variant) -> Incident:
         """A collective inside join() that it does not stand in for."""
@@ -439,13 +442,17 @@ class _Judge:
     # --- a ring of waits ---------------------------------------------------------------------------------------------------
 
     def _closed_ring(self, dead: Deadlock, confidence: Confidence) -> Iterator[Incident]:
-        if not dead.cycle:
+        if not dead.rings:
             return
-        if not all(wait.is_certain for wait in dead.cycle):
+        cycle = dead.rings[0]
+        rings = tuple(ring for ring in dead.rings if _statements(ring) == _statements(cycle))
+        if not all(wait.is_certain for wait in cycle):
             confidence = LIKELY
-        at_ns = max(self.known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in dead.cycle)
-        everybody = tuple(sorted({rank for wait in dead.cycle for rank in wait.ranks}))
-        incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=dead.cycle, waiting=dead.dead)
+        at_ns = max(self.known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
+        everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
+        incident = Incident(
+            IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead
+        )
         yield self._strayed(incident) or incident
 
     def _rings_in_dumps(self) -> Iterator[Incident]:
@@ -456,7 +463,7 @@ class _Judge:
             waits = tuple(self._wait_of(edge) for edge in ring.edges)
             if all(waits):
                 cycle = tuple(wait for wait in waits if wait is not None)
-                yield from self._closed_ring(Deadlock(cycle, {}, cycle), LIKELY)
+                yield from self._closed_ring(Deadlock(cycle, {}, (cycle,)), LIKELY)
 
     def _wait_of(self, edge: Edge) -> Wait | None:
         """The call of an edge as a wait; None when its row is forgotten."""
@@ -484,10 +491,17 @@ class _Judge:
         past = Program.of(self.known.timeline(before.call.rank), before.call.seq)
         gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
         strayed = replace(
-            incident, ranks=needed, odd=odd, usual=before.call, group=before.group, cycle=(), waiting=(before,)
+            incident,
+            ranks=needed,
+            odd=odd,
+            usual=before.call,
+            group=before.group,
+            cycle=(),
+            rings=(),
+            waiting=(before,),
         )
         departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
-        strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed)
+        strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed, sides=LIKELY)  # only its habit tells
         strayed = replace(strayed, uneven=self._uneven_behind(strayed))
         guard = self._guard_of(odd, before.call, needed, before.ranks)
         return strayed if guard is None else _under(strayed, *guard)
@@ -570,6 +584,11 @@ def decision_of(known: Verdict, incident: Incident) -> Decision | None:
         return by_value or deciding_condition(sources, one.site, there, incident.ranks, others)
     except RecursionError:  # generated code
         return None
+
+
+def _statements(ring: Iterable[Wait]) -> set[tuple[Op, SourceLine]]:
+    """What the ranks of a ring wait in, and where."""
+    return {(wait.call.op, wait.call.site) for wait in ring}
 
 
 def _sides(incident: Incident) -> tuple[Call | None, Call | None]:

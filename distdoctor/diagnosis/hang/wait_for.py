@@ -8,8 +8,9 @@ for had not been issued even then. A rank that is merely behind releases everybo
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -161,12 +162,13 @@ def facts_of(pairs: Pairs) -> Collectives:
 
 @dataclass(frozen=True)
 class Deadlock:
-    """The waits that can never end. `gone_for` holds, per wait, the ranks that have left; `cycle` is one closed chain of waits,
-    each for a rank inside the next, () when the chains end at ranks that have gone or at a call that does not match."""
+    """The waits that can never end. `gone_for` holds, per wait, the ranks that have left; `rings` are closed chains of waits,
+    each for a rank inside the next, no two with a rank in common; () when the chains end at ranks that have gone or at a call
+    that does not match."""
 
     dead: tuple[Wait, ...]
     gone_for: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # position in `dead` -> ranks
-    cycle: tuple[Wait, ...] = ()
+    rings: tuple[tuple[Wait, ...], ...] = ()
 
 
 def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int]) -> Deadlock:
@@ -190,7 +192,7 @@ def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int]) -> Dea
     leavers = {
         number: tuple(rank for rank in wait.on if rank in gone) for number, wait in enumerate(dead) if not wait.any_of
     }
-    return Deadlock(dead, leavers, _cycle(dead, gone))
+    return Deadlock(dead, leavers, tuple(_rings(dead, gone)))
 
 
 def _holds(
@@ -237,8 +239,8 @@ def stillness_ns(facts: Collectives, timeline: Timeline) -> int:
     return facts.last_wall_ns - timeline.wall(timeline.last_ns)
 
 
-def _cycle(dead: tuple[Wait, ...], gone: frozenset[int]) -> tuple[Wait, ...]:
-    """A closed chain among waits none of which needs somebody who has gone or a call that does not match; the same one whatever
+def _rings(dead: tuple[Wait, ...], gone: frozenset[int]) -> Iterator[tuple[Wait, ...]]:
+    """Closed chains among waits none of which needs somebody who has gone or a call that does not match; the same ones whatever
     the order of ranks."""
     by_rank: dict[int, int] = {}
     for at, wait in enumerate(dead):
@@ -249,9 +251,10 @@ def _cycle(dead: tuple[Wait, ...], gone: frozenset[int]) -> tuple[Wait, ...]:
     for at, wait in enumerate(dead):
         after = (by_rank[rank] for rank in wait.on if rank in by_rank)
         graph.add_edges_from((at, other) for other in after if not {at, other} & rooted)
-    try:
-        ring = [at for at, _ in nx.find_cycle(graph)]
-    except nx.NetworkXNoCycle:
-        return ()
-    first = ring.index(min(ring))
-    return tuple(dead[number] for number in ring[first:] + ring[:first])
+    with contextlib.suppress(nx.NetworkXNoCycle):
+        while graph:
+            ring = [at for at, _ in nx.find_cycle(graph)]
+            first = ring.index(min(ring))
+            yield tuple(dead[number] for number in ring[first:] + ring[:first])
+            mine = {rank for at in ring for rank in dead[at].ranks}
+            graph.remove_nodes_from([at for at in graph if mine & set(dead[at].ranks)])

@@ -49,13 +49,20 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         place=incident.cycle[0].call.site,
         places=(*(one for wait in incident.cycle for one in by_site(verdict, wait.calls)), *deciding_places(incident)),
         evidence={"groups": groups, "cycle": edges},
-        why="; ".join(edges),
+        why="; ".join(edges + _more_rings(incident)),
         prescriptions=(
             Prescription("same-order", change=f"use the groups in the same order on every rank: {order} ({lines})"),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
+
+
+def _more_rings(incident: Incident) -> list[str]:
+    """That others wait in the same lines in rings of their own."""
+    more = [sorted(rank for wait in ring for rank in wait.ranks) for ring in incident.rings[1:]]
+    return [f"{named(ranks)} wait for each other likewise" for ranks in more[:4]]
 
 
 def _edge(wait: Wait, following: Wait) -> str:

@@ -91,6 +91,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(_cure(incident),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
 
 

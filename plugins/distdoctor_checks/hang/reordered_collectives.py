@@ -49,12 +49,13 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert usual is not None
     unnoticed = incident.divergence is None
     mine, theirs = _names(odd, usual)
-    why = f"{named(incident.ranks)} called {mine} first, the others {theirs}"
+    who, others = (named([odd.rank]), named([usual.rank])) if incident.is_tie else (named(incident.ranks), "the others")
+    why = f"{who} called {mine} first, {others} {theirs}"
     if unnoticed:
         why += "; both move the same number of bytes, so nothing hangs: each result mixes different tensors"
     note = condition(incident)
     return Finding(
-        title=f"called {mine} as {short(odd)}{group_words(incident)}, where the others call {theirs}: two calls are swapped",
+        title=_title(incident, mine, theirs),
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -77,7 +78,16 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
+
+
+def _title(incident: Incident, mine: str, theirs: str) -> str:
+    assert incident.odd is not None
+    number = f"{short(incident.odd)}{group_words(incident)}"
+    if incident.is_tie:
+        return f"disagree on {number}: one side called {mine}, the other {theirs}: two calls are swapped"
+    return f"called {mine} as {number}, where the others call {theirs}: two calls are swapped"
 
 
 def _names(odd: Call, usual: Call) -> tuple[str, str]:

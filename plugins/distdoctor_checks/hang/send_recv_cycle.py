@@ -22,7 +22,7 @@ from distdoctor.diagnosis.hang.live.apart import CYCLE, RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
@@ -54,6 +54,13 @@ def _is_one_way(incident: Incident) -> bool:
     return len(pairs) == len(incident.cycle) and len({wait.call.op is Op.SEND for wait in pairs}) == 1
 
 
+def _rings(incident: Incident, call: Call) -> str:
+    """`a ring of 3 recvs`, `2 rings of 2 recvs`."""
+    sizes = sorted({len(ring) for ring in incident.rings or (incident.waiting,)})
+    rings = f"{len(incident.rings)} rings" if len(incident.rings) > 1 else "a ring"
+    return f"{rings} of {' or '.join(map(str, sizes))} {call.op.word}s"
+
+
 def _finding(verdict: Verdict, incident: Incident) -> Finding:
     calls = [wait.call for wait in (incident.cycle or incident.waiting)]
     edges = [f"{named([call.rank])} waits in {pairwise(call)}" for call in calls]
@@ -62,7 +69,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     if incident.silence is not None:
         why += f"; no rank has moved for {seconds(incident.silence.seconds)}"
     return Finding(
-        title=f"every rank {first} first: a ring of {len(calls)} {calls[0].op.word}s",
+        title=f"every rank {first} first: {_rings(incident, calls[0])}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -78,6 +85,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
 
 

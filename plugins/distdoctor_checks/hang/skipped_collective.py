@@ -102,6 +102,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(_cure(verdict, incident, odd),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
 
 

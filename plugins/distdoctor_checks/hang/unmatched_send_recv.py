@@ -82,6 +82,7 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
 
 
@@ -105,6 +106,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(Prescription("pair-send-with-recv", change=_change(unpaired, receive)),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.undecided,
     )
 
 

@@ -39,6 +39,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         yield Finding(
             title=f"{which(parting)} differs before the first step: {sides(parting)}",
             ranks=parting.odd,
+            undecided=parting.is_tie,
             place=next((site for site in sites if site), update.site),
             places=places(parting),
             evidence=evidence(parting),

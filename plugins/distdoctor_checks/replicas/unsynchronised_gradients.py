@@ -37,6 +37,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
+            undecided=parting.is_tie,
             place=parting.site,
             places=places(parting),
             evidence=evidence(parting, synced=parting.counts("synced")),

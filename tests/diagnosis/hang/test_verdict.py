@@ -375,6 +375,28 @@ def test_a_sum_that_another_sum_of_equal_size_answered_is_where_they_parted(rank
     assert event.incident.usual.number == event.incident.odd.number == 13
 
 
+def test_tensors_that_come_in_another_order_are_swapped_where_only_a_later_size_disagrees() -> None:
+    shapes = {0: ([50, 16], [16, 48], [16, 64], [16, 50]), 1: ([16, 50], [16, 64], [50, 16], [16, 48])}
+    script = recording(ranks=2)
+    for rank, own in shapes.items():
+        for shape in own:
+            script.collective("broadcast", shape, root=0, site="train.py:27 synced", only=rank, asynchronous=True)
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks, finding.confidence, finding.undecided) == ("DD107", (0, 1), CERTAIN, True)
+    assert finding.evidence["sequence_number"] == 1
+
+
+def test_pairs_that_all_receive_first_are_told_together() -> None:
+    script = recording(ranks=4)
+    for rank in range(4):
+        script.recv(rank, rank ^ 1, [8], site="train.py:11 swap")
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks) == ("DD114", (0, 1, 2, 3))
+    assert finding.title == "every rank receives first: 2 rings of 2 recvs"
+
+
 def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
     script = recording(4)
     for step in range(6):
