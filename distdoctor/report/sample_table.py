@@ -38,7 +38,7 @@ def _resumption(found: Resumption) -> str:
     if found.trouble:
         return f"resumption: not compared, {found.trouble}"
     words = [
-        f"resumption after step {found.step}, {found.into_epoch:,} of {found.of_epoch:,} samples into epoch {found.epoch}:",
+        f"resume after step {found.step}, {found.into_epoch:,} of {found.of_epoch:,} samples into epoch {found.epoch}:",
         f"{found.repeated:,} samples repeat, {found.lost:,} are lost; the resumed job {found.order}",
     ]
     names = (("repeat", found.examples[0]), ("are lost", found.examples[1]))

@@ -13,23 +13,23 @@ REMEDIES = (
 loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 for epoch in range(epochs):
     sampler.set_epoch(epoch)""",
-        effect="With W ranks each draws 1/W of the data set per epoch; an epoch takes 1/W of the steps.",
-        safety="the steps per epoch change, and with them schedules that count steps",
+        effect="Each of W ranks draws 1/W of the dataset per epoch; an epoch takes 1/W of the steps.",
+        safety="changes the steps per epoch, and with them schedules that count steps",
         source="torch.utils.data.distributed.DistributedSampler",
     ),
     Remedy(
         slug="even-shards",
-        what="Split the data with DistributedSampler, drop the surplus of the larger shards, or wrap the "
+        what="Shard the data with DistributedSampler, drop the surplus of the larger shards, or wrap the "
         "loop in `with model.join():`.",
         how="with model.join():\n    for batch in loader:\n        ...",
-        effect="All ranks make the same number of steps, or those that are done stand in for the missing ones.",
-        safety="join divides by the ranks that are left in the last steps; dropping leaves some samples out of an epoch",
+        effect="All ranks run the same number of steps, or ranks that are done shadow the collectives of the others.",
+        safety="join divides by the number of remaining ranks in the last steps; dropping skips some samples each epoch",
         source="torch.nn.parallel.DistributedDataParallel.join",
     ),
     Remedy(
         slug="leave-padding-out",
-        what="Drop the samples that DistributedSampler adds to fill the last round before the metric is "
-        "computed (accelerate: gather_for_metrics).",
+        what="Drop DistributedSampler's padding of the last round before computing the metric "
+        "(accelerate: gather_for_metrics).",
         how="""real = len(range(rank, len(dataset), world_size))  # this rank's samples without the padding
 outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
         effect="Each sample counts once.",
@@ -40,20 +40,20 @@ outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
         what="Save the epoch and the steps done in it; on resume call sampler.set_epoch(epoch) and skip the "
         "samples already drawn, or use StatefulDataLoader.",
         how="""checkpoint = {"model": ..., "epoch": epoch, "steps_done": step_in_epoch}
-# resumed: the same order, from where it had stopped; the skipped samples are not read
+# resumed: the same order, from where the job stopped; the skipped samples are not read
 sampler.set_epoch(epoch)
 rest = list(sampler)[steps_done * batch_size :]
 loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done else sampler)""",
-        effect="No sample of the epoch under way repeats, none is lost.",
+        effect="No sample of the current epoch repeats or is lost.",
         safety="the order stays that of the uninterrupted job",
         source="torchdata StatefulDataLoader (state_dict, load_state_dict) does the same for any loader",
     ),
     Remedy(
         slug="same-seed-and-epoch",
-        what="Pass the same seed, epoch, length and shuffle to DistributedSampler on every rank, and to each "
-        "its own rank.",
+        what="Pass the same seed, epoch, length and shuffle to DistributedSampler on every rank, and each rank "
+        "its own rank number.",
         how="sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, seed=0)  # seed: equal on all ranks",
-        effect="The shares of an epoch are disjoint and cover the data set.",
+        effect="The shards of an epoch are disjoint and cover the dataset.",
         safety="changes the order of the samples, and with it the losses",
         source="torch.utils.data.distributed.DistributedSampler: `seed` should be identical across all processes",
     ),
@@ -62,8 +62,8 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
         what="Split with random_split and a generator that has the same seed on all ranks, and sort file "
         "lists from os.listdir or glob.",
         how="train, test = random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
-        effect="No rank trains on what another evaluates; the score is that of unseen samples.",
-        safety="changes which samples are trained on; scores before and after do not compare",
+        effect="No rank trains on samples that another evaluates; the score is that of unseen samples.",
+        safety="changes the training samples; scores before and after are not comparable",
         source="torch.utils.data.random_split",
     ),
     Remedy(
@@ -72,31 +72,31 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
         "averages gradients.",
         how="""sampler = DistributedSampler(dataset)
 # beside tensor parallel: DistributedSampler(dataset, num_replicas=dp_mesh.size(), rank=dp_mesh.get_local_rank())""",
-        effect="Every share is drawn by exactly one rank.",
+        effect="Exactly one rank draws each shard.",
         safety="the steps per epoch may change",
         source="torch.utils.data.distributed.DistributedSampler.__init__",
     ),
     Remedy(
         slug="seed-workers",
-        what="Seed random, numpy and the data set's generators from torch.initial_seed() in a worker_init_fn.",
+        what="Seed random, numpy and the dataset's generators from torch.initial_seed() in a worker_init_fn.",
         how="""def seed_worker(worker: int) -> None:
-    seed = torch.initial_seed() % 2**32        # base_seed + worker, other in each epoch
+    seed = torch.initial_seed() % 2**32        # base_seed + worker, different in each epoch
     random.seed(seed)
     numpy.random.seed(seed)
-    get_worker_info().dataset.rng = numpy.random.default_rng(seed)  # a generator that the data set holds
+    get_worker_info().dataset.rng = numpy.random.default_rng(seed)  # a generator that the dataset holds
 loader = DataLoader(dataset, ..., worker_init_fn=seed_worker)""",
-        effect="Every worker, epoch and (with a seed of its own) rank draws an augmentation of its own.",
-        safety="the augmentation draws other numbers than before; runs stay reproducible from torch's seed",
+        effect="Every worker, epoch and (with its own seed) rank draws a different augmentation.",
+        safety="the augmentation draws different numbers than before; runs stay reproducible from torch's seed",
         source="PyTorch notes on randomness, DataLoader; torch.utils.data._utils.worker (torch 2.15)",
     ),
     Remedy(
         slug="set-epoch",
-        what="Call set_epoch(epoch) on the sampler at the top of the epoch loop, before the loader is iterated.",
+        what="Call set_epoch(epoch) on the sampler at the top of the epoch loop, before iterating the loader.",
         how="""for epoch in range(epochs):
     sampler.set_epoch(epoch)
     for batch in loader:
         ...""",
-        effect="Each epoch has an order of its own, the same on all ranks, so that their shares stay disjoint.",
+        effect="Each epoch has a different order, the same on all ranks, so that their shards stay disjoint.",
         safety="changes the order of the samples from the second epoch on, and with it the losses",
         source="torch.utils.data.distributed.DistributedSampler, warning on set_epoch",
     ),
@@ -106,20 +106,20 @@ loader = DataLoader(dataset, ..., worker_init_fn=seed_worker)""",
         how="""def __iter__(self):
     info = get_worker_info()
     workers, worker = (info.num_workers, info.id) if info else (1, 0)
-    part = dist.get_rank() * workers + worker  # take the rank before the workers start, and hand it to the data set
+    part = dist.get_rank() * workers + worker  # get the rank before the workers start, and pass it to the dataset
     yield from itertools.islice(self.samples(), part, None, dist.get_world_size() * workers)""",
-        effect="Every sample comes once per epoch, over all ranks and workers.",
-        safety="ranks may get a sample more or less than others: drop the surplus, or use join",
+        effect="Every sample arrives once per epoch, over all ranks and workers.",
+        safety="some ranks may get one sample more than others: drop the surplus, or use join",
         source="torch.utils.data.IterableDataset, examples 1 and 2",
     ),
     Remedy(
         slug="shuffle-in-the-sampler",
         what="Use DistributedSampler(shuffle=True) with set_epoch(epoch), and drop shuffle= from the DataLoader.",
         how="""sampler = DistributedSampler(dataset, shuffle=True)
-loader = DataLoader(dataset, batch_size=32, sampler=sampler)   # no shuffle= beside sampler=
+loader = DataLoader(dataset, batch_size=32, sampler=sampler)   # no shuffle= together with sampler=
 for epoch in range(epochs):
     sampler.set_epoch(epoch)""",
-        effect="Every epoch has an order of its own, the same one on all ranks, each rank its share of it.",
+        effect="Every epoch has a different order, the same on all ranks, and each rank draws its shard of it.",
         safety="changes the order of the samples, and with it the losses",
         source="torch.utils.data.DataLoader; torch.utils.data.distributed.DistributedSampler",
     ),

@@ -68,7 +68,7 @@ def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None
         (
             {"told": "epoch", "workers": 2},
             "DD301",
-            "set_epoch(1) has changed nothing: workers that persist keep the copy",
+            "set_epoch(1) had no effect: persistent workers keep the copy",
         ),
     ],
     ids=["never told", "told a constant", "told the rank, not its persistent workers"],
@@ -94,7 +94,7 @@ def test_data_that_only_their_source_says_to_shuffle_and_whose_workers_persist_g
     assert handed[0][0] == handed[0][1]
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), NOTE, POSSIBLE)
-    assert "workers that persist keep the copy" in finding.title
+    assert "persistent workers keep the copy" in finding.title
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() 
     ],
     ids=[
         "numpy seeded with a constant",
-        "a generator of the data set",
+        "a generator of the dataset",
         "from a fork server",
         "ranks alike",
         "ranks alike without workers",
@@ -301,4 +301,4 @@ def test_on_a_mesh_data_are_divided_among_replicas_and_equal_within_each() -> No
 def test_a_small_test_set_on_every_rank_is_a_note() -> None:
     finding = only(jobs.watched(jobs.tested_everywhere)[0])
     assert (finding.code, finding.severity, finding.ranks) == ("DD304", NOTE, (0, 1))
-    assert finding.title == "ranks 0-1 each evaluate the whole data set of 12 samples"
+    assert finding.title == "ranks 0-1 each evaluate the whole dataset of 12 samples"

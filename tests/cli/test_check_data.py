@@ -85,7 +85,7 @@ def test_a_script_that_resumes_at_the_start_of_the_epoch_repeats_samples(right: 
     findings = {one["code"]: one["evidence"] for one in json.loads(done.stdout)["findings"]}
     assert sorted(findings) == ([] if right else ["DD704"]), done.stderr
     assert right or (findings["DD704"]["repeated"], findings["DD704"]["lost"]) == (32, 0)
-    assert ("goes on where it had stopped" if right else "begins epoch 1 again from its first sample") in done.stderr
+    assert ("continues where it stopped" if right else "restarts epoch 1 from its first sample") in done.stderr
 
 
 @pytest.mark.job
@@ -94,8 +94,8 @@ def test_a_script_that_is_killed_and_goes_on_from_its_last_checkpoint_loses_noth
     words = ["--nproc", "2", "--resume", "--kill-at", "15", "--resume-args=--resume --right", "--output-format", "json"]
     done = check_data(tmp_path, *words, "train.py", "--often")
     assert [one["code"] for one in json.loads(done.stdout)["findings"]] == [], done.stderr
-    assert "resumption after step 15, 24 of 80 samples into epoch 1" in done.stderr
-    assert "goes on where its last checkpoint was made; 24 samples were drawn behind it" in done.stderr
+    assert "resume after step 15, 24 of 80 samples into epoch 1" in done.stderr
+    assert "continues from its last checkpoint; 24 samples were drawn after it" in done.stderr
 
 
 def test_to_kill_goes_without_arguments_to_stop(say: Callable[..., object], tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_thread_that_keeps_the_gil_is_named_with_its_line(distdoctor: Run, scr
     assert done.code == 3, done.err
     first = done.document["findings"][0]
     assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [1], 8)
-    assert "its thread cleaner holds the GIL all the time, in match at train.py:8" in first["title"]
+    assert "its thread cleaner never releases the GIL, in match at train.py:8" in first["title"]
 
 
 def test_a_rank_that_dies_while_its_interpreter_goes_down_has_complete_results(distdoctor: Run, script: Script) -> None:

@@ -28,8 +28,8 @@ from distdoctor.recording.trace.sample_bitmap import parts
 
 EXAMPLES = 5
 _UNKNOWN = (
-    "the killed job was resumed in an order that was not found in the uninterrupted one, or its epochs are too long to be told "
-    "apart; take --stop-args instead of --kill-at"
+    "the killed job resumed in an order that the uninterrupted one never had, or its epochs are too long to be told "
+    "apart; use --stop-args instead of --kill-at"
 )
 LEAST_DRAWS = 8  # that agree, of one rank, to call two orders the same
 
@@ -45,7 +45,7 @@ def compare(whole: Recording, before: Recording, after: Recording, *, killed: bo
     except NotSeen as reason:
         return Resumption(trouble=str(reason))
     if len(begun) > len(base):
-        return Resumption(trouble=f"the interrupted job made {len(begun)} epochs, the uninterrupted one {len(base)}")
+        return Resumption(trouble=f"the interrupted job ran {len(begun)} epochs, the uninterrupted one {len(base)}")
     back = _goes_back(base, begun, resumed[0]) if killed else None
     undone = 0
     if back is not None:
@@ -132,7 +132,7 @@ def training_epochs(recording: Recording) -> list[Together]:
         raise NotSeen("no optimizer stepped while a loader was read")
     epochs = max(loaders.values(), key=lambda one: sum(_drawn(together) for together in one))
     if not all(one.whole for together in epochs for one in together.passes.values()):
-        raise NotSeen("the recording does not hold every epoch any more")
+        raise NotSeen("the recording no longer holds every epoch")
     return [Together({rank: _with_padding(one) for rank, one in together.passes.items()}) for together in epochs]
 
 
@@ -247,19 +247,17 @@ def _counts(one: Sequence[Indices], other: Sequence[Indices]) -> tuple[Indices, 
 
 
 def _words_of_killed(epoch: int, undone: int, *, anew: bool) -> str:
-    behind = f"{undone:,} samples were drawn behind it"
+    behind = f"{undone:,} samples were drawn after it"
     if anew:
-        return (
-            f"begins epoch {epoch} again from its first sample: right if the last checkpoint was made there; {behind}"
-        )
-    return f"goes on where its last checkpoint was made; {behind}"
+        return f"restarts epoch {epoch} from its first sample: right if the last checkpoint was saved there; {behind}"
+    return f"continues from its last checkpoint; {behind}"
 
 
 def _words(follows: str, epoch: int) -> str:
     return {
-        "rest": "goes on where it had stopped",
-        "start": f"begins epoch {epoch} again from its first sample: the position in the epoch is not restored",
-        "next": f"begins epoch {epoch + 1}: the rest of epoch {epoch} is skipped",
-        "first": f"draws in the order of epoch 0 instead of epoch {epoch}: the sampler is not told the epoch",
-        "other": f"draws in another order than epoch {epoch} had: the seed or the random state is not restored",
+        "rest": "continues where it stopped",
+        "start": f"restarts epoch {epoch} from its first sample: the position in the epoch is not restored",
+        "next": f"starts epoch {epoch + 1}: the rest of epoch {epoch} is skipped",
+        "first": f"draws in the order of epoch 0 instead of epoch {epoch}: the sampler does not get the epoch",
+        "other": f"draws epoch {epoch} in a different order: the seed or the RNG state is not restored",
     }[follows]

@@ -173,7 +173,7 @@ def _differing(passes: Sequence[LoaderPass]) -> dict[str, dict[int, object]]:
         "seed": "seed",
         "epoch_told": "epoch",
         "shuffles": "shuffle",
-        "length": "length of the data set",
+        "length": "length of the dataset",
         "subset": "Subset",
     }
     found: dict[str, dict[int, object]] = {}

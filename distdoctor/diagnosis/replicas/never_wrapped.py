@@ -101,7 +101,7 @@ def _together(recording: Recording) -> str:
     passes = [log.passes[(log.passes["flags"] & PassFlag.STEPPED) > 0] for log in logs]
     size = len(recording.ranks)
     if all(len(p) and (p["num_replicas"] == size).any() for p in passes):
-        return "share one data set by a DistributedSampler"
+        return "shard one dataset with a DistributedSampler"
     reduced = [log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SAYING_NOTHING)] for log in logs]
     if all(len(calls) >= 2 for calls in reduced):
         return "reduce something in their steps"

@@ -1,14 +1,14 @@
 """
 DD302 constant-set-epoch: set_epoch is called every epoch, but always with the same value.
 
-What it means    DistributedSampler shuffles with seed + epoch. Told the same number each time (the total of epochs instead of
-                 the running one, a counter that is never raised) it draws the same order each time.
-Why it hurts     As without set_epoch: one fixed order, while the code looks right.
-How we know      set_epoch was called between two training passes, with the value it had been given before, and both passes
-                 drew the same indices in the same order (the chance of that by another shuffle is below 10^-9). Iterable data
-                 that have a set_epoch and say that they shuffle are told apart by their batches' first samples: likely.
-What to do       Pass the counter of the epoch loop.
-When it is fine  shuffle=False, or a sampler that reseeds itself: then the orders differ and nothing is reported.
+What it means    DistributedSampler shuffles with seed + epoch. If it gets the same number each time (the total number of epochs
+                 instead of the current one, a counter that is never incremented), it draws the same order each time.
+Why it hurts     As without set_epoch, the model sees one fixed order, while the code looks right.
+How we know      set_epoch was called between two training passes with the value of the previous call, and both passes drew the
+                 same indices in the same order (another shuffle would do so with a chance below 10^-9). Iterable datasets that
+                 have a set_epoch and declare that they shuffle are compared by the first samples of their batches: likely.
+What to do       Pass the loop's epoch counter.
+When it is fine  shuffle=False, or a sampler that reseeds itself: the orders then differ and nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -59,7 +59,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             "first_indices": [int(index) for index in later.first[:5]],
             "chance": repeated.chance,
         },
-        why=f"set_epoch was called {later.set_epoch_calls} times, the last two with {later.epoch_told}; the first "
+        why=f"set_epoch was called {later.set_epoch_calls} times, the last two times with {later.epoch_told}; the first "
         f"{repeated.draws:,} {what} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
         prescriptions=(_prescription(recording, repeated),),
         at_ns=later.started_ns,

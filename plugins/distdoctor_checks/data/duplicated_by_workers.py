@@ -1,12 +1,12 @@
 """
 DD307 duplicated-by-workers: an IterableDataset yields the same stream in every DataLoader worker.
 
-What it means    Each worker holds a copy of the data set and iterates all of it, unless the data set looks at get_worker_info().
-Why it hurts     Every sample comes once per worker: an epoch of W workers is W epochs, with the copies right behind one another.
-How we know      Workers hand over their batches in turns. The first samples of batches, compared by content, come once from each
-                 worker before the next one comes: for at least 4 different batches, and without exception.
-What to do       Let each worker take its part: every num_workers-th sample, beginning at its id.
-When it is fine  Random augmentation makes the copies differ: then nothing is reported.
+What it means    Each worker holds a copy of the dataset and iterates all of it, unless the dataset checks get_worker_info().
+Why it hurts     Every sample arrives once per worker: an epoch with W workers is really W epochs, with the copies back to back.
+How we know      Workers deliver their batches in turn. By content, each batch's first sample arrives once from every worker
+                 before the next one arrives: for at least 4 different batches, without exception.
+What to do       Let each worker take its part: every num_workers-th sample, starting at its id.
+When it is fine  Random augmentation makes the copies differ: nothing is reported then.
 Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
 """
 
@@ -44,9 +44,9 @@ def _finding(found: list[LoaderPass]) -> Finding:
         title=f"{named(ranks)} got every sample {one.workers} times: {one.data.name} yields the same stream in each worker",
         ranks=ranks,
         place=one.made_line or one.loop_line,
-        places=(Place(one.made_line, ranks, f"the loader is made, {one.workers} workers, data set {one.data.name}"),),
+        places=(Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, dataset {one.data.name}"),),
         evidence={"workers": one.workers, "batches_compared": batches, "dataset": one.data.name},
-        why=f"{batches:,} different batches came {one.workers} times in a row each, once from every worker",
+        why=f"each of {batches:,} different batches arrived {one.workers} times in a row, once from every worker",
         prescriptions=(
             Prescription("shard-the-stream", effect=f"each worker reads 1/{one.workers} of its rank's stream"),
         ),

@@ -1,17 +1,17 @@
 """
-DD304 missing-distributed-sampler: every rank reads the whole data set, because nothing divides it among the ranks.
+DD304 missing-distributed-sampler: every rank reads the whole dataset, because nothing shards it among the ranks.
 
-What it means    The training loader of each replica has a plain sampler (shuffle=True or in order), so an epoch of W ranks is W
-                 epochs. Where the ranks also have the same seed they read the same samples in the same order: their gradients are
-                 copies of one another, and W ranks train like one.
-Why it hurts     W times the work for one epoch's progress, or none at all for W - 1 of the ranks.
-How we know      The ranks average their gradients (DistributedDataParallel or FSDP said so, or all_reduce calls have the
-                 shapes of the gradients), their data sets look the same, and each rank's sampler is torch's own over all of
-                 it, or has drawn all of it, or all ranks drew the same indices in the same order.
+What it means    The training loader of each replica has a plain sampler (shuffle=True or sequential), so an epoch on W ranks is
+                 really W epochs. If the ranks also share a seed, they read the same samples in the same order: their gradients
+                 are copies of one another, and W ranks train like one.
+Why it hurts     W times the work for one epoch's progress, or no contribution at all from W - 1 ranks.
+How we know      The ranks average their gradients (DistributedDataParallel or FSDP reports it, or all_reduce calls have the
+                 shapes of the gradients), and their datasets look the same. Each rank's sampler is torch's own over the whole
+                 dataset, or has drawn all of it, or all ranks drew the same indices in the same order.
 What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch.
-When it is fine  Ranks of a tensor-, pipeline- or context-parallel group have to read the same samples: ranks that talk in a
-                 group of their own are not accused. A data set that each rank has cut to its own share looks different on
-                 each rank: silent. Evaluation on the whole set on every rank is a note: right, but W times the work.
+When it is fine  Ranks of a tensor-, pipeline- or context-parallel group must read the same samples: ranks that communicate in a
+                 group of their own are not blamed. A dataset that each rank has cut to its own share looks different on each
+                 rank: not reported. Evaluation of the whole dataset on every rank is a note: right, but W times the work.
 Source           torch.utils.data.distributed.DistributedSampler; PyTorch's DistributedDataParallel tutorial.
 """
 
@@ -50,7 +50,7 @@ def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> I
 def _training(same: SameData, recording: Recording) -> Finding:
     one, ranks = same.passes.one, same.passes.ranks
     severity: Severity = ERROR if same.identical else WARNING
-    what = "draw the same samples in the same order" if same.identical else "each draw the whole data set"
+    what = "draw the same samples in the same order" if same.identical else "each draw the whole dataset"
     return Finding(
         title=f"{named(ranks)} {what}: the training loader has no distributed sampler",
         severity=severity,
@@ -58,8 +58,8 @@ def _training(same: SameData, recording: Recording) -> Finding:
         confidence=CERTAIN if same.replicas.proven and same.seen else LIKELY,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}"),
-            Place(one.loop_line, ranks, "iterates it to train"),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
         ),
         evidence={
             "dataset": one.data.name,
@@ -88,10 +88,8 @@ def _training(same: SameData, recording: Recording) -> Finding:
 def _why(same: SameData) -> str:
     one, count = same.passes.one, len(same.passes.ranks)
     if same.identical:
-        return (
-            f"{same.replicas.words}, and their {same.draws:,} draws are equal: the average of {count} equal gradients"
-        )
-    return f"{same.replicas.words}; {one.sampler_name} runs over all {one.length:,} samples on each: one epoch here is {count}"
+        return f"{same.replicas.words}, and their {same.draws:,} draws are equal, so each step averages {count} equal gradients"
+    return f"{same.replicas.words}; {one.sampler_name} covers all {one.length:,} samples on each, so one epoch is really {count}"
 
 
 def _edits(recording: Recording, same: SameData) -> tuple[Edit, ...]:
@@ -115,13 +113,13 @@ def _imports_it(text: str) -> bool:
 def _evaluation(same: SameData) -> Finding:
     one, ranks = same.passes.one, same.passes.ranks
     return Finding(
-        title=f"{named(ranks)} each evaluate the whole data set of {one.length:,} samples",
+        title=f"{named(ranks)} each evaluate the whole dataset of {one.length:,} samples",
         severity=NOTE,
         ranks=ranks,
         confidence=CERTAIN if same.seen else LIKELY,
         place=one.made_line or one.loop_line,
         evidence={"dataset": one.data.name, "samples": one.length, "sampler": one.sampler},
-        why=f"the result is right, at {len(ranks)} times the work; fine for a small data set",
+        why=f"the result is right, at {len(ranks)} times the work; fine for a small dataset",
         prescriptions=(
             Prescription("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),
         ),

@@ -2,19 +2,19 @@
 DD301 missing-set-epoch: set_epoch is never called, so every epoch repeats the order of the first.
 
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
-Why it hurts     The model sees one fixed order; validation looks fine, generalisation quietly suffers.
-How we know      A training pass begins with the very indices, in the very order, of the one before it, although the sampler
-                 says shuffle=True. Told as soon as another shuffle would do so with a chance below 10^-9, over all ranks:
-                 9 draws from 60,000 samples, never less than 32 or a whole pass. A pass that was left early counts only when
-                 three in a row begin alike: a learning-rate finder starts over on purpose.
-                 Of iterable data that have a set_epoch the batches' first samples are compared, and only where an attribute
-                 says that they shuffle (`shuffle`, or how Hugging Face's are made), or a `seed` nobody was told an epoch for:
-                 likely. With persistent workers set_epoch may reach the rank's copy of the data only: that is said, too, also
-                 where nothing but the source of the data says that they shuffle by the epoch: a note, possible.
-                 A sampler of batches with a set_epoch of its own repeats its order, and looks shuffled: likely.
-What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before the loader is iterated.
-When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: then nothing is reported. Where set_epoch is
-                 called again and again with one value, DD302 says so instead.
+Why it hurts     The model sees one fixed order; validation looks fine, and generalization quietly suffers.
+How we know      A training pass starts with the same indices in the same order as the previous one, although the sampler has
+                 shuffle=True. It is reported as soon as another shuffle would do so with a chance below 10^-9, over all ranks:
+                 9 draws from 60,000 samples, but never fewer than 32 or a whole pass. A pass that was left early counts only if
+                 three in a row start alike: a learning-rate finder starts over on purpose. Iterable datasets that have a
+                 set_epoch are compared by the first samples of their batches, and only if an attribute declares that they
+                 shuffle (`shuffle`, or how Hugging Face builds them), or a `seed` whose epoch was never set: likely. With
+                 persistent workers, set_epoch may reach only the rank's own copy of the data. That is reported too; if only the
+                 source code of the data shows that it shuffles by epoch, it is a note, possible. A batch sampler with its own
+                 set_epoch that repeats its order and looks shuffled: likely.
+What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader.
+When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: nothing is reported then. If set_epoch is called
+                 repeatedly with one value, DD302 reports it instead.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -65,9 +65,9 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             Place(
                 later.loop_line,
                 repeated.ranks,
-                f"iterates the loader, epochs {repeated.epoch - 1} and {repeated.epoch} alike",
+                f"iterates the loader, the same order in epochs {repeated.epoch - 1} and {repeated.epoch}",
             ),
-            Place(later.made_line, repeated.ranks, f"the loader is made, {told} {kind}"),
+            Place(later.made_line, repeated.ranks, f"the loader is created, {told} {kind}"),
         ),
         evidence={
             "draws_compared": repeated.draws,
@@ -79,13 +79,13 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         },
         why=f"the first {repeated.draws:,} {'batches' if repeated.iterable else 'draws'} of both epochs are equal on "
         f"{named(repeated.ranks)}{', by their first samples' if repeated.iterable else ''}; "
-        f"the chance of that in two shuffles is {repeated.chance}",
+        f"two shuffles agree like that with a chance {repeated.chance}",
         prescriptions=(
             Prescription(
                 "set-epoch",
                 change=_change(repeated, f"{name}.set_epoch({epoch})"),
                 edits=_edits(repeated, recording),
-                effect=f"each epoch draws its {later.length:,} samples in an order of its own"
+                effect=f"each epoch draws its {later.length:,} samples in a different order"
                 if later.length > 0
                 else "",
             ),
@@ -113,8 +113,8 @@ def _told_object(repeated: Repetition, recording: Recording) -> tuple[str, str]:
 
 def _change(repeated: Repetition, statement: str) -> str:
     if repeated.told_in_vain and repeated.later.workers:
-        return "DataLoader(..., persistent_workers=False)  # or keep the epoch in memory that the workers share"
-    return f"{statement}  # above the loop over the batches"
+        return "DataLoader(..., persistent_workers=False)  # or keep the epoch in shared memory"
+    return f"{statement}  # before the loop over the batches"
 
 
 def _edits(repeated: Repetition, recording: Recording) -> tuple[Edit, ...]:
@@ -131,11 +131,11 @@ def _told(repeated: Repetition) -> str:
         return "set_epoch was never called"
     if repeated.told_in_vain:
         workers = (
-            ": workers that persist keep the copy of the data with which they began" if repeated.later.workers else ""
+            ": persistent workers keep the copy of the data that they started with" if repeated.later.workers else ""
         )
-        return f"set_epoch({repeated.later.epoch_told}) has changed nothing{workers} ({line})"
+        return f"set_epoch({repeated.later.epoch_told}) had no effect{workers} ({line})"
     if calls > repeated.earlier.set_epoch_calls:
-        return f"set_epoch({repeated.later.epoch_told}) came only after the epoch before had been drawn ({line})"
+        return f"set_epoch({repeated.later.epoch_told}) came only after the previous epoch had been drawn ({line})"
     return f"set_epoch was last called before epoch {repeated.epoch - 1} was drawn ({line})"
 
 

@@ -1,19 +1,18 @@
 """
 DD303 overlapping-samples: two ranks draw the same samples in one epoch.
 
-What it means    The shares of the data set are not disjoint: some samples count twice in an epoch, others possibly not at all.
-Why it hurts     The gradient weighs the shared samples double; an epoch covers less of the data than it says.
-How we know      The indices that two ranks drew in the same training pass are compared exactly, however many they are. While
-                 a pass of more than about 24,000 draws a rank runs (and after it where no disk was left for the set of its
-                 samples) those with a common hash are, the same ones on every rank, so an overlap found is real. The samples
-                 with which DistributedSampler fills up the last round (drop_last=False) are told apart by their position.
-                 Torch's own samplers for different shares never meet when they agree on seed, epoch and shuffle: then the
-                 finding is certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
-                 share's worth of draws only, without the last batch, and only among ranks that average their gradients:
-                 likely.
-What to do       Give all ranks the same seed, epoch and data set, and each its own rank.
-When it is fine  Sampling with replacement, repeated augmentation (RASampler), ranks that have to read the same data.
-                 Where every rank draws everything, DD304 says so; where the shares themselves are mis-numbered, DD311.
+What it means    The ranks' shards are not disjoint: some samples count twice in an epoch, others possibly not at all.
+Why it hurts     Shared samples count double in the gradient, and an epoch covers less of the data than it claims.
+How we know      The indices that two ranks drew in the same training pass are compared exactly, however many there are. While a
+                 pass of more than about 24,000 draws per rank runs (and afterwards, if no disk space was left for the set of
+                 its samples), only indices with common hashes are compared, the same ones on every rank, so an overlap that is
+                 found is real. Samples with which DistributedSampler pads the last round (drop_last=False) are recognized by
+                 position. Torch's own samplers for different shards never overlap if they agree on seed, epoch and shuffle: the
+                 finding is then certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
+                 share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
+What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number.
+When it is fine  Sampling with replacement, repeated augmentation (RASampler), ranks that must read the same data. If every rank
+                 draws everything, DD304 reports it; if the shards themselves are misnumbered, DD311.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15).
 """
 
@@ -50,8 +49,8 @@ def _finding(shared: Shared) -> Finding:
         confidence=CERTAIN if shared.proven else LIKELY,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, shared.passes.ranks, f"the loader is made, sampler {one.sampler_name}"),
-            Place(one.loop_line, shared.passes.ranks, "iterates it to train"),
+            Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
             *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),
         ),
         evidence={
@@ -65,7 +64,7 @@ def _finding(shared: Shared) -> Finding:
         },
         why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
         "the sampler's own padding is not counted",
-        prescriptions=(Prescription("same-seed-and-epoch", effect="disjoint shares"),),
+        prescriptions=(Prescription("same-seed-and-epoch", effect="disjoint shards"),),
         at_ns=one.started_ns,
     )
 

@@ -1,17 +1,16 @@
 """
 DD309 padded-evaluation: an evaluation counts some samples twice, because the sampler pads the last round.
 
-What it means    DistributedSampler (drop_last=False) gives every rank equally many samples; where the data set does not divide,
-                 the first ones of the order are drawn again.
-Why it hurts     A metric over all draws weighs those samples double: it can be off by up to the share of the padding.
-How we know      The draws beyond the data set's length are told apart by their position; with another sampler than torch's, by
-                 what is drawn twice where every sample is drawn and all ranks have equally many. Reported from 1 % of the
-                 draws on, below that no metric moves visibly. Whether the script leaves them out of its metric is not in the
-                 recording: likely.
-What to do       Leave the padding out of the metric (the last draws of the ranks named), or evaluate with drop_last=False on
-                 shares cut by hand: indices[rank::world_size].
-When it is fine  A script that leaves the padding out itself; accelerate fills up as well, and its gather_for_metrics leaves that
-                 out again: nothing is reported. Padding in training: one sample more or less in an epoch.
+What it means    DistributedSampler (drop_last=False) gives every rank the same number of samples; if the dataset does not
+                 divide evenly, the first samples of the order are drawn again.
+Why it hurts     A metric over all draws counts those samples double and can be off by up to the padding's share.
+How we know      Draws beyond the dataset's length are recognized by position; with other samplers, by the samples drawn twice
+                 if every sample is drawn and all ranks have the same number. Reported from 1 % of the draws; less does not
+                 visibly move a metric. The recording does not show whether the script excludes them from its metric: likely.
+What to do       Exclude the padding from the metric (the last draws of the named ranks), or evaluate with drop_last=False on
+                 hand-cut shards: indices[rank::world_size].
+When it is fine  A script that excludes the padding itself; accelerate also pads, and its gather_for_metrics removes the
+                 padding: nothing is reported. Padding in training: one sample more or less per epoch.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15): `indices += indices[:padding_size]`.
 """
 
@@ -75,7 +74,7 @@ def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
         confidence=LIKELY,
         place=one.made_line or one.loop_line,
         evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},
-        why=f"{one.length:,} samples do not divide by {one.num_replicas}; a metric over all {drawn:,} draws may be off by up to "
+        why=f"{one.length:,} samples do not divide evenly by {one.num_replicas}; a metric over all {drawn:,} draws can be off by "
         f"{count / drawn:.1%}",
         prescriptions=(
             Prescription("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),

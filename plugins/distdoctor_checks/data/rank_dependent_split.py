@@ -1,16 +1,16 @@
 """
-DD313 rank-dependent-split: each rank splits the data set differently, so one trains on the test samples of another.
+DD313 rank-dependent-split: each rank splits the dataset differently, so one rank trains on another's test samples.
 
-What it means    The split into training and validation part was drawn on each rank with another seed or order. Each rank's own
-                 two parts are disjoint, but those of different ranks are not.
-Why it hurts     All ranks train one model: validation samples have been trained on, and the score is too good. Shards of the
-                 training parts overlap too.
-How we know      Subsets are followed down to the samples of the data set below. The ranks' Subsets differ, no rank evaluates
-                 what it has trained on itself, and another has trained on it. Only reported where shares of one common split
-                 would miss each other like that with a chance below 10^-9.
-What to do       Split with a generator seeded alike on all ranks, or split once and broadcast the indices.
-When it is fine  Ranks that do not average their gradients (one fold each) may split as they like. A rank that evaluates on its
-                 own training samples does so on purpose: not reported.
+What it means    Each rank drew the split into training and validation parts with a different seed or order. Each rank's two
+                 parts are disjoint, but parts of different ranks are not.
+Why it hurts     All ranks train one model: it has trained on validation samples, so the score is too good. The training shards
+                 overlap too.
+How we know      Subsets are traced to the samples of the underlying dataset. The ranks' Subsets differ, no rank evaluates
+                 samples that it trained on itself, but another rank trained on them. Only reported if shards of one common
+                 split would miss each other like that with a chance below 10^-9.
+What to do       Split with an identically seeded generator on all ranks, or split once and broadcast the indices.
+When it is fine  Ranks that do not average their gradients (one fold each) may split as they like. A rank that evaluates its own
+                 training samples does so on purpose: not reported.
 Source           torch.utils.data.random_split: pass a generator for reproducible results.
 """
 
@@ -83,8 +83,8 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
         confidence=CERTAIN if known.proven and trained.data.pieces else LIKELY,
         place=evaluated.made_line or evaluated.loop_line,
         places=(
-            Place(trained.made_line, known.ranks, "the training loader is made"),
-            Place(evaluated.made_line, known.ranks, "the evaluation loader is made"),
+            Place(trained.made_line, known.ranks, "the training loader is created"),
+            Place(evaluated.made_line, known.ranks, "the evaluation loader is created"),
         ),
         evidence={
             "shared": leak.common.shared,
@@ -93,7 +93,7 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
             "evaluated": evaluated.drawn,
             "dataset": trained.data.name,
         },
-        why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, those of different ranks are not; "
+        why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, but those of the ranks are not; "
         f"{known.words}",
         prescriptions=(Prescription("same-split-everywhere"),),
         at_ns=evaluated.started_ns,

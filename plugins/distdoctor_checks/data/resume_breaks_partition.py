@@ -1,18 +1,18 @@
 """
-DD704 resume-breaks-partition: after a resumption samples of the epoch under way repeat, or are lost.
+DD704 resume-breaks-partition: after a resume, samples of the current epoch repeat or are lost.
 
-What it means    The checkpoint holds the model but not where the data were: the epoch's number, the position in it, the sampler's
-                 seed. The resumed job begins the epoch again, skips its rest, or shuffles otherwise.
+What it means    The checkpoint holds the model but not the position in the data: the epoch number, the position in the epoch,
+                 the sampler's seed. The resumed job restarts the epoch, skips its rest, or shuffles differently.
 Why it hurts     A job that is interrupted often sees the beginnings of its epochs again and again, and their ends hardly ever.
-                 The loss jumps after each resumption, and no two runs are comparable.
-How we know      `distdoctor check-data --resume` runs the job uninterrupted, to a step, and resumed from there, and counts each
-                 sample in each epoch over all ranks: what was drawn more or less often than without the interruption. Of a job
-                 that was killed (`--kill-at`) what it drew behind the place from which the resumed one goes on does not count.
-                 `distdoctor run` compares with the recording of the earlier run from which this one went on, where it lies
-                 beside it: what that one had drawn in the epoch under way until it saved. That is likely.
-What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip what was drawn, in the
-                 sampler and not by reading it, or save a StatefulDataLoader's state_dict.
-When it is fine  Checkpoints at the ends of epochs, with the epoch restored. Another order in which every sample still comes once.
+                 The loss jumps after each resume, and no two runs are comparable.
+How we know      `distdoctor check-data --resume` runs the job uninterrupted, up to a step, and resumed from there, and counts
+                 each sample in each epoch over all ranks: the samples drawn more or less often than without the interruption.
+                 For a killed job (`--kill-at`), draws after the point from which the job resumes do not count. `distdoctor run`
+                 compares with the recording of the earlier run that this one resumed, if it is in the same folder: with the
+                 samples that it had drawn in the current epoch until it saved (likely).
+What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
+                 the sampler rather than by reading them, or save a StatefulDataLoader's state_dict.
+When it is fine  Checkpoints at epoch ends with the epoch restored. A different order in which every sample still comes once.
 Source           torchdata StatefulDataLoader; torchtitan saves its loader's state with each checkpoint.
 """
 
@@ -32,14 +32,14 @@ from distdoctor.recording.resumption import Resumption
 def examine(recording: Recording, went_on: WentOn | None) -> Iterator[Finding]:
     found = recording.resumption
     if found is None and went_on is None:
-        raise NotApplicable("no resumption was compared (`distdoctor check-data --resume` does)")
+        raise NotApplicable("no resume was compared (`distdoctor check-data --resume` does)")
     if found is not None and found.trouble:
-        raise NotSeen(f"resuming was not compared: {found.trouble}")
+        raise NotSeen(f"the resume was not compared: {found.trouble}")
     if found is not None and not found.healthy:
         counted = "every sample was counted in each epoch, uninterrupted and resumed"
         yield _finding(found, CERTAIN, counted)
     elif found is None and went_on is not None and not went_on.resumption.healthy:
-        beside = f"what run {went_on.run} had drawn until it saved is compared with what this one drew first"
+        beside = f"the samples that run {went_on.run} drew until it saved are compared with this run's first samples"
         yield _finding(went_on.resumption, LIKELY, beside)
 
 
@@ -51,19 +51,17 @@ def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
     what = " and ".join(numbers) or f"the order of an earlier epoch repeats in epoch {found.epoch}"
     site = SourceLine(found.path, found.line, found.function)
     return Finding(
-        title=f"resumed after step {found.step}, {what}: it {found.order}",
+        title=f"{what} after the resume at step {found.step}: the resumed job {found.order}",
         ranks=found.ranks,
         confidence=confidence,
         place=site,
-        places=(Place(site, found.ranks, "the training loader is made, in the resumed job"),),
+        places=(Place(site, found.ranks, "the training loader is created, in the resumed job"),),
         evidence={
             name: value for name, value in asdict(found).items() if name not in ("path", "line", "function", "trouble")
         },
         why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; {how}",
         prescriptions=(
-            Prescription(
-                "restore-the-position", effect="after a resumption every sample of the epoch still comes once"
-            ),
+            Prescription("restore-the-position", effect="every sample of the epoch still comes once after a resume"),
         ),
     )
 
@@ -81,9 +79,9 @@ _AT = Resumption(
 
 def sick() -> Recording:
     """The epoch begins again from its first sample."""
-    return _job(replace(_AT, repeated=40, order="begins epoch 0 again from its first sample"))
+    return _job(replace(_AT, repeated=40, order="restarts epoch 0 from its first sample"))
 
 
 def healthy() -> Recording:
     """It goes on where it had stopped."""
-    return _job(replace(_AT, order="goes on where it had stopped"))
+    return _job(replace(_AT, order="continues where it stopped"))

@@ -1,16 +1,17 @@
 """
 DD308 same-worker-seed: workers, epochs or ranks draw the same augmentation.
 
-What it means    The samples draw random numbers, and two workers begin an epoch with their generator in the same state: what the
-                 one flips and crops, the other flips and crops alike. Or a worker begins each epoch as it began the one before.
-                 Or the workers of all ranks do, because the ranks are seeded alike.
-Why it hurts     The augmentation has a fraction of its variety, and it repeats itself. Nothing else shows it.
-How we know      Digests of the generators' states before a worker's first batch, of those generators that changed while samples
-                 were read: torch's, Python's and NumPy's own, and generators that the data set holds (every worker gets a copy).
+What it means    The samples draw random numbers, and two workers begin an epoch with the same generator state, so both flip and
+                 crop alike. Or a worker begins each epoch as it began the previous one. Or the workers of all ranks do, because
+                 the ranks use the same seed.
+Why it hurts     The augmentation repeats and has a fraction of its variety. Nothing else shows it.
+How we know      Digests of the generators' states before a worker's first batch, for the generators that changed while samples
+                 were read: torch's, Python's and NumPy's own, and generators that the dataset holds (every worker gets a copy).
 What to do       Let torch seed the workers (it seeds all three differently in each worker and epoch), drop the worker_init_fn
-                 that seeds them alike, make generators in worker_init_fn from get_worker_info().seed, and seed each rank apart.
-When it is fine  Samples that draw nothing are never accused. Ranks alike, with workers apart, is a note: other samples meet the
-                 same draws, which costs little.
+                 that seeds them alike, create generators in worker_init_fn from get_worker_info().seed, and seed each rank
+                 differently.
+When it is fine  Samples that draw nothing are never blamed. Ranks alike but workers different is a note: different samples get
+                 the same draws, which costs little.
 Source           torch.utils.data._utils.worker._worker_loop (torch 2.15): base_seed + worker_id; "NumPy's random in workers".
 """
 
@@ -123,18 +124,18 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -
         confidence=CERTAIN,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, ranks, f"the loader is made, {one.workers} workers"),
-            Place(one.loop_line, ranks, "iterates it to train"),
+            Place(one.made_line, ranks, f"the loader is created, {one.workers} workers"),
+            Place(one.loop_line, ranks, "iterates it for training"),
         ),
         evidence={"generator": source, "workers": numbers, "epoch": one.number - 1, "dataset": one.data.name},
-        why=f"the state before the first batch is equal, and reading {one.data.name} draws from it",
+        why=f"the RNG state before the first batch is equal, and reading {one.data.name} draws from it",
         prescriptions=(Prescription("seed-by-rank" if alike == "ranks" else "seed-workers"),),
         at_ns=one.started_ns,
     )
 
 
 def _words(source: str) -> str:
-    return "a generator of the data set" if source == "dataset" else f"{source}'s generator"
+    return "a generator of the dataset" if source == "dataset" else f"{source}'s generator"
 
 
 def _job(numpy: dict[int, tuple[int, int]], drawn_from: int = 4) -> Recording:

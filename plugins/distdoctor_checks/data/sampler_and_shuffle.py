@@ -1,14 +1,14 @@
 """
-DD312 sampler-and-shuffle: a loader is given both a sampler and shuffle=True, or training reads the data set in order.
+DD312 sampler-and-shuffle: a loader is given both a sampler and shuffle=True, or training reads the dataset in order.
 
-What it means    DataLoader(sampler=..., shuffle=True) contradicts itself: torch refuses it, and the job ends. And a training
-                 loader that reads the same order in every epoch, from the first sample to the last, shuffles nothing.
-Why it hurts     Where the data are sorted, by class or by time, each batch holds one kind, and the model forgets the others.
-How we know      The first: torch's own error. The second: torch's SequentialSampler, or a DistributedSampler with shuffle=False,
-                 in two training epochs, over the same indices in rising order. When the evaluation loader shuffles instead,
-                 the two loaders were probably swapped: that is a warning, else it is a note.
-What to do       shuffle=True belongs into the sampler: DistributedSampler(dataset, shuffle=True) and a loader without shuffle.
-When it is fine  Time series and language models are often read in order on purpose, as is data shuffled on disk: a note.
+What it means    DataLoader(sampler=..., shuffle=True) contradicts itself: torch rejects it and the job ends. A training loader
+                 that reads the same order in every epoch, from the first sample to the last, does not shuffle at all.
+Why it hurts     If the data are sorted by class or by time, each batch holds one kind, and the model forgets the others.
+How we know      The first case: torch's own error. The second: torch's SequentialSampler, or a DistributedSampler with
+                 shuffle=False, drew the same ascending indices in two training epochs. If the evaluation loader shuffles
+                 instead, the two loaders were probably swapped: a warning, otherwise a note.
+What to do       Put shuffle=True into the sampler: DistributedSampler(dataset, shuffle=True), and a loader without shuffle.
+When it is fine  Time series, language models and data shuffled on disk are often read in order on purpose: a note.
 Source           torch.utils.data.DataLoader.__init__ (torch 2.15): "sampler option is mutually exclusive with shuffle".
 """
 
@@ -31,7 +31,7 @@ from distdoctor.recording.trace.layout import PassFlag
 
 REFUSED = "sampler option is mutually exclusive with shuffle"
 LEAST_EPOCHS = 2
-LEAST_DRAWS = 32  # of a rank; fewer samples are no data set that has to be shuffled
+LEAST_DRAWS = 32  # of a rank; fewer samples are no dataset that has to be shuffled
 
 
 @check("DD312", "sampler-and-shuffle", severity=NOTE, stands_alone=True)
@@ -51,14 +51,14 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
             at_ns = at_ns or raised.at_ns
     for site, ranks in found.items():
         yield Finding(
-            title=f"{named(ranks)} ended: the loader is given a sampler and shuffle=True",
+            title=f"{named(ranks)} failed: the loader is given both a sampler and shuffle=True",
             ranks=tuple(ranks),
             severity=ERROR,
             confidence=CERTAIN,
             place=site,
-            places=(Place(site, tuple(ranks), "makes the loader"),),
+            places=(Place(site, tuple(ranks), "creates the loader"),),
             evidence={"error": REFUSED},
-            why="the sampler decides the order; DataLoader raises an error when shuffle=True asks for another one",
+            why="the sampler decides the order, so DataLoader raises an error if shuffle=True requests another",
             prescriptions=(
                 Prescription("shuffle-in-the-sampler", change=_WORDS, edits=_without_shuffle(site, recording)),
             ),
@@ -66,7 +66,7 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
         )
 
 
-_WORDS = "leave shuffle=True out of the loader; give it to the sampler"
+_WORDS = "remove shuffle=True from the loader and pass it to the sampler"
 
 
 def _without_shuffle(site: SourceLine, recording: Recording) -> tuple[Edit, ...]:
@@ -105,22 +105,22 @@ def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
         f", while the evaluation shuffles ({swapped[0]}): the two loaders were probably swapped" if swapped else ""
     )
     return Finding(
-        title=f"training reads the data set in order, from the first sample to the last, in {len(epochs)} epochs{shuffled}",
+        title=f"training reads the dataset in order, from the first sample to the last, in {len(epochs)} epochs{shuffled}",
         ranks=ranks,
         severity=WARNING if swapped else NOTE,
         confidence=LIKELY if swapped else POSSIBLE,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}, shuffle off"),
-            Place(one.loop_line, ranks, "iterates it to train"),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}, shuffle off"),
+            Place(one.loop_line, ranks, "iterates it for training"),
         ),
         evidence={
             "sampler": one.sampler,
             "epochs": len(epochs),
             "first_indices": [int(index) for index in one.first[:5]],
         },
-        why=f"{one.sampler_name} does not shuffle; that is right for data that are already shuffled or must keep their order",
-        prescriptions=(Prescription("shuffle-in-the-sampler", effect="every epoch has an order of its own"),),
+        why=f"{one.sampler_name} does not shuffle, which is right only for data already shuffled or whose order matters",
+        prescriptions=(Prescription("shuffle-in-the-sampler", effect="every epoch has a different order"),),
         at_ns=one.started_ns,
     )
 

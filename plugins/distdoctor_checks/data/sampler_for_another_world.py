@@ -1,13 +1,14 @@
 """
 DD311 sampler-for-another-world: the sampler's num_replicas and rank do not match the ranks that train together.
 
-What it means    num_replicas or rank of the sampler are not those of the job: shares that no rank draws, or one share drawn by
-                 two ranks. Typical: rank=local_rank on several nodes, or num_replicas left from another launch.
-Why it hurts     Samples of a share without a rank are never seen; a share with two ranks counts double.
-How we know      DistributedDataParallel or FSDP say which ranks average their gradients; the samplers of those ranks name another
-                 number of shares, or the same share twice.
-What to do       Leave num_replicas and rank out (the process group knows them), or pass the global rank and world size.
-When it is fine  Ranks of a tensor- or pipeline-parallel group share one share on purpose: they do not average with one another.
+What it means    The sampler's num_replicas or rank are not those of the job: some shards are drawn by no rank, or one shard by
+                 two ranks. Typical causes: rank=local_rank on several nodes, or num_replicas left over from another launch.
+Why it hurts     Samples of a shard without a rank are never seen; a shard with two ranks counts double.
+How we know      DistributedDataParallel or FSDP show which ranks average their gradients; the samplers of those ranks use a
+                 different number of shards, or the same shard twice.
+What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size.
+When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
+                 another.
 Source           torch.utils.data.distributed.DistributedSampler.__init__ (torch 2.15).
 """
 
@@ -45,14 +46,17 @@ def _what_is_wrong(together: Together, known: ReplicaSet) -> str:
     if shares == {1} and len(passes) > 1:
         return ""  # one share for everybody: not sharded at all, which is told elsewhere
     if len(shares) > 1:
-        return f"their samplers divide the data into {' and '.join(map(str, sorted(shares)))} shares"
+        return f"their samplers split the data into {' and '.join(map(str, sorted(shares)))} shards"
     (count,) = shares
     doubled = [share for share, times in Counter(one.sampler_rank for one in passes).items() if times > 1]
     if doubled:
-        return f"share{'s' if len(doubled) > 1 else ''} {compress(doubled)} of {count} is drawn by more than one rank"
+        are = "are" if len(doubled) > 1 else "is"
+        return (
+            f"shard{'s' if len(doubled) > 1 else ''} {compress(doubled)} of {count} {are} drawn by more than one rank"
+        )
     if count > len(passes):
         left = set(range(count)) - {one.sampler_rank for one in passes}
-        return f"of {count} shares, {compress(left)} are drawn by no rank"
+        return f"no rank draws shard{'s' if len(left) > 1 else ''} {compress(left)} of {count}"
     return ""
 
 
@@ -63,13 +67,13 @@ def _finding(together: Together, known: ReplicaSet, wrong: str) -> Finding:
         ranks=ranks,
         confidence=CERTAIN,
         place=one.made_line or one.loop_line,
-        places=(Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}"),),
+        places=(Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),),
         evidence={
             "num_replicas": {rank: p.num_replicas for rank, p in list(together.passes.items())[:8]},
             "sampler_rank": {rank: p.sampler_rank for rank, p in list(together.passes.items())[:8]},
             "replicas": list(known.ranks),
         },
-        why=f"{known.words}; the samplers of {named(ranks)} say num_replicas="
+        why=f"{known.words}; the samplers of {named(ranks)} have num_replicas="
         f"{'/'.join(str(n) for n in sorted({p.num_replicas for p in together.passes.values()}))}, "
         f"rank={','.join(str(p.sampler_rank) for p in list(together.passes.values())[:8])}",
         prescriptions=(

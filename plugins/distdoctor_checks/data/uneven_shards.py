@@ -1,13 +1,14 @@
 """
-DD305 uneven-shards: in one epoch some ranks get more batches than others.
+DD305 uneven-shards: some ranks get more batches than others in one epoch.
 
-What it means    The shares of the data set are of different size. Ranks that run out first stop calling collectives.
-Why it hurts     Without `join` the others wait for ever at the end of the epoch. With it, or with an all_reduce of their own, the
-                 last steps average over fewer ranks, and the samples of small shares weigh more.
-How we know      The passes of one epoch are over on all ranks that average their gradients, and the numbers of batches that were
-                 handed over differ.
-What to do       Let DistributedSampler divide the data (it pads or drops), or drop_last in each shard, or wrap the loop in join.
-When it is fine  Ranks whose last batch alone is smaller; a loop inside join. Passes left by `break` are not counted.
+What it means    The ranks' shards differ in size. Ranks that run out first stop calling collectives.
+Why it hurts     Without `join` the others wait forever at the end of the epoch. With it, or with their own all_reduce, the last
+                 steps average over fewer ranks, and samples of small shards weigh more.
+How we know      The passes of one epoch have ended on all ranks that average their gradients, and the numbers of delivered
+                 batches differ.
+What to do       Shard the data with DistributedSampler (it pads or drops), use drop_last in each shard, or wrap the loop in
+                 join.
+When it is fine  Ranks of which only the last batch is smaller; a loop inside join. Passes ended by `break` are not counted.
 Source           torch.distributed.algorithms.Join; DistributedDataParallel.join.
 """
 
@@ -46,13 +47,13 @@ def _finding(together: Together) -> Finding:
     short = tuple(rank for rank, one in passes.items() if one.batches < most)
     one = together.one
     return Finding(
-        title=f"{named(short)} got fewer batches than the others in one epoch ({fewest:,} against {most:,})",
+        title=f"{named(short)} got fewer batches than the others in one epoch ({fewest:,} instead of {most:,})",
         ranks=short,
         confidence=CERTAIN,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, together.ranks, f"the loader is made, sampler {one.sampler_name}"),
-            Place(one.loop_line, together.ranks, "iterates it to train"),
+            Place(one.made_line, together.ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, together.ranks, "iterates it for training"),
         ),
         evidence={
             "batches": {rank: p.batches for rank, p in list(passes.items())[:16]},

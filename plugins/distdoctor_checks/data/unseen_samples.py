@@ -1,14 +1,15 @@
 """
-DD310 unseen-samples: part of the data set is never drawn, in any epoch, on any rank.
+DD310 unseen-samples: part of the dataset is never drawn, in any epoch, on any rank.
 
-What it means    The shares of the ranks leave a hole: an off-by-one in a hand-written sampler, a stride of the wrong world, a
+What it means    The ranks' shards leave a gap: an off-by-one in a hand-written sampler, a stride for another world size, a
                  length that was rounded down.
-Why it hurts     The model never sees those samples. Losses look as usual; whole classes can be missing where the data are sorted.
-How we know      Every rank's loader came to its end in two epochs or more, and the same samples were drawn by nobody in each
-                 of them, nor by any other loader over the same data. Which they are is certain; that it was not meant is likely.
-What to do       Let DistributedSampler divide the data, or take range(rank, len(dataset), world_size).
-When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, Subsets (a split on purpose),
-                 epochs of limited steps, a curriculum whose part of the data changes: nothing is reported.
+Why it hurts     The model never sees those samples. The loss looks normal; whole classes can be missing if the data are sorted.
+How we know      Every rank's loader reached its end in two or more epochs, and in each of them the same samples were drawn by
+                 no rank, nor by any other loader over the same data. Which samples is certain; that it was unintended is
+                 likely.
+What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
+When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, Subsets (an intended split),
+                 epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler covers range(len(dataset)).
 """
 
@@ -26,7 +27,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_EPOCHS = 2
-LEAST_SHARE = 0.01  # of the data set; below that it may be what bucketing by size leaves over
+LEAST_SHARE = 0.01  # of the dataset; below that it may be what bucketing by size leaves over
 _ON_PURPOSE = ("Weighted", "Subset", "Curriculum", "Limit")
 
 
@@ -87,8 +88,8 @@ def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
         confidence=LIKELY,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, ranks, f"the loader is made, sampler {one.sampler_name}"),
-            Place(one.loop_line, ranks, "iterates it to train"),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
         ),
         evidence={
             "unseen": count,
@@ -99,8 +100,8 @@ def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
             "sampler": one.sampler,
         },
         why=f"{named(ranks)} finished every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
-        f"together; {one.sampler_name} leaves out the same samples each time",
-        prescriptions=(Prescription("distributed-sampler", effect=f"{count:,} more samples are trained on"),),
+        f"together; {one.sampler_name} skips the same samples each time",
+        prescriptions=(Prescription("distributed-sampler", effect=f"training uses {count:,} more samples"),),
         at_ns=one.started_ns,
     )
 

@@ -1,13 +1,14 @@
 """
 DD306 unsharded-iterable: an IterableDataset yields the same stream on every rank.
 
-What it means    No sampler divides iterable data: unless the data set itself looks at the rank, every rank gets all of it, in the
+What it means    No sampler shards iterable data: unless the dataset itself checks the rank, every rank gets all of it, in the
                  same order.
 Why it hurts     The ranks' gradients are copies of one another: W ranks train like one.
-How we know      The first samples of each batch are compared by content, batch by batch: at least 8 different ones in a row are
-                 equal on ranks that average their gradients. Random augmentation hides it: then nothing is reported.
-What to do       Take every world_size-th sample, beginning at the rank; with workers, at rank * num_workers + worker id.
-When it is fine  Tensor-, pipeline- and context-parallel ranks have to read the same: not reported.
+How we know      The first samples of the batches are compared by content, batch by batch: at least 8 different ones in a row
+                 are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
+What to do       Take every world_size-th sample, starting at the rank; with workers, starting at rank * num_workers + worker
+                 id.
+When it is fine  Tensor-, pipeline- and context-parallel ranks must read the same data: not reported.
 Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
 """
 
@@ -43,8 +44,8 @@ def _finding(same: SameStream) -> Finding:
         ranks=ranks,
         place=one.made_line or one.loop_line,
         places=(
-            Place(one.made_line, ranks, f"the loader is made, data set {one.data.name}"),
-            Place(one.loop_line, ranks, "iterates it to train"),
+            Place(one.made_line, ranks, f"the loader is created, dataset {one.data.name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
         ),
         evidence={
             "batches_compared": same.batches,

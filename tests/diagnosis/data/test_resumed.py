@@ -28,8 +28,8 @@ BEFORE = [(0, 0, 50), (1, 0, 20)]
 @pytest.mark.parametrize(
     ("resumed", "numbers", "words"),
     [
-        ([(1, 20, 50), (2, 0, 50)], (0, 0), "goes on where it had stopped"),
-        ([(1, 0, 50), (2, 0, 50)], (40, 0), "begins epoch 1 again"),
+        ([(1, 20, 50), (2, 0, 50)], (0, 0), "continues where it stopped"),
+        ([(1, 0, 50), (2, 0, 50)], (40, 0), "restarts epoch 1"),
         ([(2, 0, 50)], (0, 60), "the rest of epoch 1 is skipped"),
     ],
     ids=["healthy", "the epoch again", "the rest skipped"],
@@ -51,26 +51,26 @@ def test_repeated_and_lost_samples_are_counted(
             [(0, 0, 50), (1, 0, 27)],
             [(1, 20, 50), (2, 0, 50)],
             (0, 0, 40),
-            "goes on where its last checkpoint was made; 14 samples were",
+            "continues from its last checkpoint; 14 samples were",
         ),
         (
             [(0, 0, 50), (1, 0, 27)],
             [(1, 0, 50), (2, 0, 50)],
             (0, 0, 0),
-            "right if the last checkpoint was made there; 54 samples",
+            "right if the last checkpoint was saved there; 54 samples",
         ),
         (
             [(0, 0, 50), (1, 0, 27)],
             [(0, 20, 50), (1, 0, 50), (2, 0, 50)],
             (0, 0, 40),
-            "goes on where its last checkpoint was made; 114 s",
+            "continues from its last checkpoint; 114 s",
         ),
         ([(0, 0, 50), (1, 0, 27)], [(2, 0, 50)], (0, 46, 54), "the rest of epoch 1 is skipped"),
         (
             [(0, 0, 8)],
             [(0, 0, 50), (1, 0, 50), (2, 0, 50)],
             (0, 0, 0),
-            "begins epoch 0 again from its first sample",
+            "restarts epoch 0 from its first sample",
         ),
     ],
     ids=[
@@ -95,7 +95,7 @@ def test_what_a_killed_job_drew_behind_its_last_checkpoint_may_come_again(
 
 def test_a_killed_job_that_is_resumed_in_an_order_of_its_own_is_not_judged() -> None:
     found = compare(job(*WHOLE), job((0, 0, 50), (1, 0, 27)), job((7, 0, 30), (2, 0, 50)), killed=True)
-    assert "take --stop-args instead of --kill-at" in found.trouble
+    assert "use --stop-args instead of --kill-at" in found.trouble
 
 
 def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
@@ -107,7 +107,7 @@ def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
         return made.recording()
 
     found = compare(padded((0, 0, 51), (1, 0, 51)), padded((0, 0, 51), (1, 0, 20)), padded((1, 20, 51)))
-    assert (found.repeated, found.lost, found.order) == (0, 0, "goes on where it had stopped")
+    assert (found.repeated, found.lost, found.order) == (0, 0, "continues where it stopped")
 
 
 def test_a_sampler_that_forgets_the_epoch_is_named() -> None:
