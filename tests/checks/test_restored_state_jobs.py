@@ -88,7 +88,8 @@ def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_sa
 
     (finding,) = found(tmp_path, "again", "DD704")
 
-    assert "16 samples repeat: it begins epoch 1 again from its first sample" in finding.title
+    assert finding.title.startswith("16 samples repeat")
+    assert "the resumed job restarts epoch 1 from its first sample" in finding.title
     assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
     assert "# from here" in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
     assert found(tmp_path, "rest", "DD704") == []

@@ -110,10 +110,10 @@ def _account(begun: Sequence[Together], until: Together, resumed: Sequence[Toget
     )
     if _drawn(until) >= length or _is_left_early_always(begun, until):
         again, found = _repeated_epoch(begun, first), replace(found, epoch=epoch + 1, into_epoch=0)
-        words = f"draws in the order of epoch {again} again"
+        words = f"repeats the order of epoch {again}"
         return found if again is None else replace(found, wrong_order=True, order=words)
     if _is_sure(first, last) and in_order_of(last, None, first):
-        words = f"begins epoch {epoch} again from its first sample: the position in the epoch is not restored"
+        words = f"restarts epoch {epoch} from its first sample: the position in the epoch is not restored"
         return replace(found, repeated=_drawn(until), order=words)
     if _is_sure(first, until) and _drawn(last) > _drawn(until) and in_order_of(last, until, first):
         return found
@@ -162,7 +162,7 @@ def _compared(found: Resumption, until: Together, first: Together) -> Resumption
     least = max(sum(max(one.batch_size, 1) for one in side) for side in (before, after))
     repeated = keep * len(again) if keep * len(again) >= least else 0
     lost = lost if lost >= least else 0
-    words = f"does not go on where epoch {found.epoch} was left"
+    words = f"does not continue epoch {found.epoch} where it stopped"
     examples = tuple(int(index) for index in again[:EXAMPLES]), ()
     return replace(found, repeated=repeated, lost=lost, order=words, examples=examples)
 

@@ -55,13 +55,16 @@ def test_an_epoch_that_begins_again_after_a_save_in_its_midst_is_told() -> None:
     (one,) = found(gone_on(HALF, earlier(orders(1), orders(2)), step=8))
     assert one.confidence == LIKELY
     assert one.title.startswith(
-        "resumed after step 8, 32 samples repeat: it begins epoch 1 again from its first sample"
+        "32 samples repeat after the resume at step 8: the resumed job restarts epoch 1 from its first sample"
     )
 
 
 def test_another_order_of_the_whole_epoch_repeats_what_was_drawn() -> None:
     (one,) = found(gone_on(HALF, earlier(orders(7)), step=8))
-    assert "32 samples repeat: it does not go on where epoch 1 was left" in one.title
+    assert (
+        "32 samples repeat after the resume at step 8: the resumed job does not continue epoch 1 where it stopped"
+        in one.title
+    )
 
 
 def test_a_rest_that_is_cut_short_is_lost() -> None:
@@ -72,7 +75,7 @@ def test_a_rest_that_is_cut_short_is_lost() -> None:
 
 def test_an_order_of_an_earlier_epoch_is_told_after_whole_epochs() -> None:
     (one,) = found(gone_on(earlier(orders(0), orders(1)), earlier(orders(0), orders(1)), step=8))
-    assert one.title.endswith("repeats in epoch 2: it draws in the order of epoch 0 again")
+    assert one.title.endswith("after the resume at step 8: the resumed job repeats the order of epoch 0")
 
 
 @pytest.mark.parametrize(
