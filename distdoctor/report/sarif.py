@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
-from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.recording import Job, SourceLine
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -73,27 +74,38 @@ def _sentence(words: str) -> str:
 
 
 def _result(finding: Finding, diagnosis: Diagnosis, base: str) -> dict[str, Any]:
+    sources = diagnosis.recording.sources if diagnosis.recording is not None else {}
+    place = finding.place or _script(diagnosis.job)
     related: list[dict[str, Any]] = []
-    for place in finding.places:
-        where = _location(place.site, base, place.role) if place.site else None
+    for other in finding.places:
+        where = _location(other.site, base, sources, other.role) if other.site else None
         if where is not None and where not in related:
             related.append(where)
     return {
         "ruleId": finding.code,
         "level": LEVELS.get(finding.severity or NOTE, "note"),
         "message": {"text": "\n".join(block_of(finding, diagnosis))},
-        "locations": [_location(finding.place, base)] if finding.place else [],
+        "locations": [_location(place, base, sources)] if place else [],
         "relatedLocations": related,
         "properties": {"ranks": list(finding.ranks), "confidence": str(finding.confidence)},
     }
 
 
-def _location(site: SourceLine, base: str, words: str = "") -> dict[str, Any]:
+def _script(job: Job) -> SourceLine:
+    """What the job runs, for findings that have no line of their own: GitHub shows no result without a place."""
+    return SourceLine(next((word for word in job.argv if word.endswith(".py")), ""), 1)
+
+
+def _location(site: SourceLine, base: str, sources: Mapping[str, str], words: str = "") -> dict[str, Any]:
     below = base.rstrip("/") + "/"
     artifact = {"uri": quote(site.path)}
     if base and site.path.startswith(below):
         artifact = {"uri": quote(site.path.removeprefix(below)), "uriBaseId": ROOT}
     elif site.path.startswith("/"):
         artifact = {"uri": PurePosixPath(site.path).as_uri()}
-    physical = {"artifactLocation": artifact, "region": {"startLine": max(site.line, 1)}}
+    region: dict[str, Any] = {"startLine": max(site.line, 1)}
+    lines = sources.get(site.path, "").splitlines()
+    if 0 < site.line <= len(lines):
+        region["snippet"] = {"text": lines[site.line - 1]}
+    physical = {"artifactLocation": artifact, "region": region}
     return {"physicalLocation": physical, **({"message": {"text": words}} if words else {})}

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from distdoctor import plugins
 from distdoctor.diagnosis.check import Check
@@ -21,6 +22,7 @@ from distdoctor.report import text as as_text
 
 PLUGINS = plugins.load()
 GOLDEN = Path(__file__).parent / "golden"
+SCHEMA = Draft202012Validator(json.loads(as_json.schema()))
 REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
 
 
@@ -40,6 +42,7 @@ def test_the_report_on_the_sick_recording_reads_as_it_did(check: Check, form: st
 
 def findings_of(document: str) -> str:
     """What the JSON says about the illness; which checks ran changes with every check that is added, and is left out."""
+    SCHEMA.validate(json.loads(document))
     return json.dumps(json.loads(document)["findings"], indent=2, ensure_ascii=False) + "\n"
 
 
