@@ -69,7 +69,7 @@ def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(
     assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, ranks)
     line = Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
     assert "# all of it" in line
-    odd = [one.ranks for one in found(saved, forgets.replace(" ", "-"), "DD205")]
+    odd = [one.ranks for one in found(saved, forgets.replace(" ", "-"), "DD218")]
     assert odd == ([(1,)] if forgets == "optimizer on rank 1" else [])  # who has not loaded it, though two are a tie
 
 

@@ -260,7 +260,11 @@ def _parting(
     )
     variants = whole or variants_of(_joint(differences, updates))
     found = tuple(differences)
-    loaded_on, loaded_at = _loaded_by_some(gradients, what, variants) if agreed <= 0 else ((), SourceLine())
+    of_optimizer = what in (STATE, STATE_BEFORE) or started_equal
+    loaded_on: tuple[int, ...] = ()
+    loaded_at = SourceLine()
+    if agreed <= 0 and what != GRADS:
+        loaded_on, loaded_at = _loaded_by_some(gradients, "optimizer" if of_optimizer else "module", variants)
     variants = tuple(sorted(variants, key=lambda ranks: ranks != loaded_on))  # what was loaded is what was meant
     return ReplicaDivergence(
         what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal, loaded_on, loaded_at
@@ -268,11 +272,10 @@ def _parting(
 
 
 def _loaded_by_some(
-    gradients: Gradients, what: str, variants: tuple[tuple[int, ...], ...]
+    gradients: Gradients, kind: str, variants: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], SourceLine]:
     """The ranks that loaded a state before their first step, when they are the ones that agree; and where. () when all did, or
     none."""
-    kind = "optimizer" if what in (STATE, STATE_BEFORE) else "module"
     loads = {
         rank: event.site
         for ranks in variants
