@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, within
 from distdoctor.lint.program import ACCELERATOR, Program
 from distdoctor.lint.rank_conditions import on_rank
-from distdoctor.lint.source_file import Scope, dotted, is_constant, keyword, last_word, within
 
 COLLECTIVES = frozenset(
     (

@@ -10,10 +10,10 @@ from distdoctor.diagnosis.diagnosis import NotExamined
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.patch import patch_of
+from distdoctor.diagnosis.source.source_file import SourceFile, Unparsable, parse
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Rule, Sighting
 from distdoctor.lint.rules import all_rules
-from distdoctor.lint.source_file import SourceFile, Unparsable, parse
 from distdoctor.lint.suppressions import accepted
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from distdoctor.lint.source_file import Binding, Scope, SourceFile, argument, dotted
+from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, argument, dotted
 
 MOST_STEPS = 6  # through assignments, parameters and returns; real code is found within three
 

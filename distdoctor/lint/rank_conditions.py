@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, dotted, last_word
 from distdoctor.lint.program import Program
-from distdoctor.lint.source_file import FunctionNode, Scope, dotted, last_word
 
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 

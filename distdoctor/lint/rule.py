@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
 from distdoctor.diagnosis.source.edits import Edit, lines_of
+from distdoctor.diagnosis.source.source_file import Scope, lineno
 from distdoctor.lint.program import Program
-from distdoctor.lint.source_file import Scope, lineno
 from distdoctor.recording.recording import SourceLine
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, dotted, last_word, lineno, within
 from distdoctor.lint.program import Program
-from distdoctor.lint.source_file import FunctionNode, Loop, Scope, dotted, last_word, lineno, within
 
 _NO_GRAD = ("no_grad", "inference_mode", "set_grad_enabled")
 

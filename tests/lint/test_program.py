@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
+from distdoctor.diagnosis.source.source_file import parse
 from distdoctor.lint.examine import examine
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rank_conditions import depends_on_rank
-from distdoctor.lint.source_file import parse
 
 MEET = "import torch.distributed as dist\ndef meet():\n    dist.barrier()\n"
 

@@ -72,7 +72,7 @@ def not_joined(parted: CallDivergence, sources: Mapping[str, str]) -> tuple[Call
     found: tuple[int, int] | None = None  # (number, variant that issued)
     for number, pair in chain([(parted.number, calls)], _before(parted, FURTHEST_JOINED)):
         for mine in (0, 1):
-            line = statement_at(sources.get(pair[mine].site.path, ""), pair[mine].site.line)
+            line = statement_at(sources, pair[mine].site)
             if is_join(sources, pair[1 - mine].site) and f"{pair[mine].op.word}(" in line:
                 found = number, mine
         if not any(is_join(sources, call.site) for call in pair):

@@ -46,7 +46,7 @@ from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
 from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, deciding_value
 from distdoctor.diagnosis.source.rank_choice import singled_out
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_of_one
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 
@@ -228,8 +228,8 @@ class _Judge:
         """The expression in the source that gives one of two equal sides another value, and which side: that is no proof."""
         for number in (0, 1):
             mine, other = parted.variants[number], parted.variants[1 - number]
-            source = self.sources.get(mine.call.site.path, "") if mine.call.site == other.call.site else ""
-            choice = singled_out(source, mine.call.site.line, mine.ranks, other.ranks) if source else None
+            same = mine.call.site == other.call.site
+            choice = singled_out(self.sources, mine.call.site, mine.ranks, other.ranks) if same else None
             if choice is not None:
                 return choice, number
         return None, self._under_a_condition(parted)
@@ -306,8 +306,7 @@ class _Judge:
 
     def _branch(self, one: SourceLine, other: SourceLine) -> Guard | None:
         """The condition of which two lines are the two branches."""
-        source = self.sources.get(one.path, "") if one.path == other.path else ""
-        return alternatives(source, one.line, other.line) if source else None
+        return alternatives(self.sources, one, other)
 
     def _guard_of(
         self, odd: Call, usual: Call, ranks: tuple[int, ...], others: tuple[int, ...]
@@ -327,13 +326,7 @@ class _Judge:
 
     def _guards(self, site: SourceLine, but_not_of: SourceLine) -> list[Guard]:
         """The conditions around a line that are not around the other line as well."""
-        source = self.sources.get(site.path, "")
-        if not source:
-            return []
-        shared = (
-            {(g.line, g.negated) for g in guards_at(source, but_not_of.line)} if site.path == but_not_of.path else set()
-        )
-        return [guard for guard in guards_at(source, site.line) if (guard.line, guard.negated) not in shared]
+        return list(guards_of_one(self.sources, site, but_not_of))
 
     def _uneven_behind(self, incident: Incident) -> Uneven | None:
         """The uneven pass because of which the ranks parted: the odd ones ran out before."""

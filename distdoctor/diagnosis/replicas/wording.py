@@ -9,6 +9,7 @@ from typing import Any
 from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, TensorDifference
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.events import TraceEvent
@@ -108,25 +109,19 @@ def line_with(sources: Mapping[str, str], near: SourceLine, *words: str, within:
         for number, line in enumerate(source.splitlines(), 1)
         if all(word in line for word in words) and not line.lstrip().startswith("#")
     ]
-    first, last = _function_around(source, near.line)
+    first, last = _function_around(source_file(sources, near.path), near.line)
     found = [number for number in every if first <= number <= last] or ([] if within else every)
     if not found:
         return SourceLine()
     return SourceLine(near.path, min(found, key=lambda number: abs(number - near.line)), near.function)
 
 
-def _function_around(source: str, line: int) -> tuple[int, int]:
+def _function_around(file: SourceFile | None, line: int) -> tuple[int, int]:
     """First and last line of the innermost function that holds a line; of the whole file when none does."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    function = file.function_at(line) if file is not None else None
+    if function is None or isinstance(function, ast.Module):
         return 1, 1 << 30
-    spans = [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(spans, default=(1, 1 << 30))
+    return function.lineno, function.end_lineno or function.lineno
 
 
 def text_at(sources: Mapping[str, str], site: SourceLine) -> str:

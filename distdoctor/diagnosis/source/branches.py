@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.recording import SourceLine
 
 
@@ -16,17 +17,13 @@ def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> Source
     """
     wanted = {name.split(".")[-2] for name in parameters if "." in name}
     found: list[tuple[int, int, str, int, str]] = []
-    for path, source in sources.items():
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                for node in ast.walk(function):
-                    if isinstance(node, ast.If | ast.IfExp | ast.Match) and (used := _used(node, wanted)):
-                        length = (node.end_lineno or node.lineno) - node.lineno
-                        found.append((-len(used), length, path, node.lineno, function.name))
+    for path in sources:
+        file = source_file(sources, path)
+        for node in file.nodes(ast.If, ast.IfExp, ast.Match) if file is not None else ():
+            function = file.scope_of[node].name if file is not None else ""
+            if function and (used := _used(node, wanted)):
+                length = (node.end_lineno or node.lineno) - node.lineno
+                found.append((-len(used), length, path, node.lineno, function))
     if not found:
         return SourceLine()
     _, _, path, line, name = min(found)

@@ -6,25 +6,21 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.edits import Edit, lines_of, rows_replaced
-from distdoctor.diagnosis.source.rank_guard import parsed
+from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.recording.recording import SourceLine
 
 
 def calls_at(sources: Mapping[str, str], site: SourceLine, *names: str) -> list[ast.Call]:
-    """The calls of functions of these names that a line belongs to, the innermost last."""
-    tree = parsed(sources.get(site.path, ""))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    return [one for one in found if last_word(one.func) in names and _holds(one, site.line)]
+    """The calls that a line belongs to, of functions of these names where there are any, the innermost last."""
+    file = source_file(sources, site.path)
+    found = file.nodes(ast.Call) if file is not None else ()
+    return [one for one in found if (not names or last_word(one.func) in names) and _holds(one, site.line)]
 
 
 def only_call(sources: Mapping[str, str], site: SourceLine, *names: str) -> ast.Call | None:
     """The one call of such a name at a line; None where there are several, or none."""
     found = calls_at(sources, site, *names)
     return found[0] if len(found) == 1 else None
-
-
-def last_word(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def keyword_of(call: ast.Call, name: str) -> ast.keyword | None:
@@ -56,11 +52,11 @@ def node_replaced(path: str, node: ast.expr | ast.stmt | ast.keyword, text: str)
 
 def loop_within(sources: Mapping[str, str], site: SourceLine, header: str) -> tuple[Edit, ...]:
     """The edit that puts the loop which begins at a line under a header (`with ...:`); () where there is no such loop."""
-    text = sources.get(site.path, "")
-    tree, lines = parsed(text), [line.rstrip("\r\n") for line in lines_of(text)]
-    loops = [n for n in ast.walk(tree) if isinstance(n, ast.For | ast.While) and n.lineno == site.line] if tree else []
-    if len(loops) != 1 or any(_over_lines(node) for node in ast.walk(loops[0])):
+    file = source_file(sources, site.path)
+    loops = [n for n in file.nodes(ast.For, ast.While) if n.lineno == site.line] if file is not None else []
+    if file is None or len(loops) != 1 or any(_over_lines(node) for node in ast.walk(loops[0])):
         return ()
+    lines = [line.rstrip("\r\n") for line in lines_of(file.text)]
     first, last = site.line, loops[0].end_lineno or site.line
     margin = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
     rows = [f"    {row}" if row.strip() else row for row in lines[first - 1 : last]]
@@ -77,13 +73,8 @@ def _over_lines(node: ast.AST) -> bool:
 
 def function_of(sources: Mapping[str, str], site: SourceLine) -> ast.AST | None:
     """The innermost function that a line stands in, else the module; None where the source is not there."""
-    tree = parsed(sources.get(site.path, ""))
-    if tree is None:
-        return None
-    around = [
-        n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and _holds(n, site.line)
-    ]
-    return max(around, key=lambda node: node.lineno, default=tree)
+    file = source_file(sources, site.path)
+    return file.function_at(site.line) if file is not None else None
 
 
 def methods_called(scope: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, of_test
 from distdoctor.diagnosis.source.rank_local import Step, is_made_the_same, origin, raising_tests, step_of
-from distdoctor.diagnosis.source.user_program import Function, Scope, UserProgram
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
+from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
 DEEPEST = 8  # calls between the body that leads to both lines and one of them
@@ -135,7 +136,7 @@ def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
 
 @lru_cache(maxsize=8)
 def _program(sources: tuple[tuple[str, str], ...]) -> UserProgram:
-    return UserProgram(dict(sources))
+    return UserProgram.of(dict(sources))
 
 
 def _best(
@@ -166,7 +167,7 @@ def _call_under(program: UserProgram, test: _Test, ways: tuple[_Way, _Way]) -> S
     for way in ways:
         for node in way.nodes.get(scope, ()) if way.depth.get(scope) else ():
             if decorated or any(parent is test.holder for parent, _ in program.above(node)):
-                return SourceLine(scope.path, program.line_of(node), scope.name)
+                return SourceLine(scope.path, lineno(node), scope.traceback_name)
     return SourceLine()
 
 
@@ -218,8 +219,8 @@ def _names_the_main_module(test: ast.expr) -> bool:
 
 
 def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
-    tree = program.trees.get(site.path)
-    node = _node_at(tree, site.line) if tree is not None else None
+    file = next((file for file in program.files if file.path == site.path), None)
+    node = _node_at(file, site.line) if file is not None else None
     if node is None:
         return None
     nodes: dict[Scope, list[ast.AST]] = {program.scope_of(node): [node]}
@@ -238,16 +239,12 @@ def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
     return _Way(nodes, depth)
 
 
-def _node_at(tree: ast.Module, line: int) -> ast.AST | None:
+def _node_at(file: SourceFile, line: int) -> ast.AST | None:
     """The innermost statement of a line, as the call in it where it has one."""
     found: ast.AST | None = None
-    for node in ast.walk(tree):
-        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
-        if (
-            isinstance(node, ast.stmt | ast.ExceptHandler)
-            and first <= line <= last
-            and not isinstance(node, Function | ast.ClassDef)
-        ):
+    for node in file.nodes(ast.stmt, ast.ExceptHandler):
+        inside = node.lineno <= line <= (node.end_lineno or 0)
+        if inside and not isinstance(node, FunctionNode | ast.ClassDef):
             found = node
     if found is None:
         return None
@@ -262,7 +259,7 @@ def _node_at(tree: ast.Module, line: int) -> ast.AST | None:
 def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Test]:
     """The tests that decide between the two, the nearest to where they part first; those that both pass are none."""
     shared = [scope for scope in mine.depth if scope in theirs.depth]
-    top = min(shared, key=lambda s: (mine.depth[s] + theirs.depth[s], s.path, program.line_of(s.node)), default=None)
+    top = min(shared, key=lambda s: (mine.depth[s] + theirs.depth[s], s.path, lineno(s.node)), default=None)
     sides = [_tests_down_to(program, way, top) for way in (mine, theirs)]
     keys = [{test.key for test in side} for side in sides]
     seen: set[tuple[int, bool]] = set()

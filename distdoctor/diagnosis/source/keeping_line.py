@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, source_file
 from distdoctor.recording.recording import SourceLine
 
 ADDS, PUTS, CARRIES = "adds to it", "puts into it", "carries it over"
@@ -28,33 +28,24 @@ class Keeping:
     last_line: int = 0  # of the statement
 
 
-@lru_cache(maxsize=64)
-def _tree(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Keeping | None:
     """The first statement that keeps something in `label`, in the function of `site` or else anywhere in its file.
 
     None when the source is not there or shows no such statement.
     """
-    text = sources.get(site.path, "")
-    tree = _tree(text)
-    if tree is None or not text:
+    file = source_file(sources, site.path)
+    if file is None:
         return None
     name = label.rpartition(".")[2]
     bound_here = "." not in label and site.line > 0
-    for scope in (*(_functions(tree, site) if bound_here else ()), tree):
+    for scope in (*(_functions(file, site) if bound_here else ()), file.tree):
         for node, function in _statements(scope, ""):
             found = _keeps(node, name, attribute="." in label)
             if found is not None:
                 how, value = found[0], _with_graph(found[1])
-                line = text.splitlines()[node.lineno - 1]
+                line = file.text.splitlines()[node.lineno - 1]
                 place = SourceLine(site.path, node.lineno, function or site.function)
-                written = ast.get_source_segment(text, value) or ast.unparse(value)
+                written = ast.get_source_segment(file.text, value) or ast.unparse(value)
                 at = (
                     len(line.encode()[: value.col_offset].decode(errors="ignore"))
                     if value.lineno == node.lineno
@@ -64,21 +55,19 @@ def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Ke
     return None
 
 
-def _functions(tree: ast.Module, site: SourceLine) -> Sequence[ast.AST]:
+def _functions(file: SourceFile, site: SourceLine) -> Sequence[ast.AST]:
     """The function that the site stands in, the innermost that has its name."""
     found = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name == site.function
-        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+        for node in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if node.name == site.function and node.lineno <= site.line <= (node.end_lineno or node.lineno)
     ]
     return list(reversed(found))[:1]
 
 
 def _statements(scope: ast.AST, function: str) -> Iterator[tuple[ast.stmt, str]]:
     """Every statement below, in order, with the function that it stands in."""
-    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(scope, FunctionNode):
         function = scope.name
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, ast.stmt):

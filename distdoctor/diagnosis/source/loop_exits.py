@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.rank_guard import is_about_rank, parsed, path_to
+from distdoctor.diagnosis.source.rank_guard import is_about_rank
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, SourceFile, last_word, source_file
 from distdoctor.recording.recording import SourceLine
 
-Loop = ast.For | ast.AsyncFor | ast.While
 Leaving = tuple[type[ast.stmt], ...]
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _COUNTS = re.compile(r"step|iter|epoch|idx|index|count|^[ijkn]$")
 _FINITE = frozenset({"isnan", "isinf", "isfinite"})
@@ -50,12 +49,12 @@ class LoopExit:
         return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and {what} on all ranks together"
 
 
-def exits_around(source: str, site: SourceLine) -> tuple[LoopExit, ...]:
+def exits_around(sources: Mapping[str, str], site: SourceLine) -> tuple[LoopExit, ...]:
     """How the loops around a line end a turn or end early, the innermost first, up to the function that the line stands in."""
-    tree = parsed(source)
+    file = source_file(sources, site.path)
     found: list[LoopExit] = []
-    for node in reversed(path_to(tree, site.line) if tree is not None else []):
-        if isinstance(node, Function | ast.ClassDef):
+    for node in reversed(file.path_to(site.line) if file is not None else []):
+        if isinstance(node, FunctionNode | ast.ClassDef):
             break
         if isinstance(node, Loop):
             found += _exits(node, site, (ast.Break, ast.Continue))
@@ -73,8 +72,8 @@ def left_by(sources: Mapping[str, str], inside: SourceLine, after: SourceLine | 
     wanted = sources if after is None else {after.path: sources.get(after.path, "")}
     found = [
         one
-        for tree, loop, site, _ in _loops_around(wanted, inside)
-        if after is None or _is_behind(tree, loop, after)
+        for file, loop, site, _ in _loops_around(wanted, inside)
+        if after is None or _is_behind(file, loop, after)
         for one in _exits(loop, after or site, leaving)
     ]
     return found[0] if len(found) == 1 else None
@@ -91,24 +90,24 @@ def skipped_by(sources: Mapping[str, str], inside: SourceLine) -> LoopExit | Non
     return found[0] if len(found) == 1 else None
 
 
-def _loops_around(sources: Mapping[str, str], inside: SourceLine) -> Iterator[tuple[ast.Module, Loop, SourceLine, int]]:
-    """The loops that lead to a line: tree, loop, the file as a place, and the last line in the loop that leads there."""
-    for path, source in sources.items():
-        tree = parsed(source)
-        if tree is None:
+def _loops_around(sources: Mapping[str, str], inside: SourceLine) -> Iterator[tuple[SourceFile, Loop, SourceLine, int]]:
+    """The loops that lead to a line: file, loop, the file as a place, and the last line in the loop that leads there."""
+    for path in sources:
+        file = source_file(sources, path)
+        if file is None:
             continue
-        names = _names_that_lead_to(tree, inside)
-        for loop in (node for node in ast.walk(tree) if isinstance(node, Loop)):
+        names = _names_that_lead_to(file, inside)
+        for loop in file.nodes(ast.For, ast.AsyncFor, ast.While):
             lines = [node.lineno for node in ast.walk(loop) if isinstance(node, ast.Call) and _called(node) in names]
             if path == inside.path and loop.lineno <= inside.line <= (loop.end_lineno or 0):
                 lines.append(inside.line)
             if lines:
-                yield tree, loop, SourceLine(path, 0, inside.function), max(lines)
+                yield file, loop, SourceLine(path, 0, inside.function), max(lines)
 
 
-def _is_behind(tree: ast.Module, loop: Loop, line: SourceLine) -> bool:
+def _is_behind(file: SourceFile, loop: Loop, line: SourceLine) -> bool:
     """Whether a line comes after a loop, in the same function."""
-    return (loop.end_lineno or 0) < line.line and _function_of(tree, loop.lineno) is _function_of(tree, line.line)
+    return (loop.end_lineno or 0) < line.line and file.function_at(loop.lineno) is file.function_at(line.line)
 
 
 def _exits(loop: Loop, site: SourceLine, leaving: Leaving) -> Iterator[LoopExit]:
@@ -137,7 +136,7 @@ def _values_in(test: ast.expr) -> Iterator[str]:
 def _conditions(block: Iterable[ast.AST], leaving: Leaving) -> Iterator[ast.If]:
     """The `if`s of a loop's own body that end it, not those of loops and functions inside it."""
     for node in block:
-        if isinstance(node, Loop | Function | ast.ClassDef):
+        if isinstance(node, Loop | FunctionNode | ast.ClassDef):
             continue
         if isinstance(node, ast.If):
             last = node.body[-1]
@@ -150,11 +149,11 @@ def _ends_the_process(statement: ast.Expr) -> bool:
     return isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) in _LEAVING_CALLS
 
 
-def _names_that_lead_to(tree: ast.Module, inside: SourceLine) -> frozenset[str]:
+def _names_that_lead_to(file: SourceFile, inside: SourceLine) -> frozenset[str]:
     """The function of a line, and those of this file that call it, directly or through one another."""
     names = {inside.function} - {"<module>", ""} - _UNTRACEABLE
     for _ in range(_DEPTH if names else 0):
-        for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
+        for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
             if function.name not in _UNTRACEABLE and any(_called(node) in names for node in ast.walk(function)):
                 names.add(function.name)
     return frozenset(names)
@@ -162,11 +161,4 @@ def _names_that_lead_to(tree: ast.Module, inside: SourceLine) -> frozenset[str]:
 
 def _called(node: ast.AST) -> str:
     """The last part of the name that is called: `average` of `self.trainer.average(loss)`."""
-    if not isinstance(node, ast.Call):
-        return ""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
-def _function_of(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function around a line, the module when there is none."""
-    return next((node for node in reversed(path_to(tree, line)) if isinstance(node, Function)), tree)
+    return last_word(node.func) if isinstance(node, ast.Call) else ""

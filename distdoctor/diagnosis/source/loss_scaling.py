@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.recording import SourceLine
 
 _RANKS = re.compile(r"world|num_replicas|n_ranks|num_ranks|num_processes|dp_size", re.IGNORECASE)
@@ -15,11 +16,10 @@ _NEAR = 40  # lines above backward
 def scaling_line(sources: Mapping[str, str], backward: SourceLine, *, divides: bool) -> SourceLine:
     """The nearest line at or above `backward`, in its function, that divides (multiplies) something that goes into it by a name
     of the number of ranks."""
-    try:
-        tree = ast.parse(sources.get(backward.path, ""))
-    except (SyntaxError, ValueError, RecursionError):
+    file = source_file(sources, backward.path)
+    if file is None:
         return SourceLine()
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    statements = [node for node in file.nodes(ast.stmt) if not hasattr(node, "body")]
     near = [node for node in statements if backward.line - _NEAR <= node.lineno <= backward.line]
     wanted: set[str] = set()
     for node in sorted(near, key=lambda node: -node.lineno):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.source.edits import Edit, lines_of, rows_replaced
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at, is_about_rank, parsed
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at, is_about_rank
+from distdoctor.diagnosis.source.source_file import last_word, source_file
+from distdoctor.recording.recording import SourceLine
 
 _COMPOUND = ast.If | ast.For | ast.While | ast.With | ast.Try | ast.FunctionDef | ast.ClassDef
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
@@ -20,27 +22,25 @@ _COUNTED = re.compile(
 _BY_RANK = frozenset({"gather", "scatter", "gather_object", "scatter_object_list"})
 
 
-def out_of_condition(path: str, source: str, line: int, guard_line: int) -> tuple[Edit, ...]:
-    """The edits that take the statement at `line` out of the `if` at `guard_line`; () where others may not run it as it stands.
+def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: int) -> tuple[Edit, ...]:
+    """The edits that take the statement at `site` out of the `if` at `guard_line`; () where others may not run it as it stands.
 
     The rest of the body keeps its condition: what stood before the statement runs before it, what stood after it after it.
     """
-    tree = parsed(source)
-    guard = (
-        next((n for n in ast.walk(tree) if isinstance(n, ast.If) and n.lineno == guard_line), None) if tree else None
-    )
-    if tree is None or guard is None or isinstance(guard.test, ast.NamedExpr):
+    file = source_file(sources, site.path)
+    guard = next((n for n in file.nodes(ast.If) if n.lineno == guard_line), None) if file is not None else None
+    if file is None or guard is None or isinstance(guard.test, ast.NamedExpr):
         return ()
-    found = _held(guard, line)
-    if found is None or not _every_rank_gets_there(source, line, guard):
+    found = _held(guard, site.line)
+    if found is None or not _every_rank_gets_there(sources, site, guard):
         return ()
     body, statement = found
-    if not _runs_anywhere(tree, guard, body, statement):
+    if not _runs_anywhere(file.tree, guard, body, statement):
         return ()
     rest = _without_the_rank(guard.test) if body is guard.body else []
     if not all(_COUNTED.search(name) for part in rest for name in _loaded(part)):
         return ()  # `loss < best and rank == 0`: what is left may be each rank's own
-    return _Move(lines_of(source), guard, body, statement, " and ".join(map(ast.unparse, rest))).edits(path)
+    return _Move(lines_of(file.text), guard, body, statement, " and ".join(map(ast.unparse, rest))).edits(site.path)
 
 
 def _held(guard: ast.If, line: int) -> tuple[list[ast.stmt], ast.stmt] | None:
@@ -51,9 +51,9 @@ def _held(guard: ast.If, line: int) -> tuple[list[ast.stmt], ast.stmt] | None:
     return None
 
 
-def _every_rank_gets_there(source: str, line: int, guard: ast.If) -> bool:
+def _every_rank_gets_there(sources: Mapping[str, str], site: SourceLine, guard: ast.If) -> bool:
     """Whether no other condition on the rank keeps ranks from this line."""
-    others = [one for one in guards_at(source, line) if (one.line, one.how) != (guard.lineno, ENCLOSES)]
+    others = [one for one in guards_at(sources, site) if (one.line, one.how) != (guard.lineno, ENCLOSES)]
     return not any(one.on_rank for one in others)
 
 
@@ -61,7 +61,7 @@ def _runs_anywhere(tree: ast.Module, guard: ast.If, body: list[ast.stmt], statem
     """Whether the statement is a plain one whose names every rank has, and which asks for the same of every rank."""
     if isinstance(statement, _COMPOUND | _LEAVING) or any(_leaves(one) for one in body[: body.index(statement)]):
         return False
-    called = {_last_word(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+    called = {last_word(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
     wanted = set(_loaded(statement))
     bound_inside = {name for one in (*guard.body, *guard.orelse) for name in _stored(one) if one is not statement}
     return not (called & _BY_RANK or wanted & bound_inside or wanted & _bound_by_rank(tree))
@@ -108,10 +108,6 @@ def _loaded(node: ast.AST) -> Iterator[str]:
 
 def _leaves(node: ast.AST) -> bool:
     return any(isinstance(inner, _LEAVING) for inner in ast.walk(node))
-
-
-def _last_word(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _without_the_rank(test: ast.expr) -> list[ast.expr]:

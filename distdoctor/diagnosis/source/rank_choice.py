@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, parsed, path_to, rank_word
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, rank_word
+from distdoctor.diagnosis.source.source_file import SourceFile, source_file
+from distdoctor.recording.recording import SourceLine
 
 STEPS_BACK = 3  # from the value of a call to the assignment that made it
 
 
-def singled_out(source: str, line: int, ranks: Iterable[int], others: Iterable[int]) -> Guard | None:
+def singled_out(
+    sources: Mapping[str, str], site: SourceLine, ranks: Iterable[int], others: Iterable[int]
+) -> Guard | None:
     """The condition by which the call in this line gets another value on `ranks` than on `others`, when it names one rank alone
     (`rank == 1`); None when there is none, or several."""
     ranks, others = tuple(ranks), tuple(others)
     found = {}
-    for guard in _choices(source, line):
+    file = source_file(sources, site.path)
+    for guard in _choices(file, site.line) if file is not None else ():
         if all(guard.lets_through(rank) is True for rank in ranks) and all(
             guard.lets_through(r) is False for r in others
         ):
@@ -23,14 +28,10 @@ def singled_out(source: str, line: int, ranks: Iterable[int], others: Iterable[i
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _choices(source: str, line: int) -> Iterator[Guard]:
+def _choices(file: SourceFile, line: int) -> Iterator[Guard]:
     """The conditions that name one rank, on which the statement of this line or a value that goes into it depends."""
-    tree = parsed(source)
-    if tree is None:
-        return
-    path = path_to(tree, line)
-    scope = next((n for n in reversed(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), tree)
-    statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), None)
+    scope = file.function_at(line)
+    statement = next((node for node in reversed(file.path_to(line)) if isinstance(node, ast.stmt)), None)
     if statement is None:
         return
     reached = {id(statement)}

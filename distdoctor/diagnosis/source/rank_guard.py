@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
+from distdoctor.recording.recording import SourceLine
 
 # Names that people give to what differs between ranks. `matrix_rank`, `lora_rank`, `ranking` are none of these.
 _RANK_NAME = re.compile(r"(?:^|_)(rank|RANK)(?:_id|_idx|_index)?$")
@@ -55,20 +58,25 @@ class Guard:
         return None if value is None else bool(value) is not self.negated
 
 
-def guards_at(source: str, line: int) -> tuple[Guard, ...]:
+def guards_at(sources: Mapping[str, str], site: SourceLine) -> tuple[Guard, ...]:
     """The conditions that decide whether a line is reached, the innermost first, up to the function that it stands in.
 
     A function that is called in one place of the file stands under the conditions of that place as well.
     """
-    return _guards_at(source, line, frozenset())
+    file = source_file(sources, site.path)
+    return _guards_at(file, site.line, frozenset()) if file is not None else ()
 
 
-def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...]:
-    tree = parsed(source)
-    if tree is None:
-        return ()
-    path = path_to(tree, line)
-    rank_names = _names_made_from_rank(source)
+def guards_of_one(sources: Mapping[str, str], site: SourceLine, but_not_of: SourceLine) -> Iterator[Guard]:
+    """The conditions around a line that are not around the other line as well, the innermost first."""
+    others = guards_at(sources, but_not_of) if site.path == but_not_of.path else ()
+    shared = {(guard.line, guard.negated) for guard in others}
+    return (guard for guard in guards_at(sources, site) if (guard.line, guard.negated) not in shared)
+
+
+def _guards_at(file: SourceFile, line: int, seen: frozenset[str]) -> tuple[Guard, ...]:
+    path = file.path_to(line)
+    rank_names = _names_made_from_rank(file)
     found: list[Guard] = []
     for depth in range(len(path) - 1, -1, -1):
         node = path[depth]
@@ -83,25 +91,24 @@ def _guards_at(source: str, line: int, seen: frozenset[str]) -> tuple[Guard, ...
             found.append(_guard(node, ENCLOSES, inner is node.orelse, rank_names))
         if inner is not None:
             found += _leaves_before(node, inner, rank_names)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, FunctionNode):
             found += [
                 Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True, word=ast.unparse(d))
                 for d in node.decorator_list
                 if ZERO_ONLY.search(ast.unparse(d))
             ]
-            call = _only_call(tree, node) if node.name not in seen else None
+            call = _only_call(file, node) if node.name not in seen else None
             here = (replace(guard, function=node.name) for guard in found)
-            return (*here, *(_guards_at(source, call, seen | {node.name}) if call else ()))
+            return (*here, *(_guards_at(file, call, seen | {node.name}) if call else ()))
     return tuple(found)
 
 
-def _only_call(tree: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> int | None:
+def _only_call(file: SourceFile, function: FunctionNode) -> int | None:
     """The line of the one call of this function in its file, None when it is called in several places, or handed around."""
-    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
-    word = f"self.{function.name}" if id(function) in methods else function.name
-    used = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) == word]
-    called = {id(node.func): node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return called.get(id(used[0])) if len(used) == 1 else None
+    word = f"self.{function.name}" if file.scope_by_node[function].of_class else function.name
+    used = [node for node in (*file.names, *file.attributes) if dotted(node) == word]
+    call = file.parent[used[0]] if len(used) == 1 else None
+    return call.lineno if isinstance(call, ast.Call) and call.func is used[0] else None
 
 
 def _asks_for_main_module(test: ast.expr) -> bool:
@@ -116,13 +123,13 @@ def of_test(test: ast.expr) -> Guard:
     )
 
 
-def alternatives(source: str, one: int, other: int) -> Guard | None:
+def alternatives(sources: Mapping[str, str], one: SourceLine, other: SourceLine) -> Guard | None:
     """The condition of which the two lines are different branches; None when they are not."""
-    tree = parsed(source)
-    if tree is None or one == other:
+    file = source_file(sources, one.path) if one.path == other.path else None
+    if file is None or one.line == other.line:
         return None
-    mine, theirs = path_to(tree, one), path_to(tree, other)
-    names = _names_made_from_rank(source)
+    mine, theirs = file.path_to(one.line), file.path_to(other.line)
+    names = _names_made_from_rank(file)
     for depth, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a is not b:
             parent = mine[depth - 1]
@@ -140,7 +147,7 @@ def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset())
 def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> str:
     """The name in an expression that is taken for the rank, "" when there is none."""
     for node in ast.walk(expression):
-        word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        word = last_word(node)
         if (
             word
             and not _NO_RANK.search(word)
@@ -157,47 +164,13 @@ def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> 
     return ""
 
 
-def statement_at(source: str, line: int) -> str:
+def statement_at(sources: Mapping[str, str], site: SourceLine) -> str:
     """The statement that a line belongs to, on one line; "" when there is none."""
-    tree = parsed(source)
-    if tree is None:
-        return ""
-    for node in reversed(path_to(tree, line)):
+    file = source_file(sources, site.path)
+    for node in reversed(file.path_to(site.line)) if file is not None else ():
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             return " ".join(ast.unparse(node).split())
     return ""
-
-
-@lru_cache(maxsize=64)
-def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a file, None when it is no Python."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def path_to(tree: ast.Module, line: int) -> list[ast.AST]:
-    """The nodes that contain a line, from the module inwards.
-
-    Of several on one line the one that calls something is followed, a statement first: the line was reached by a call, and in
-    `if rank == 0: save()` that is not the condition.
-    """
-    path: list[ast.AST] = [tree]
-    while True:
-        inside = [
-            child
-            for child in ast.iter_child_nodes(path[-1])
-            if getattr(child, "lineno", line + 1) <= line <= (getattr(child, "end_lineno", 0) or 0)
-        ]
-        if not inside:
-            return path
-        path.append(inside[0] if len(inside) == 1 else min(inside, key=_unlikely_to_call))
-
-
-def _unlikely_to_call(node: ast.AST) -> tuple[bool, bool]:
-    calls = any(isinstance(one, ast.Call) for one in ast.walk(node))
-    return not calls, not isinstance(node, ast.stmt)
 
 
 def _guard(
@@ -219,14 +192,11 @@ def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -
 
 
 @lru_cache(maxsize=64)
-def _names_made_from_rank(source: str) -> frozenset[str]:
+def _names_made_from_rank(file: SourceFile) -> frozenset[str]:
     """Variables that are assigned from a comparison with the rank (`leader = dist.get_rank() == 0`)."""
-    tree = parsed(source)
     names: set[str] = set()
-    for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):
-            continue
-        if is_about_rank(node.value):
+    for node in file.nodes(ast.Assign):
+        if isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return frozenset(names)
 
@@ -275,7 +245,7 @@ def _rank_or_main(node: ast.expr, rank: int) -> int | bool | None:
     """The rank itself (`rank`, `self.rank`, `dist.get_rank()`), or whether it is the main one. A local rank is not known."""
     if isinstance(node, ast.Call):
         return _rank_or_main(node.func, rank) if not node.args and not node.keywords else None
-    word = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    word = last_word(node)
     if not word or _NO_RANK.search(word) or "local" in word or "node" in word or "group" in word:
         return None
     if _RANK_NAME.search(word) and "_" not in word.replace("get_rank", "rank").replace("global_rank", "rank").replace(

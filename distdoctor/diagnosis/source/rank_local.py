@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, is_about_rank
-from distdoctor.diagnosis.source.user_program import Scope, UserProgram
+from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
+from distdoctor.diagnosis.source.user_program import UserProgram
 
 STEPS = 6  # from a value to what it is made of
 MOST = 400  # expressions looked at
@@ -95,8 +96,8 @@ def step_of(program: UserProgram, node: ast.AST) -> Step:
     scope = program.scope_of(node)
     if isinstance(node, ast.ExceptHandler):
         kind = f" {ast.unparse(node.type)}" if node.type is not None else ""
-        return Step(scope.path, node.lineno, scope.name, f"except{kind}")
-    return Step(scope.path, program.line_of(node), scope.name, " ".join(ast.unparse(node).split())[:120])
+        return Step(scope.path, node.lineno, scope.traceback_name, f"except{kind}")
+    return Step(scope.path, lineno(node), scope.traceback_name, " ".join(ast.unparse(node).split())[:120])
 
 
 def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: bool, sizes_matter: bool = True) -> float:
@@ -115,7 +116,7 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
             best = max(best, RANK if is_test else CHOICE)
         elif isinstance(node, ast.Call) and not program.targets(node):
             best = max(best, _of_call(node, by_content or is_test, sizes_matter))
-        elif isinstance(node, ast.Call) and is_test and _LOCAL_WORDS.search(_word(node.func)):
+        elif isinstance(node, ast.Call) and is_test and _LOCAL_WORDS.search(last_word(node.func)):
             best = max(best, WORD)
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             word = node.id if isinstance(node, ast.Name) else node.attr
@@ -152,7 +153,7 @@ def _asks_for_rank(test: ast.AST) -> bool:
 
 def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
     function = call.func
-    name = _word(function)
+    name = last_word(function)
     if name in _FILES:
         return FILE
     if name in _CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
@@ -164,10 +165,6 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
     if name in _SIZES and sizes_matter:
         return LENGTH if by_content or name == "len" else WORD
     return DATA if name in _DATA and by_content else 0.0
-
-
-def _word(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _root(node: ast.expr) -> str:
@@ -203,7 +200,7 @@ def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator
     if _is_agreed(program, node, scope):
         return
     for statement, stored in program.stores(node.id, scope)[:12]:
-        if program.scope_of(statement) is scope and program.line_of(statement) > node.lineno:
+        if program.scope_of(statement) is scope and lineno(statement) > node.lineno:
             continue
         yield stored, False
         yield from ((test, True) for test in deciding_tests(program, statement))
@@ -248,5 +245,5 @@ def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
     if not isinstance(name, ast.Name):
         return False
     calls = (node for node in program.inside(scope) if isinstance(node, ast.Call) and node.lineno < name.lineno)
-    agreeing = (call for call in calls if COLLECTIVES.match(_word(call.func)))
+    agreeing = (call for call in calls if COLLECTIVES.match(last_word(call.func)))
     return any(getattr(one, "id", "") == name.id for call in agreeing for one in call.args[:1])

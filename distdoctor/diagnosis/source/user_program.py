@@ -11,59 +11,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from distdoctor.diagnosis.source.rank_guard import parsed
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, last_word, source_file
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 STEPS = 4  # through assignments, parameters and wrappers, from a name to the class of its object
 MOST_MEANT = 4  # methods of one name that a call may reach when nothing says which
 _CALLED = ("__call__", "forward")
 _ITERATED = ("__iter__", "__next__", "__getitem__")
 
 
-@dataclass(frozen=True, eq=False)
-class Scope:
-    """A body of statements: a function, or the module itself (`name` "<module>")."""
-
-    path: str
-    node: ast.Module | Function
-    of_class: str = ""
-
-    @property
-    def name(self) -> str:
-        return "<module>" if isinstance(self.node, ast.Module) else self.node.name
-
-    @property
-    def parameters(self) -> list[str]:
-        if isinstance(self.node, ast.Module):
-            return []
-        arguments = self.node.args
-        return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-
 @dataclass(eq=False)
 class UserProgram:
-    """Some files, path -> text. What is no Python is left out."""
+    """Some files. `parents` and `scopes` (by the node of the body) go over all of them."""
 
-    sources: Mapping[str, str]
+    files: tuple[SourceFile, ...]
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    scopes: dict[ast.AST, Scope] = field(default_factory=dict)  # by the node of the body
-    trees: dict[str, ast.Module] = field(default_factory=dict)
+    scopes: dict[ast.AST, Scope] = field(default_factory=dict)
     _bound: dict[tuple[ast.AST, int], frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for path, source in sorted(self.sources.items()):
-            tree = parsed(source)
-            if tree is not None:
-                self.trees[path] = tree
-                self._read(path, tree)
+        for file in self.files:
+            self.parents |= file.parent
+            bodies = (node for node in file.nodes(ast.AST) if node in file.scope_by_node)
+            self.scopes |= {node: file.scope_by_node[node] for node in bodies}
 
-    def _read(self, path: str, tree: ast.Module) -> None:
-        self.scopes[tree] = Scope(path, tree)
-        for node in ast.walk(tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-                if isinstance(child, Function):
-                    self.scopes[child] = Scope(path, child, node.name if isinstance(node, ast.ClassDef) else "")
+    @classmethod
+    def of(cls, sources: Mapping[str, str]) -> UserProgram:
+        """Path -> text. What is no Python is left out."""
+        return cls(tuple(file for path in sorted(sources) if (file := source_file(sources, path)) is not None))
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The body that a node stands in; of a function's own node, the one that defines it."""
@@ -90,9 +64,6 @@ class UserProgram:
             if node not in self.scopes:
                 waiting += ast.iter_child_nodes(node)
 
-    def line_of(self, node: ast.AST) -> int:
-        return getattr(node, "lineno", 0)
-
     # --- names ---------------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -100,20 +71,21 @@ class UserProgram:
         """Functions and methods by their names."""
         found: dict[str, list[Scope]] = defaultdict(list)
         for scope in self.scopes.values():
-            found[scope.name].append(scope)
+            if scope.name:
+                found[scope.name].append(scope)
         return found
 
     @cached_property
-    def classes(self) -> dict[str, ast.ClassDef]:
-        return {n.name: n for tree in self.trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    def classes(self) -> dict[str, list[ast.expr]]:
+        """The bases of every class."""
+        return {name: bases for file in self.files for name, bases in file.bases.items()}
 
     @cached_property
     def _related(self) -> dict[str, set[str]]:
         """A class with its bases and what derives from it."""
         found = {name: {name} for name in self.classes}
-        for name, node in self.classes.items():
-            for base in node.bases:
-                word = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        for name, bases in self.classes.items():
+            for word in map(last_word, bases):
                 if word in found:
                     found[name].add(word)
                     found[word].add(name)
@@ -122,12 +94,7 @@ class UserProgram:
     @cached_property
     def _imported(self) -> set[str]:
         """Names of what comes from elsewhere."""
-        names: set[str] = set()
-        for tree in self.trees.values():
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
-        return names - self.functions.keys() - self.classes.keys()
+        return {name for file in self.files for name in file.imports} - self.functions.keys() - self.classes.keys()
 
     def methods(self, classes: frozenset[str] | set[str], *names: str) -> list[Scope]:
         """The methods of these names that these classes have."""
@@ -138,11 +105,10 @@ class UserProgram:
     def _stores(self) -> dict[str, list[tuple[ast.AST, ast.expr]]]:
         """By name (of a variable or an attribute): (statement, value) of everything that is assigned to it."""
         found: dict[str, list[tuple[ast.AST, ast.expr]]] = defaultdict(list)
-        for tree in self.trees.values():
-            for node in ast.walk(tree):
-                for target, value in _assigned(node):
-                    for name in _targets(target):
-                        found[name].append((node, value))
+        for node in self.parents:
+            for target, value in _assigned(node):
+                for name in _targets(target):
+                    found[name].append((node, value))
         return found
 
     def stores(self, name: str, scope: Scope | None) -> list[tuple[ast.AST, ast.expr]]:
@@ -169,7 +135,7 @@ class UserProgram:
             return
         scope = self.scope_of(value)
         if isinstance(value, ast.Call):
-            name = value.func.id if isinstance(value.func, ast.Name) else getattr(value.func, "attr", "")
+            name = last_word(value.func)
             if name in self.classes:
                 yield name
                 return
@@ -226,8 +192,7 @@ class UserProgram:
         found: dict[str, list[ast.Call]] = defaultdict(list)
         for node in self.parents:
             if isinstance(node, ast.Call):
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                found[name].append(node)
+                found[last_word(node.func)].append(node)
         return found
 
     # --- calls ---------------------------------------------------------------------------------------------------------------
@@ -289,9 +254,9 @@ class UserProgram:
     def _decorated_by(self) -> dict[str, list[Scope]]:
         found: dict[str, list[Scope]] = defaultdict(list)
         for scope in self.scopes.values():
-            for decorator in getattr(scope.node, "decorator_list", ()):
+            for decorator in scope.decorators:
                 word = decorator.func if isinstance(decorator, ast.Call) else decorator
-                found[word.attr if isinstance(word, ast.Attribute) else getattr(word, "id", "")].append(scope)
+                found[last_word(word)].append(scope)
         return found
 
     @cached_property
@@ -303,14 +268,14 @@ class UserProgram:
                 found[target].append(node)
         for name, functions in self.functions.items():
             for one in functions:
-                for decorator in getattr(one.node, "decorator_list", ()):
+                for decorator in one.decorators:
                     word = getattr(decorator, "id", "")
                     found[one] += [n for w in self.functions.get(word, ()) for n in self._runs_first_parameter(w)]
-                if not found.get(one) and one.name != "<module>":
+                if not found.get(one):
                     found[one] += [n for n in self._mentions.get(name, ()) if self.scope_of(n) is not one]
         for scope in [one for one in self.scopes.values() if one.node in self.parents]:
             inner = self.parents[scope.node]
-            if inner in self.scopes and isinstance(inner, Function) and inner.name in self._decorated_by:
+            if inner in self.scopes and isinstance(inner, FunctionNode) and inner.name in self._decorated_by:
                 found[scope] += [n for one in self._decorated_by[inner.name] for n in found.get(one, [])
                                  if self.scope_of(n) is not scope]  # fmt: skip
         return found
@@ -337,7 +302,7 @@ class UserProgram:
         found: dict[str, list[ast.AST]] = defaultdict(list)
         for node in self.parents:
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-                found[node.attr if isinstance(node, ast.Attribute) else node.id].append(node)
+                found[last_word(node)].append(node)
         return found
 
 
@@ -347,8 +312,7 @@ def _passed(call: ast.Call, at: int, parameter: str) -> list[ast.expr]:
 
 
 def _is_property(scope: Scope) -> bool:
-    words = (getattr(one, "attr", getattr(one, "id", "")) for one in getattr(scope.node, "decorator_list", ()))
-    return any(word in ("property", "cached_property") for word in words)
+    return any(last_word(one) in ("property", "cached_property") for one in scope.decorators)
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, last_word, lineno, within
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Scope, dotted, exclusive, last_word, lineno, within
 from distdoctor.lint.training import backwards, method_calls, reaches_backward, without_gradients
 
 _NO_FORWARD = (

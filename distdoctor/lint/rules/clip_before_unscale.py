@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, last_word, lineno
 from distdoctor.lint.program import SCALER, Program
 from distdoctor.lint.rule import Sighting, insert_before, rule
-from distdoctor.lint.source_file import Scope, dotted, exclusive, last_word, lineno
 from distdoctor.lint.training import method_calls
 
 

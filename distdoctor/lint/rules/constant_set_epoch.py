@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
+from distdoctor.diagnosis.source.source_file import Loop, Scope, lineno
 from distdoctor.lint.program import Program, given_for
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Loop, Scope, lineno
 from distdoctor.lint.training import method_calls, names_in
 
 

@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, lineno
 from distdoctor.lint.training import backwards, names_in, without_gradients
 
 _GATHERS = ("all_gather", "all_gather_into_tensor")

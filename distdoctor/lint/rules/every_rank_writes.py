@@ -16,10 +16,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
+from distdoctor.diagnosis.source.source_file import Scope, argument, dotted
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rank_conditions import conditions, mentions_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, argument, dotted
 
 
 @rule("DD703", "every-rank-writes", severity=WARNING)

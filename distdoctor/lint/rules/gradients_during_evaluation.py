@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, insert_before, rule
-from distdoctor.lint.source_file import Scope, dotted, last_word, lineno
 from distdoctor.lint.training import method_calls, without_gradients
 
 _WITH_GRADIENTS = (

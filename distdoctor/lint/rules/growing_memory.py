@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, lineno, within
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Loop, Scope, dotted, lineno, within
 from distdoctor.lint.training import backwards, training_loops, without_gradients
 
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, keyword, last_word, opaque, within
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, argument, dotted, keyword, last_word, opaque, within
 from distdoctor.lint.training import names_in
 
 

@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, WARNING
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, within
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, last_word, within
 from distdoctor.lint.training import backwards, method_calls
 
 

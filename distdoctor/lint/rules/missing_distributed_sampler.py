@@ -16,10 +16,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Loop, Scope, is_constant, keyword, opaque
 from distdoctor.lint.program import DDP, LOADER, Made, Program
 from distdoctor.lint.rank_conditions import mentions_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Loop, Scope, is_constant, keyword, opaque
 from distdoctor.lint.training import trains
 
 _SHARDING = ("parallelize_module", "split_dataset_by_node", "webdataset", "process_index", "mp.Queue")

@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
+from distdoctor.diagnosis.source.source_file import Loop, Scope, argument, dotted, is_constant, within
 from distdoctor.lint.program import LOADER, SAMPLER, Made, Program
 from distdoctor.lint.rule import Sighting, insert_before, rule
-from distdoctor.lint.source_file import Loop, Scope, argument, dotted, is_constant, within
 
 
 @rule("DD301", "missing-set-epoch", severity=WARNING)

@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
 from distdoctor.lint.program import OPTIMIZER, Program
 from distdoctor.lint.rule import Sighting, insert_after, rule
-from distdoctor.lint.source_file import Scope, dotted, last_word
 from distdoctor.lint.training import backwards, method_calls
 
 

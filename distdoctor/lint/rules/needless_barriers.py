@@ -15,10 +15,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, last_word, within
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import FunctionNode, Loop, Scope, last_word, within
 from distdoctor.lint.training import training_loops
 
 _CLOCKS = ("time", "perf_counter", "monotonic", "Event", "elapsed_time", "record", "time_ns", "perf_counter_ns")

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
 from distdoctor.lint.program import FSDP, Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Scope, dotted, last_word
 
 _REDUCING = ("all_reduce", "full_tensor", "get_total_norm", "clip_grad_norm_", "redistribute", "reduce")
 

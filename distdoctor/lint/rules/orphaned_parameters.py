@@ -17,9 +17,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, is_constant, keyword, lineno, made_by
 from distdoctor.lint.program import OPTIMIZER, Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, exclusive, is_constant, keyword, lineno, made_by
 
 
 @rule("DD211", "orphaned-parameters", severity=ERROR)

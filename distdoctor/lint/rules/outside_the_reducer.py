@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, is_constant, lineno, made_by
 from distdoctor.lint.program import DDP, Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, exclusive, is_constant, lineno, made_by
 
 
 @rule("DD219", "outside-the-reducer", severity=ERROR)

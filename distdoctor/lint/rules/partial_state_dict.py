@@ -16,10 +16,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, is_constant, keyword, last_word
 from distdoctor.lint.program import FSDP, Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, is_constant, keyword, last_word
 
 _GATHERING = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
 _OF_FSDP = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict", "state_dict_type")

@@ -17,11 +17,11 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.collectives import Issue, calls_in, issues
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, lineno
 
 
 @rule("DD112", "rank-conditional-collective", severity=ERROR)

@@ -15,10 +15,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, SourceFile, keyword, last_word, lineno
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import mentions_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, SourceFile, keyword, last_word, lineno
 
 _SPLITS = {"random_split": "generator", "train_test_split": "random_state"}
 

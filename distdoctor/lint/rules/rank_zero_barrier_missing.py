@@ -16,11 +16,11 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.source.source_file import Scope, argument, last_word, lineno
 from distdoctor.lint.collectives import COLLECTIVES, issues
 from distdoctor.lint.program import Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, insert_before, rule
-from distdoctor.lint.source_file import Scope, argument, last_word, lineno
 
 _READS = {"save": ("load",), "save_pretrained": ("from_pretrained",)}
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.source_file import Scope, SourceFile, dotted
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Scope, SourceFile, dotted
 
 _DEPRECATED = {
     "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda")',

@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
+from distdoctor.diagnosis.source.source_file import argument, is_constant, keyword, last_word
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import argument, is_constant, keyword, last_word
 from distdoctor.lint.training import training_loops
 
 

@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
+from distdoctor.diagnosis.source.source_file import Scope, argument, is_constant, keyword
 from distdoctor.lint.program import LOADER, SAMPLER, Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
-from distdoctor.lint.source_file import Scope, argument, is_constant, keyword
 from distdoctor.lint.training import method_calls
 
 

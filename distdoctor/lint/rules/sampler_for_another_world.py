@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, WARNING
+from distdoctor.diagnosis.source.source_file import Scope, argument, last_word
 from distdoctor.lint.program import SAMPLER, Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, argument, last_word
 
 
 @rule("DD311", "sampler-for-another-world", severity=ERROR)

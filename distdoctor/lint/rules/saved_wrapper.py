@@ -16,10 +16,10 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE, WARNING
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
 from distdoctor.lint.program import DDP, DP, Program
 from distdoctor.lint.rank_conditions import conditions
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import Scope, dotted, last_word
 
 
 @rule("DD701", "saved-wrapper", severity=WARNING)

@@ -15,9 +15,9 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, dotted
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.source_file import FunctionNode, Loop, Scope, dotted
 from distdoctor.lint.training import names_in, training_loops
 
 _READS = ("item", "tolist", "cpu", "numpy")

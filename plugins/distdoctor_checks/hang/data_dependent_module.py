@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
@@ -26,8 +26,9 @@ from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, decided_words, full, of_variants, short
 from distdoctor.diagnosis.source.rank_guard import statement_at
+from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
@@ -53,8 +54,8 @@ def _gathers(verdict: Verdict, incident: Incident) -> Iterator[tuple[Call, str]]
         return
     same = incident.odd.site == incident.usual.site
     for call in (incident.usual, incident.odd):
-        source = verdict.recording.sources.get(call.site.path, "")
-        module = _module_called(source, call.site.line) if call.op in _GATHERS and _SHARDS.search(source) else ""
+        shards = call.op in _GATHERS and _SHARDS.search(verdict.recording.sources.get(call.site.path, ""))
+        module = _module_called(verdict.recording.sources, call.site) if shards else ""
         looped = same and incident.decision is not None and incident.decision.decides_alone
         if module and (looped or (not same and _depends(verdict, incident, call))):
             yield call, module
@@ -67,26 +68,23 @@ def _depends(verdict: Verdict, incident: Incident, call: Call) -> bool:
     if decision is None or decision.site.path != call.site.path or not decision.decides_alone:
         return False
     other = incident.odd if call is incident.usual else incident.usual
-    source = verdict.recording.sources.get(call.site.path, "")
-    return _is_under(source, decision.site.line, call.site.line) or bool(
-        decision.call and other is not None and not _is_under(source, decision.site.line, other.site.line)
+    file = source_file(verdict.recording.sources, call.site.path)
+    return file is not None and (
+        _is_under(file, decision.site.line, call.site.line)
+        or bool(decision.call and other is not None and not _is_under(file, decision.site.line, other.site.line))
     )
 
 
-def _is_under(source: str, test: int, line: int) -> bool:
+def _is_under(file: SourceFile, test: int, line: int) -> bool:
     """Whether a line stands in the statement whose condition is in the line `test`."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return False
-    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If | ast.While) and node.test.lineno == test)
+    tests = (node for node in file.nodes(ast.If, ast.While) if node.test.lineno == test)
     return any(node.body[0].lineno <= line <= (node.end_lineno or line) for node in tests)
 
 
-def _module_called(source: str, line: int) -> str:
+def _module_called(sources: Mapping[str, str], site: SourceLine) -> str:
     """`self.audio` of `h = h + self.audio(x)`: what the line calls, "" when that can be no module."""
     try:
-        statement = ast.parse(statement_at(source, line))
+        statement = ast.parse(statement_at(sources, site))
     except SyntaxError:
         return ""
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]

@@ -70,9 +70,7 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
 def _save_word(verdict: Verdict, incident: Incident) -> str:
     """The word on the line of one of the calls by which it gathers shards for a checkpoint, "" when there is none."""
     for call in filter(None, (incident.odd, incident.usual)):
-        words = (
-            statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line) + " " + call.site.function
-        )
+        words = statement_at(verdict.recording.sources, call.site) + " " + call.site.function
         found = next((word for word in _SAVES if word in words), "") if call.op in _GATHERS else ""
         if found:
             return found
@@ -85,7 +83,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert guard is not None
     assert incident.usual is not None
     assert incident.odd is not None
-    statement = statement_at(verdict.recording.sources.get(call.site.path, ""), call.site.line)
+    statement = statement_at(verdict.recording.sources, call.site)
     return Finding(
         title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
         f"{short(incident.odd)} is paired with {short(incident.usual)}",

@@ -108,7 +108,7 @@ def _edits(verdict: Verdict, incident: Incident, guarded: Call) -> tuple[Edit, .
     site = guarded.site
     if incident.guard is None or not agrees_with_all_at(verdict.facts, site):
         return ()
-    return out_of_condition(site.path, verdict.recording.sources.get(site.path, ""), site.line, incident.guard.line)
+    return out_of_condition(verdict.recording.sources, site, incident.guard.line)
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

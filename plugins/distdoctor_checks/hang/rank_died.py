@@ -226,7 +226,7 @@ def _cure(verdict: Verdict, ending: Ending, place: SourceLine, ranks: tuple[int,
             "mend-the-first-failure",
             change=f"search `dmesg` and the scheduler's log on its host for rank {ending.rank}",
         )
-    statement = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    statement = statement_at(verdict.recording.sources, place) if place else ""
     where = f" at {at(place)}" if place else ""
     line = f": `{statement[:100]}`" if statement else ""
     if len(ranks) > 1:

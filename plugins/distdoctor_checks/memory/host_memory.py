@@ -65,7 +65,7 @@ def _worker(verdict: Verdict, incident: Incident, memory: Memory | None) -> Find
     assert ending is not None
     own = memory.ranks.get(ending.rank) if memory is not None else None
     place, words = ending.site, shared_memory_in(ending.words)
-    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    line = statement_at(verdict.recording.sources, place) if place else ""
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
     stuck = [call for wait in incident.waiting for call in wait.calls]
     role = "asked for the batch" + (f": `{line[:80]}`" if line else "")

@@ -60,7 +60,7 @@ def _finding(verdict: Verdict, incident: Incident, ending: Ending, request: Requ
     place = ending.site or SourceLine()
     phase = shortage.phase if shortage is not None else ""
     amount = f"{mib(request.asked)} of {request.of}" if request.asked else request.of
-    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line) if place else ""
+    line = statement_at(verdict.recording.sources, place) if place else ""
     step = own.last("step") + 1 if own is not None and len(own.rows) else 0
     when = f" in step {step}" if step and phase != "setting up" else ""
     stuck = [call for wait in incident.waiting for call in wait.calls]
@@ -169,7 +169,7 @@ def _kept(verdict: Verdict, incident: Incident, own: RankMemory | None, growth: 
 
 
 def _last_at(verdict: Verdict, end: RankEnd, doing: PhasePeak | None, place: SourceLine) -> str:
-    line = statement_at(verdict.recording.sources.get(place.path, ""), place.line)
+    line = statement_at(verdict.recording.sources, place)
     statement = f": `{line[:80]}`" if line else ""
     if end.last_line:
         return f"seen here when memory ran low, {end.last_line_ns / 1e9:.1f} s before its end{statement}"

@@ -45,7 +45,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
         line = _line(parting, recording)
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
         ahead = _ahead(parting, partings.gradients)
-        exits = exits_around(recording.sources.get(parting.site.path, ""), parting.site)[:2] if ahead else ()
+        exits = exits_around(recording.sources, parting.site)[:2] if ahead else ()
         yield Finding(
             title=f"{parting.when}: learning rate {words}"
             if differ

@@ -81,10 +81,10 @@ def test_a_rank_that_has_ended_may_have_returned_or_exited() -> None:
 
 
 def test_the_exits_of_the_loops_around_a_line_are_their_own_and_do_not_only_count() -> None:
-    found = exits_around(SOURCE, SourceLine("train.py", 16, "train"))
+    found = exits_around({"train.py": SOURCE}, SourceLine("train.py", 16, "train"))
 
     assert [(one.site.line, one.test) for one in found] == [(22, "loss < best")]
-    assert exits_around("def (", SourceLine("train.py", 1, "")) == ()
+    assert exits_around({"train.py": "def ("}, SourceLine("train.py", 1, "")) == ()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ HEAD = "import torch.distributed as dist\n\n\n"
 def moved(source: str, line: int, guard: int) -> list[str]:
     """The rows of the diff that takes the statement at a line out of its condition; lines count from 1, after HEAD."""
     skip = HEAD.count("\n")
-    edits = out_of_condition("train.py", HEAD + source, line + skip, guard + skip)
+    edits = out_of_condition({"train.py": HEAD + source}, SourceLine("train.py", line + skip), guard + skip)
     after, _ = applied(HEAD + source, edits)
     return [row for row in diff("train.py", HEAD + source, after).splitlines()[2:] if row[0] in "+-"]
 

@@ -10,6 +10,7 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY
 from distdoctor.diagnosis.source.rank_choice import singled_out
+from distdoctor.recording.recording import SourceLine
 from distdoctor.testing import Script
 
 CHECKS = [check for code, check in plugins.load().checks.items() if code.startswith("DD1")]
@@ -31,10 +32,10 @@ def step(rank):
     ],
 )
 def test_the_rank_that_an_expression_names_is_the_odd_one(source: str, line: int) -> None:
-    found = singled_out(source, line, (1,), (0,))
+    found = singled_out({"a.py": source}, SourceLine("a.py", line), (1,), (0,))
 
     assert found is not None
-    assert singled_out(source, line, (0,), (1,)) is None
+    assert singled_out({"a.py": source}, SourceLine("a.py", line), (0,), (1,)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,8 @@ def test_the_rank_that_an_expression_names_is_the_odd_one(source: str, line: int
 def test_an_expression_that_names_nobody_accuses_nobody(source: str) -> None:
     line = source.count("\n")
 
-    assert singled_out(source, line, (1,), (0,)) is None
-    assert singled_out(source, line, (0,), (1,)) is None
+    assert singled_out({"a.py": source}, SourceLine("a.py", line), (1,), (0,)) is None
+    assert singled_out({"a.py": source}, SourceLine("a.py", line), (0,), (1,)) is None
 
 
 def test_a_tie_of_two_ranks_is_likely_the_one_that_the_source_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_at, statement_at
+from distdoctor.recording.recording import SourceLine
 
 SOURCE = """\
 import torch.distributed as dist
@@ -37,13 +38,17 @@ def lora(rank, matrix_rank, ranks):
 """
 
 
+def guards(source: str, line: int) -> tuple[Guard, ...]:
+    return guards_at({"a.py": source}, SourceLine("a.py", line))
+
+
 def found(line: int) -> list[tuple[int, str, bool, bool]]:
-    return [(g.line, g.how, g.negated, g.on_rank) for g in guards_at(SOURCE, line)]
+    return [(g.line, g.how, g.negated, g.on_rank) for g in guards(SOURCE, line)]
 
 
 def rank_guards(source: str, line: int) -> tuple[Guard, ...]:
     """The conditions around a line that depend on the rank."""
-    return tuple(guard for guard in guards_at(source, line) if guard.on_rank)
+    return tuple(guard for guard in guards(source, line) if guard.on_rank)
 
 
 def test_a_condition_that_is_not_about_the_rank_is_found_and_said_to_be_none() -> None:
@@ -55,13 +60,13 @@ def test_a_variable_made_from_the_rank_counts_as_the_rank() -> None:
 
 
 def test_the_else_branch_is_reached_when_the_condition_is_false() -> None:
-    guard = guards_at(SOURCE, 14)[0]
+    guard = guards(SOURCE, 14)[0]
 
     assert (guard.negated, guard.only_if) == (True, "not (leader)")
 
 
 def test_whoever_leaves_before_a_line_does_not_reach_it() -> None:
-    guard = guards_at(SOURCE, 17)[0]
+    guard = guards(SOURCE, 17)[0]
 
     assert (guard.line, guard.how, guard.lets_through(0), guard.lets_through(1)) == (15, LEAVES, True, False)
 
@@ -90,7 +95,7 @@ def test_the_environment_names_the_rank_too() -> None:
     ],
 )  # fmt: skip
 def test_simple_conditions_are_worked_out(test: str, through: list[int]) -> None:
-    (guard,) = guards_at(f"if {test}:\n    dist.barrier()\n", 2)
+    (guard,) = guards(f"if {test}:\n    dist.barrier()\n", 2)
 
     assert guard.on_rank
     assert [rank for rank in range(4) if guard.lets_through(rank)] == through
@@ -98,23 +103,27 @@ def test_simple_conditions_are_worked_out(test: str, through: list[int]) -> None
 
 @pytest.mark.parametrize("test", ["local_rank == 0", "rank == last", "rank == 0 and step > 5", "group_rank == 1"])
 def test_what_depends_on_more_than_the_rank_is_left_open(test: str) -> None:
-    (guard,) = guards_at(f"if {test}:\n    dist.barrier()\n", 2)
+    (guard,) = guards(f"if {test}:\n    dist.barrier()\n", 2)
 
     assert guard.on_rank
     assert None in [guard.lets_through(rank) for rank in range(4)]
 
 
 def test_two_branches_of_one_condition_are_alternatives() -> None:
-    guard = alternatives(SOURCE, 12, 14)
+    lines = {line: SourceLine("a.py", line) for line in (10, 12, 14)}
+    guard = alternatives({"a.py": SOURCE}, lines[12], lines[14])
 
     assert guard is not None
     assert guard.line == 11
-    assert alternatives(SOURCE, 10, 12) is None
+    assert alternatives({"a.py": SOURCE}, lines[10], lines[12]) is None
 
 
 def test_a_statement_is_shown_on_one_line() -> None:
-    assert statement_at("x = f(\n    1,\n    2,\n)\n", 3) == "x = f(1, 2)"
-    assert statement_at("def broken(:\n", 1) == ""
+    sources = {"a.py": "x = f(\n    1,\n    2,\n)\n", "b.py": "def broken(:\n"}
+
+    assert statement_at(sources, SourceLine("a.py", 3)) == "x = f(1, 2)"
+    assert statement_at(sources, SourceLine("b.py", 1)) == ""
+    assert statement_at(sources, SourceLine("c.py", 1)) == ""
 
 
 def test_a_helper_called_in_one_place_stands_under_the_conditions_of_that_place() -> None:
@@ -139,4 +148,4 @@ def test_a_helper_called_in_two_places_is_under_neither_condition() -> None:
     ],
 )
 def test_a_condition_on_the_line_of_the_call_is_seen(source: str, tests: list[str]) -> None:
-    assert [guard.test for guard in guards_at(source, 1)] == tests
+    assert [guard.test for guard in guards(source, 1)] == tests

@@ -18,7 +18,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, 
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.source.loop_exits import left_by
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_of_one
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
@@ -202,21 +202,15 @@ def _confidence(unclear: bool, standstill: Stall) -> Confidence:
 def _guard(variant: Variant, other: Variant, standstill: Stall) -> Guard | None:
     """A condition on the rank around this side's line that is not around the other side's."""
     site, others = variant[0].site, other[0].site
-    source = standstill.recording.sources.get(site.path, "")
-    if not source:
-        return None
-    around = {(g.line, g.negated) for g in guards_at(source, others.line)} if others.path == site.path else set()
-    guards = [g for g in guards_at(source, site.line) if g.on_rank and (g.line, g.negated) not in around]
+    guards = [guard for guard in guards_of_one(standstill.recording.sources, site, others) if guard.on_rank]
     return next((g for g in guards if all(g.lets_through(s.rank) is not False for s in variant)), None)
 
 
 def _condition(variant: Variant, other: Variant, standstill: Stall) -> tuple[str, str, int] | None:
     """(line of the call, condition, its line): the innermost condition around this side alone; ranks may differ in it."""
     site, others = variant[0].site, other[0].site
-    source = standstill.recording.sources.get(site.path, "")
-    around = {(g.line, g.negated) for g in guards_at(source, others.line)} if others.path == site.path else set()
-    alone = (g for g in guards_at(source, site.line) if g.how == ENCLOSES and (g.line, g.negated) not in around)
-    found = next(alone, None) if source else None
+    alone = (guard for guard in guards_of_one(standstill.recording.sources, site, others) if guard.how == ENCLOSES)
+    found = next(alone, None)
     return (_at(variant[0]), f"if {found.test[:60]}:", found.line) if found is not None else None
 
 

@@ -1,14 +1,23 @@
-"""One source file, parsed and indexed once: its scopes, what each of them calls, binds and returns, and who encloses whom."""
+"""One source file, parsed and indexed once: its scopes, what each of them calls, binds and returns, and who encloses whom.
+
+For lint and for the checks alike. Lines count from 1.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 from pathlib import PurePath
+from typing import TypeVar, overload
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+N = TypeVar("N", bound=ast.AST)
+N2 = TypeVar("N2", bound=ast.AST)
+N3 = TypeVar("N3", bound=ast.AST)
 Loop = ast.For | ast.AsyncFor | ast.While
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -35,7 +44,8 @@ class Scope:
     file: SourceFile
     node: FunctionNode | ast.Module
     outer: Scope | None = None
-    class_name: str = ""
+    class_name: str = ""  # whose `self` it sees
+    of_class: str = ""  # whose method it is; "" for a function inside a method
     calls: list[ast.Call] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     returns: list[ast.Return] = field(default_factory=list)
@@ -48,6 +58,14 @@ class Scope:
     def name(self) -> str:
         """What a traceback calls it; "" for the module."""
         return "" if isinstance(self.node, ast.Module) else self.node.name
+
+    @property
+    def traceback_name(self) -> str:
+        return self.name or "<module>"
+
+    @property
+    def path(self) -> str:
+        return self.file.path
 
     @property
     def parameters(self) -> list[str]:
@@ -72,6 +90,7 @@ class SourceFile:
     scopes: list[Scope] = field(default_factory=list)
     parent: dict[ast.AST, ast.AST] = field(default_factory=dict)
     scope_of: dict[ast.AST, Scope] = field(default_factory=dict)
+    scope_by_node: dict[ast.AST, Scope] = field(default_factory=dict)  # of the function or module itself
     imports: dict[str, str] = field(default_factory=dict)
     import_nodes: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     attributes: list[ast.Attribute] = field(default_factory=list)
@@ -101,6 +120,37 @@ class SourceFile:
         """The loops whose body holds `node`, the innermost first."""
         return [o for o, i in self.enclosing(node) if isinstance(o, _LOOPS) and any(i is one for one in o.body)]
 
+    def path_to(self, line: int) -> list[ast.AST]:
+        """The nodes that contain a line, from the module inwards.
+
+        Of several on one line the one that calls something is followed, a statement first: the line was reached by a call, and in
+        `if rank == 0: save()` that is not the condition.
+        """
+        path: list[ast.AST] = [self.tree]
+        while True:
+            inside = [
+                child
+                for child in ast.iter_child_nodes(path[-1])
+                if getattr(child, "lineno", line + 1) <= line <= (getattr(child, "end_lineno", 0) or 0)
+            ]
+            if not inside:
+                return path
+            path.append(inside[0] if len(inside) == 1 else min(inside, key=_unlikely_to_call))
+
+    def function_at(self, line: int) -> FunctionNode | ast.Module:
+        """The innermost function around a line, the module when there is none."""
+        return next((node for node in reversed(self.path_to(line)) if isinstance(node, FunctionNode)), self.tree)
+
+    @overload
+    def nodes(self, kind: type[N], /) -> Iterator[N]: ...
+    @overload
+    def nodes(self, kind: type[N], second: type[N2], /) -> Iterator[N | N2]: ...
+    @overload
+    def nodes(self, kind: type[N], second: type[N2], third: type[N3], /) -> Iterator[N | N2 | N3]: ...
+    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        """The nodes of these kinds, those nearer to the module first."""
+        return (node for node in chain((self.tree,), self.parent) if isinstance(node, kinds))
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that a node stands in."""
         while not isinstance(node, ast.stmt):
@@ -108,8 +158,17 @@ class SourceFile:
         return node
 
 
+def source_file(sources: Mapping[str, str], path: str) -> SourceFile | None:
+    """One of the sources, path -> text; None when it is not there, or no Python."""
+    try:
+        return parse(path, sources[path])
+    except (KeyError, Unparsable):
+        return None
+
+
+@lru_cache(maxsize=256)
 def parse(path: str, text: str) -> SourceFile:
-    """The file with its index. Unparsable: it is no Python of this version."""
+    """The file with its index, read once. Unparsable: it is no Python of this version."""
     try:
         file = SourceFile(path, text, ast.parse(text))
     except SyntaxError as trouble:
@@ -118,6 +177,9 @@ def parse(path: str, text: str) -> SourceFile:
         raise Unparsable(f"{path} cannot be parsed: {trouble or type(trouble).__name__}") from None
     file.module = Scope(file, file.tree)
     file.scopes.append(file.module)
+    file.scope_by_node[file.tree] = file.module
+    for node in ast.walk(file.tree):
+        file.parent.update(dict.fromkeys(ast.iter_child_nodes(node), node))
     _index(file)
     return file
 
@@ -137,16 +199,14 @@ def _index(file: SourceFile) -> None:
             file.bases[node.name] = node.bases
         else:
             _note(file, node, scope)
-        children = list(ast.iter_child_nodes(node))
-        for child in children:
-            file.parent[child] = node
         outside = node.decorator_list if isinstance(node, FunctionNode) else ()
-        for child in reversed(children):
+        for child in reversed(list(ast.iter_child_nodes(node))):
             stack.append((child, scope if any(child is one for one in outside) else inner, inside_class))
 
 
 def _open(file: SourceFile, node: FunctionNode, outer: Scope, class_name: str) -> Scope:
-    scope = Scope(file, node, outer, class_name or outer.class_name)
+    scope = Scope(file, node, outer, class_name or outer.class_name, class_name)
+    file.scope_by_node[node] = scope
     file.scopes.append(scope)
     (file.classes[class_name] if class_name else outer.functions)[node.name] = scope
     return scope
@@ -255,6 +315,11 @@ def exclusive(one: ast.AST, other: ast.AST, file: SourceFile) -> bool:
     return False
 
 
+def _unlikely_to_call(node: ast.AST) -> tuple[bool, bool]:
+    calls = any(isinstance(one, ast.Call) for one in ast.walk(node))
+    return not calls, not isinstance(node, ast.stmt)
+
+
 def _in(block: list[ast.stmt], node: ast.AST) -> bool:
     return any(node is one for one in block)
 
@@ -281,6 +346,11 @@ def opaque(call: ast.Call) -> bool:
 
 
 def lineno(node: ast.AST) -> int:
+    """The line that a node begins in."""
+    if isinstance(node, ast.comprehension):
+        node = node.target
+    elif isinstance(node, ast.withitem):
+        node = node.context_expr
     return int(getattr(node, "lineno", 1))
 
 
