@@ -56,6 +56,6 @@ def test_the_answer_comes_first_with_what_grows_and_what_would_save(tmp_path: Pa
     assert re.search(r" 2 MiB  1 \(ReLU\) +train.py:13", table)  # what relu gives, once
     assert "fully_shard over 2 ranks: about 8" in table
     assert re.search(
-        r"DD407 error +ranks 0-1  train.py:15 .* rank \d needs .* more than the 256 MiB there will be", done.stdout
+        r"DD407 error +ranks 0-1  train.py:15 .* rank \d needs .* more than the budget of 256 MiB", done.stdout
     )
     assert "DD401 warning  ranks 0-1  train.py:16" in done.stdout

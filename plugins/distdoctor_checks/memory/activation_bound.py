@@ -1,13 +1,13 @@
 """
 DD402 activation-bound: activations fill the device.
 
-What it means    What forward keeps for backward is the largest part of the memory at its highest point.
-Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
-How we know      The allocator's peak is at least 85 % of the device, and activations are more than
-                 parameters with gradients, and more than optimizer state.
-What to do       Recompute activations block by block, autocast to 16 bits, or halve the micro-batch and accumulate.
-                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
-When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+What it means    The tensors that forward keeps for backward are the largest part of memory at the peak.
+Why it hurts     The next longer sample, larger batch or library buffer causes an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and activations take more than parameters with gradients,
+                 and more than optimizer state.
+What to do       Recompute activations block by block, autocast to 16 bits, or halve the micro-batch and accumulate. `distdoctor
+                 advise` predicts what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with memory left: nothing is reported. A full device that never fails is a choice: this is a note.
 Source           torch.utils.checkpoint; torch.amp; Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 """
 
@@ -30,7 +30,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
         return
     bound, ranks = found
     yield Finding(
-        title=f"activations take {mib(bound.activations)} of a device of {mib(bound.capacity)} that is nearly full",
+        title=f"activations take {mib(bound.activations)} of a nearly full device of {mib(bound.capacity)}",
         ranks=ranks,
         confidence=CERTAIN,
         place=bound.site,
@@ -38,10 +38,12 @@ def examine(memory: Memory) -> Iterator[Finding]:
         why=bound.why,
         prescriptions=(
             Prescription(
-                "checkpoint-activations", effect=f"most of {mib(bound.activations)}, for one more forward per step"
+                "checkpoint-activations",
+                effect=f"saves most of {mib(bound.activations)}, for one extra forward per step",
             ),
             Prescription(
-                "mixed-precision", effect=f"up to {mib(bound.activations // 2)}: activations of matrix products halve"
+                "mixed-precision",
+                effect=f"up to {mib(bound.activations // 2)}: activations of matrix multiplications halve",
             ),
             Prescription("halve-the-micro-batch", effect=f"{mib(bound.activations // 2)}: activations halve"),
         ),

@@ -1,15 +1,16 @@
 """
 DD412 bucket-copy: DistributedDataParallel keeps a second copy of all gradients in its buckets.
 
-What it means    Gradients are copied into buckets, reduced there and copied back. The buckets live as long as the wrapper, also
-                 during the forward, when activations need the room.
-Why it hurts     A copy of all gradients is in memory at the peak.
-How we know      The reducer tells the sizes of its buckets, and whether gradients are views of them (`check-memory`).
-What to do       lazy_bucket_allocation=True makes the buckets in backward and frees them after it;
-                 gradient_as_bucket_view=True lets gradients lie in them. Measured on torch 2.15, CPU, zero_grad to None, 128 MiB
-                 of buckets (benchmarks/memory_cost.py): the first took 128 MiB off the forward's peak and 30 off the step's,
-                 the second 56 and 72. So the first where activations are the peak, else try both.
-When it is fine  Gradients that are views of the buckets, lazily made buckets, and buckets that are small beside the rest.
+What it means    Gradients are copied into buckets, reduced there and copied back. The buckets live as long as the wrapper,
+                 including during forward, when activations need the memory.
+Why it hurts     Memory holds a copy of all gradients at the peak.
+How we know      The reducer reports the sizes of its buckets, and whether gradients are views of them (`check-memory`).
+What to do       lazy_bucket_allocation=True allocates the buckets in backward and frees them afterwards;
+                 gradient_as_bucket_view=True makes gradients views of them. Measured on torch 2.15, CPU, zero_grad to None, 128
+                 MiB of buckets (benchmarks/memory_cost.py): the first took 128 MiB off the forward's peak and 30 off the
+                 step's, the second 56 and 72. Use the first if activations are the peak, otherwise try both.
+When it is fine  Gradients that are views of the buckets, lazily allocated buckets, and buckets that are small compared with the
+                 rest.
 Source           torch.nn.parallel.DistributedDataParallel.
 """
 
@@ -45,22 +46,22 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
     one = max(found.values(), key=RankMemory.buckets)
     size = one.buckets()
     return Finding(
-        title=f"DistributedDataParallel keeps {mib(size)} of gradient buckets on top of "
+        title=f"DistributedDataParallel keeps {mib(size)} of gradient buckets in addition to "
         f"{mib(one.most('gradients'))} of gradients",
         ranks=ranks,
         place=_wrapped_at(one) or one.site,
         evidence={"bucket_bytes": size, "gradient_bytes": one.most("gradients")},
-        why="the reducer's own sizes; gradients are no views of the buckets, and these stay through the forward",
+        why="the reducer reports these sizes; gradients are not views of the buckets, which stay allocated during forward",
         prescriptions=(
             Prescription(
                 "make-buckets-lazily",
                 change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
-                effect=f"up to {mib(size)} less at the peak of the forward, the size of the buckets; less at that of backward",
+                effect=f"up to {mib(size)} less at the forward peak (the size of the buckets), less at the backward peak",
             ),
             Prescription(
                 "gradient-as-bucket-view",
                 change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
-                effect=f"up to {mib(size)} less where backward or the optimizer's step are the peak",
+                effect=f"up to {mib(size)} less if backward or the optimizer step is the peak",
             ),
         ),
         confidence=CERTAIN,

@@ -1,15 +1,15 @@
 """
 DD409 foreign-context: a rank has a CUDA context on another rank's device.
 
-What it means    Something put a tensor there, or only asked: torch.load without map_location, .cuda() or torch.cuda.empty_cache()
-                 before set_device. The context stays until the process ends.
-Why it hurts     Each context takes some hundred MiB of that device, mostly of the first one, and that rank runs out of memory
-                 before the others do.
-How we know      After the third step each rank asks the driver on which devices it has a context, and its
-                 allocator how much it keeps there. Devices are told apart by their uuid.
-What to do       torch.cuda.set_device(local_rank) before anything else; map_location for torch.load; or give each process its own
-                 CUDA_VISIBLE_DEVICES.
-When it is fine  A process that drives several devices which no other rank uses; two ranks that share one device for lack of more.
+What it means    Something put a tensor on that device or merely touched it: torch.load without map_location, .cuda() or
+                 torch.cuda.empty_cache() before set_device. The context stays until the process ends.
+Why it hurts     Each context takes a few hundred MiB of that device, usually the first one, and its own rank runs out of memory
+                 before the others.
+How we know      After the third step each rank asks the driver on which devices it has a context, and its allocator how much it
+                 holds there. Devices are identified by uuid.
+What to do       Call torch.cuda.set_device(local_rank) before anything else; pass map_location to torch.load; or give each
+                 process its own CUDA_VISIBLE_DEVICES.
+When it is fine  A process that drives several devices that no other rank uses; two ranks that must share one device.
 Source           CUDA driver API, cuDevicePrimaryCtxGetState; torch.cuda.set_device.
 """
 
@@ -54,9 +54,9 @@ def _finding(owner: int, by_rank: dict[int, tuple[int, SourceLine]]) -> Finding:
         ranks=ranks,
         confidence=CERTAIN,
         place=site,
-        places=(Place(site, ranks, "seen after this step; what made it came before"),),
+        places=(Place(site, ranks, "seen after this step; it was created earlier"),),
         evidence={"owner": owner, "cached_bytes": {rank: size for rank, (size, _) in by_rank.items()}},
-        why=f"{named(ranks)} keep {mib(cached)} there by PyTorch's allocator, and some hundred MiB each for the context",
+        why=f"{named(ranks)} hold {mib(cached)} there in PyTorch's allocator, plus a few hundred MiB each for the context",
         prescriptions=(Prescription("stay-on-the-own-device"),),
     )
 

@@ -1,14 +1,14 @@
 """
 DD406 fragmented-allocator: the CUDA allocator has reserved far more memory than was ever in use at once.
 
-What it means    Free blocks lie between used ones and are too small for what is asked for next, so the allocator asks the device
-                 for more. Sizes that change from step to step (sequence lengths, evaluation batches) do that.
-Why it hurts     The job runs out of memory although enough is free; before that, every retry gives the whole cache back and
-                 waits for the device.
-How we know      The allocator's own counters: reserved bytes are a quarter and a GiB above the highest allocated ones, and most
-                 of the device is taken, or allocations had to be retried.
-What to do       PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad to a few sizes.
-When it is fine  A cache that fills up to the peak and is used again, and anything while the device has plenty left.
+What it means    Free blocks lie between used ones and are too small for the next request, so the allocator asks the device for
+                 more. Sizes that change from step to step (sequence lengths, evaluation batches) cause this.
+Why it hurts     The job runs out of memory although enough is free; before that, every retry returns the whole cache and waits
+                 for the device.
+How we know      The allocator's own counters: reserved bytes exceed the highest allocated bytes by a quarter and a GiB, and
+                 most of the device is taken, or allocations had to be retried.
+What to do       Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad to a few sizes.
+When it is fine  A cache that fills up to the peak and is reused; anything while the device has plenty of memory left.
 Source           torch.cuda.memory_stats; PyTorch's notes on CUDA memory management.
 """
 
@@ -60,10 +60,10 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
             "inactive_split_bytes": worst.last("inactive"),
             "retries": retries,
         },
-        why=f"at most {mib(worst.most('peak'))} were allocated at once; {mib(worst.last('inactive'))} lie in split blocks"
+        why=f"at most {mib(worst.most('peak'))} were allocated at once; {mib(worst.last('inactive'))} are in split blocks"
         + (f"; {retries} allocations had to be retried" if retries else ""),
         prescriptions=(
-            Prescription("expand-segments", effect=f"up to {mib(unused)} less reserved, what was never in use"),
+            Prescription("expand-segments", effect=f"up to {mib(unused)} less reserved memory, the part never in use"),
         ),
         confidence=CERTAIN if retries else LIKELY,
     )

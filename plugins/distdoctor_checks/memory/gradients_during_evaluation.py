@@ -1,15 +1,16 @@
 """
 DD411 gradients-during-evaluation: an evaluation records an autograd graph that no backward uses.
 
-What it means    model.eval() changes dropout and normalisation; it does not switch gradients off. Without no_grad every forward
-                 of the evaluation keeps its activations.
-Why it hurts     The evaluation needs as much memory as the training and more time than it should; often it is what runs out of
-                 memory, because its batches are larger.
-How we know      Between model.eval() and model.train() autograd has numbered operations, batches were read, and neither backward
-                 nor autograd.grad was called. What the graph kept was counted while a batch's outputs were still there.
-                 Nothing is said when no variable was seen to hold a graph: autocast numbers its casts without gradients too.
-What to do       Put `with torch.inference_mode():` (or no_grad) around the evaluation, or the decorator above its function.
-When it is fine  Attacks, attributions and fine-tuning in eval mode ask for gradients: nothing is reported.
+What it means    model.eval() changes dropout and normalization but does not disable gradients. Without no_grad, every
+                 evaluation forward keeps its activations.
+Why it hurts     Evaluation needs as much memory as training and more time than necessary; it is often what runs out of memory,
+                 because its batches are larger.
+How we know      Between model.eval() and model.train() autograd recorded operations, batches were read, and neither backward
+                 nor autograd.grad was called. The bytes that the graph kept were counted while a batch's outputs were still
+                 alive. Nothing is reported unless a variable was seen to hold a graph: autocast records its casts without
+                 gradients too.
+What to do       Put `with torch.inference_mode():` (or no_grad) around the evaluation, or use it as a decorator.
+When it is fine  Attacks, attributions and fine-tuning in eval mode request gradients: nothing is reported.
 Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
 """
 
@@ -52,7 +53,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
         title=f"evaluation records an autograd graph that no backward uses{kept}",
         ranks=ranks,
         place=one.site,
-        places=(Place(one.site, ranks, "evaluates with gradients on"),),
+        places=(Place(one.site, ranks, "evaluates with gradients enabled"),),
         evidence={
             "operations": one.nodes,
             "bytes_per_batch": one.bytes,
@@ -66,7 +67,7 @@ def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
             Prescription(
                 "evaluate-without-gradients",
                 edits=loop_within(memory.recording.sources, one.site, "with torch.no_grad():"),
-                effect=f"{mib(one.bytes)} less at the peak of the evaluation, as counted in its graph",
+                effect=f"{mib(one.bytes)} less at the evaluation's peak, as counted in its graph",
             ),
         ),
         confidence=CERTAIN if one.how == "over" and one.batches else LIKELY,

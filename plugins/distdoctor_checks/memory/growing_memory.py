@@ -2,15 +2,15 @@
 DD401 growing-memory: memory grows every step, because something keeps a reference to each step's tensors.
 
 What it means    A variable holds on to tensors of earlier steps: `total += loss` keeps the graph of every loss, a list keeps
-                 every output, a hidden state that is not detached drags its whole past along, a cache has no bound.
-Why it hurts     The job runs well for hours and dies of memory then; until it does, the graph makes every step slower.
-How we know      The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations
-                 are older than the look before has grown with the steps (certain). A container whose tensors take more bytes
-                 at every look, at a rate that does not fall off, for 24 steps and 16 MiB, is likely to go on. Where nothing
-                 that was looked at grows but the process (or the device) does, only that is said, as a possibility.
-What to do       Keep numbers (`loss.item()`) or detached tensors; give caches a bound; detach the state between batches.
-When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with maxlen,
-                 buffers that have reached their bound, graphs that are made anew in each step, however long.
+                 every output, a hidden state that is never detached drags its whole history along, a cache has no bound.
+Why it hurts     The job runs well for hours and then runs out of memory; until then, the graph slows down every step.
+How we know      The user's variables are sampled after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations are
+                 older than the previous sample has grown with the steps (certain). A container whose tensors take more bytes at
+                 every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely to keep growing. If no sampled
+                 variable grows but the process (or the device) does, only that is reported, as a possibility.
+What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
+When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
+                 maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long.
 Source           PyTorch's notes, FAQ: "Don't accumulate history across your training loop".
 """
 
@@ -110,14 +110,14 @@ def _finding(growths: Sequence[Growth]) -> Finding:
         kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
         title = f"`{holder.label}` keeps the graph of every step: {kept} more graph nodes every step"
         why = (
-            f"after step {last.step}, `{holder.label}` led to {last.old_nodes} graph nodes of earlier steps, "
-            f"after step {first.step} to {first.old_nodes}"
+            f"`{holder.label}` referenced {first.old_nodes} graph nodes of earlier steps after step {first.step}, "
+            f"and {last.old_nodes} after step {last.step}"
         )
     else:
         title = f"`{holder.label}` keeps {mib(size)} more every step"
         why = (
             f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
-            f"{mib(last.bytes)} after step {last.step}, more at every sample; if it has a bound, this run did not reach it"
+            f"{mib(last.bytes)} after step {last.step}, more at every sample; if it is bounded, this run did not reach the bound"
         )
     return Finding(
         title=title,
@@ -148,7 +148,7 @@ def _cure(growth: Growth) -> Prescription:
         return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:
         return Prescription("detach-what-is-kept", effect=effect)
-    change = f"detach `{keeping.value[:60]}` before it is kept"
+    change = f"detach `{keeping.value[:60]}` before storing it"
     return Prescription("detach-what-is-kept", change=change, effect=effect, edits=_detached(growth, keeping))
 
 
@@ -193,15 +193,13 @@ def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -
     what, rate, grown, steps = max(unseen.values(), key=lambda one: one[1])
     site = memory.ranks[ranks[0]].site
     return Finding(
-        title=f"{what} grows by {mib(rate)} every step, and none of the variables that were examined grows",
+        title=f"{what} grows by {mib(rate)} every step, but none of the sampled variables does",
         ranks=ranks,
         place=site,
         evidence={"bytes_per_step": round(rate), "grown_bytes": round(grown), "steps": steps},
-        why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; reading data in once looks the same",
+        why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; reading a dataset into memory once looks the same",
         prescriptions=(
-            Prescription(
-                "bound-what-is-kept", change="run `distdoctor check-memory` with the same arguments for longer"
-            ),
+            Prescription("bound-what-is-kept", change="run `distdoctor check-memory` longer with the same arguments"),
         ),
         confidence=POSSIBLE,
         severity=NOTE,

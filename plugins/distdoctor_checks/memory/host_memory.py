@@ -1,14 +1,15 @@
 """
 DD413 host-memory: the job runs out of host memory or /dev/shm.
 
-What it means    Every rank starts DataLoader workers, every worker is a process with its own copy of what Python touches, and
-                 their batches lie in /dev/shm until they are taken: ranks x workers x prefetch adds up.
-Why it hurts     The kernel ends processes without a word (exit code -9), or a worker dies of a bus error.
-How we know      A worker's own last words name the shared memory (certain). A worker is gone just when the kernel counts a kill
-                 for lack of memory (likely). Otherwise: less than 5 % of the host's memory (or of the container's limit) was
-                 left, and ranks and workers hold more than half of it (likely).
-What to do       Fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), --shm-size.
-When it is fine  A full machine whose memory others hold: this job is not to blame, and nothing is reported.
+What it means    Every rank starts DataLoader workers. Each worker is a process with its own copy of the memory that Python
+                 touches, and its batches stay in /dev/shm until they are consumed: ranks x workers x prefetch adds up.
+Why it hurts     The kernel kills processes without an error message (exit code -9), or a worker dies of a bus error.
+How we know      A worker's own error names shared memory (certain). A worker disappeared just when the kernel counted an
+                 out-of-memory kill (likely). Otherwise: less than 5 % of the host's memory (or the container's limit) was left,
+                 and ranks and workers hold more than half of it (likely).
+What to do       Use fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), a larger
+                 --shm-size.
+When it is fine  A full machine whose memory other jobs hold: this job is not to blame, and nothing is reported.
 Source           torch.utils.data.DataLoader, notes on multiprocessing; docker run --shm-size.
 """
 
@@ -68,7 +69,7 @@ def _worker(verdict: Verdict, incident: Incident, memory: Memory | None) -> Find
     line = statement_at(verdict.recording.sources, place) if place else ""
     echoes = sorted(rank for rank, other in verdict.endings.items() if other.victim and rank not in incident.ranks)
     stuck = [call for wait in incident.waiting for call in wait.calls]
-    role = "asked for the batch" + (f": `{line[:80]}`" if line else "")
+    role = "requested the batch" + (f": `{line[:80]}`" if line else "")
     cause = _no_room(words, own) if words else _killed(verdict, ending, own)
     return replace(
         cause,
@@ -93,7 +94,7 @@ def _worker(verdict: Verdict, incident: Incident, memory: Memory | None) -> Find
 
 def _no_room(words: str, own: RankMemory | None) -> Finding:
     size, free = (own.last("shm_size"), own.last("shm_free")) if own else (0, 0)
-    seen = f"; /dev/shm has {mib(size)}, {mib(free)} of it free when last checked" if size else ""
+    seen = f"; /dev/shm has {mib(size)}, {mib(free)} of it free at the last check" if size else ""
     change = "a larger /dev/shm (docker run --shm-size), smaller batches, fewer workers or a smaller prefetch_factor"
     return Finding(
         title="a DataLoader worker found no room in shared memory",
@@ -112,11 +113,11 @@ def _killed(verdict: Verdict, ending: Ending, own: RankMemory | None) -> Finding
     workers, held = (own.most("workers"), own.most("workers_rss")) if own else (0, 0)
     seen = f"; its {workers} worker{'s' * (workers > 1)} held {mib(held)} when last measured" if held else ""
     kills = "1 kill" if end.kernel_kills == 1 else f"{end.kernel_kills} kills"
-    change = "fewer workers, a smaller prefetch_factor, no cache in the data set that each worker fills for itself"
+    change = "fewer workers, a smaller prefetch_factor, no dataset cache that each worker fills for itself"
     return Finding(
         title=f"a DataLoader worker was killed by the kernel because memory ran out: {limit}",
         evidence={"kernel_kills": end.kernel_kills, "counter": end.kernel_counter, "limit_bytes": end.memory_limit},
-        why=f"the worker is gone, and {end.kernel_counter} counts {kills} in those seconds{seen}",
+        why=f"the worker is gone, and {end.kernel_counter} counts {kills} at that time{seen}",
         prescriptions=(Prescription("lower-host-memory", change=change),),
         confidence=LIKELY,
     )
@@ -131,7 +132,7 @@ def _short(host: str, ranks: list[RankMemory]) -> Finding | None:
         return None
     numbers = tuple(rank.rank for rank in ranks)
     return Finding(
-        title=f"{mib(left)} of {mib(limit)} host memory were left",
+        title=f"only {mib(left)} of {mib(limit)} of host memory was left",
         ranks=numbers,
         place=ranks[0].site,
         evidence={
@@ -142,7 +143,7 @@ def _short(host: str, ranks: list[RankMemory]) -> Finding | None:
             "workers": theirs,
             "processes": workers,
         },
-        why=f"{len(ranks)} ranks hold {mib(own)}" + (f", their {workers} workers {mib(theirs)}" if workers else ""),
+        why=f"{len(ranks)} ranks hold {mib(own)}" + (f", and their {workers} workers {mib(theirs)}" if workers else ""),
         prescriptions=(
             Prescription(
                 "lower-host-memory", effect=f"{mib(theirs / workers)} less for each worker removed" if workers else ""

@@ -1,16 +1,16 @@
 """
 DD414 loaded-on-every-rank: every rank of a host reads the whole model into host memory before it keeps a shard of it.
 
-What it means    Each rank builds the model and calls torch.load for all of its weights; then fully_shard (or FSDP) keeps one part
-                 and drops the rest. For a while the host holds the model as often as it has ranks, twice where both the module
-                 and what was read are there.
-Why it hurts     Eight ranks and 70 billion parameters are a terabyte: the kernel's out-of-memory killer takes a rank during
-                 start-up, long before the GPU is full.
-How we know      Every rank of a host read the same file with torch.load ahead of sharding, and the sharded parameters tell how
-                 large the whole is. The sum is computed, not measured; a file that is mapped (mmap=True) costs less.
-What to do       Build on the meta device and load shards: torch.distributed.checkpoint, or read on rank 0 alone and
+What it means    Each rank builds the model and calls torch.load for all of its weights; then fully_shard (or FSDP) keeps one
+                 shard and drops the rest. Meanwhile the host holds one copy of the model per rank, two while both the module
+                 and the loaded weights exist.
+Why it hurts     Eight ranks and 70 billion parameters take a terabyte: the kernel's OOM killer takes a rank during start-up,
+                 long before the GPU is full.
+How we know      Every rank of a host read the same file with torch.load before sharding, and the sharded parameters show how
+                 large the whole model is. The sum is computed, not measured; a memory-mapped file (mmap=True) costs less.
+What to do       Build on the meta device and load shards: torch.distributed.checkpoint, or read on rank 0 only and
                  set_model_state_dict(..., StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)).
-When it is fine  Models that fit as often as there are ranks: a note, and nothing below 16 MiB.
+When it is fine  Models that fit once per rank: a note, and nothing below 16 MiB.
 Source           torch.distributed.checkpoint.state_dict.StateDictOptions; torch.device("meta"); Module.to_empty.
 """
 
@@ -66,13 +66,13 @@ def _finding(ranks: tuple[int, ...], load: Loading, path: str, host: str, size: 
     each = size / MIB
     return Finding(
         title=f"each of {len(ranks)} ranks on {host} reads the whole model before sharding it: "
-        f"{len(ranks) * each:.0f} MiB of host memory, twice that beside the module's own",
+        f"{len(ranks) * each:.0f} MiB of host memory, twice that including the module's own copy",
         ranks=ranks,
         confidence=LIKELY,
         place=load.site,
         places=(Place(load.site, ranks, "reads the whole model"),),
         evidence={"bytes_per_rank": size, "bytes_per_host": size * len(ranks), "file": path},
-        why=f"{each:.0f} MiB are sharded over the ranks, and every rank had read all of them from {path} by then",
+        why=f"{each:.0f} MiB are sharded over the ranks, but every rank first read all of them from {path}",
         prescriptions=(
             Prescription(
                 "load-shards", effect=f"{(len(ranks) - 1) * each:.0f} MiB of {len(ranks) * each:.0f} on {host}"

@@ -1,13 +1,13 @@
 """
-DD403 optimizer-bound: the optimizer's state fills the device.
+DD403 optimizer-bound: optimizer state fills the device.
 
-What it means    What the optimizer remembers of each parameter is the largest part of the memory at its highest point.
-Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
-How we know      The allocator's peak is at least 85 % of the device, and optimizer state is more than
-                 parameters with gradients, and more than activations.
-What to do       Shard the optimizer's state over the ranks, or everything (fully_shard), or keep it in host memory.
-                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
-When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+What it means    The optimizer's state for the parameters is the largest part of memory at the peak.
+Why it hurts     The next longer sample, larger batch or library buffer causes an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and optimizer state takes more than parameters with
+                 gradients, and more than activations.
+What to do       Shard the optimizer state over the ranks, or everything (fully_shard), or keep it in host memory. `distdoctor
+                 advise` predicts what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with memory left: nothing is reported. A full device that never fails is a choice: this is a note.
 Source           torch.distributed.optim.ZeroRedundancyOptimizer; Rajbhandari et al., ZeRO, 2020.
 """
 
@@ -30,7 +30,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
         return
     bound, ranks = found
     yield Finding(
-        title=f"optimizer state takes {mib(bound.optimizer)} of a device of {mib(bound.capacity)} that is nearly full",
+        title=f"optimizer state takes {mib(bound.optimizer)} of a nearly full device of {mib(bound.capacity)}",
         ranks=ranks,
         confidence=CERTAIN,
         place=bound.site,
@@ -43,7 +43,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
             ),
             Prescription(
                 "offload-to-host",
-                effect=f"{mib(bound.optimizer)} per rank go to host memory, with the parameters' shards",
+                effect=f"{mib(bound.optimizer)} per rank move to host memory, with the parameter shards",
             ),
         ),
     )

@@ -1,17 +1,17 @@
 """
 DD408 out-of-memory: a rank could not allocate memory, or the kernel killed it because memory ran out.
 
-What it means    An allocation failed, on the device or in host memory, and the exception ended the rank; or the kernel killed it,
-                 because its cgroup's limit was reached or the host had no memory left. The other ranks fail after it, for lack
-                 of a peer, and usually louder.
-Why it hurts     The job is over; and which rank, which phase and which line asked for how much is scattered over several logs.
-How we know      The exception itself says that an allocation failed, and of how much; phase and line are those of its
-                 traceback, the rest was recorded: what parameters, gradients and optimizer state took when it happened. Of a
-                 rank that died of SIGKILL, the kernel's own count of such kills in its cgroup (memory.events, v1:
-                 memory.oom_control) went up as it died; where only the host counts (/proc/vmstat), it is likely. Its line is
-                 the one at which it was seen when memory ran low, else the last one on record.
-What to do       What is prescribed depends on the phase and on what was held; the next thing to try is named first.
-When it is fine  Never. A script that catches the exception and goes on with a smaller batch is not reported.
+What it means    An allocation failed, on the device or in host memory, and the exception ended the rank; or the kernel killed
+                 it because its cgroup's limit was reached or the host ran out of memory. The other ranks fail afterwards
+                 because a peer is gone, usually louder.
+Why it hurts     The job is over, and the rank, the phase, the line and the requested size are scattered over several logs.
+How we know      The exception itself reports the failed allocation and its size. The phase and the line come from its
+                 traceback; the sizes of parameters, gradients and optimizer state at that moment were recorded. For a rank that
+                 died of SIGKILL, the kernel's own count of such kills in its cgroup (memory.events, v1: memory.oom_control)
+                 rose as it died; if only the host counts (/proc/vmstat), it is likely. Its line is the one at which it was seen
+                 when memory ran low, otherwise the last one on record.
+What to do       The fix depends on the phase and on what was held; the first thing to try comes first.
+When it is fine  Never. A script that catches the exception and continues with a smaller batch is not reported.
 Source           c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; torch.cuda memory management notes.
 """
 
@@ -112,7 +112,7 @@ def _killed(verdict: Verdict, incident: Incident, ending: Ending, end: RankEnd, 
     growth, steps = own.growth() if own is not None else (0.0, 0)
     kept = _kept(verdict, incident, own, growth)
     words = [
-        f"{end.kernel_counter} counts {end.kernel_kills} kill{'s' if end.kernel_kills != 1 else ''} in those seconds"
+        f"{end.kernel_counter} counts {end.kernel_kills} kill{'s' if end.kernel_kills != 1 else ''} at that time"
         + (", of any process on the host" if of_host else ""),
         *(
             [f"after step {own.last('step')} it had {mib(own.last('rss'))} resident"]
@@ -175,7 +175,7 @@ def _last_at(verdict: Verdict, end: RankEnd, doing: PhasePeak | None, place: Sou
         return f"seen here when memory ran low, {end.last_line_ns / 1e9:.1f} s before its end{statement}"
     if doing is None or not doing.began_at:
         return f"last seen here{statement}"
-    return f"the last line on record, with which its {doing.phase.word} began{statement}"
+    return f"the last line on record, where its {doing.phase.word} began{statement}"
 
 
 def _cures_of_killed(own: RankMemory | None, doing: PhasePeak | None, growth: float) -> Iterator[Prescription]:
@@ -183,7 +183,7 @@ def _cures_of_killed(own: RankMemory | None, doing: PhasePeak | None, growth: fl
     if growth:
         yield Prescription(
             "bound-what-is-kept",
-            change="something keeps more in every step: let go of it, or give it a bound; a larger limit only delays the end",
+            change="something grows in every step: free or bound it; a larger limit only delays the failure",
             effect=f"{mib(growth)} a step",
         )
     elif own is not None and not own.on_device and doing is not None and doing.phase in (Phase.FORWARD, Phase.BACKWARD):
@@ -191,11 +191,11 @@ def _cures_of_killed(own: RankMemory | None, doing: PhasePeak | None, growth: fl
         stay = f" at {mib(model)}" if model else ""
         yield Prescription(
             "halve-the-micro-batch",
-            effect=f"what the forward keeps halves; parameters, gradients and optimizer state stay{stay}",
+            effect=f"activations halve; parameters, gradients and optimizer state stay{stay}",
         )
     yield Prescription(
         "lower-host-memory",
-        change="less host memory per rank, or a higher limit: docker --memory, Slurm --mem, the pod's limit",
+        change="use less host memory per rank, or raise the limit: docker --memory, Slurm --mem, the pod's limit",
     )
 
 
@@ -220,7 +220,7 @@ def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Sho
         words.append(f"{named(echoes)} failed afterwards because a peer was gone")
     if ending.traceback:
         words.append(f"its traceback is in {ending.traceback}")
-    return "; ".join(word for word in words if word.strip()) or "the exception says so"
+    return "; ".join(word for word in words if word.strip()) or "the exception reports it"
 
 
 def _model(own: RankMemory | None) -> list[str]:
@@ -242,12 +242,12 @@ def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Pre
     model = sum(held.get(name, 0) for name in _WORDS)
     if phase == "optimizer step" or (held.get("state", 0) > model / 3 and phase == "setting up"):
         yield Prescription(
-            "halve-the-micro-batch", change="the optimizer's state did not fit: shard it (fully_shard) or offload it"
+            "halve-the-micro-batch", change="the optimizer state did not fit: shard it (fully_shard) or offload it"
         )
         return
     yield Prescription(
         "halve-the-micro-batch",
-        effect="what the forward keeps halves; parameters, gradients and optimizer state stay"
+        effect="activations halve; parameters, gradients and optimizer state stay"
         + (f" at {mib(model)}" if model else ""),
     )
 

@@ -1,13 +1,13 @@
 """
 DD404 parameter-bound: parameters and gradients fill the device.
 
-What it means    The model itself, with its gradients, is the largest part of the memory at its highest point.
-Why it hurts     The next longer sample, larger batch or library buffer is an out-of-memory error.
-How we know      The allocator's peak is at least 85 % of the device, and parameters with gradients are
-                 more than optimizer state, and more than activations.
-What to do       Shard the model over the ranks (fully_shard), or keep the shards in host memory.
-                 `distdoctor advise` says what each saves, `distdoctor advise --try` runs it.
-When it is fine  A device with room left: then nothing is reported. A full device that never fails is a choice: this is a note.
+What it means    The model itself, with its gradients, is the largest part of memory at the peak.
+Why it hurts     The next longer sample, larger batch or library buffer causes an out-of-memory error.
+How we know      The allocator's peak is at least 85 % of the device, and parameters with gradients take more than optimizer
+                 state, and more than activations.
+What to do       Shard the model over the ranks (fully_shard), or keep the shards in host memory. `distdoctor advise` predicts
+                 what each saves, `distdoctor advise --try` runs it.
+When it is fine  A device with memory left: nothing is reported. A full device that never fails is a choice: this is a note.
 Source           torch.distributed.fsdp.fully_shard; Rajbhandari et al., ZeRO, 2020.
 """
 
@@ -30,7 +30,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
         return
     bound, ranks = found
     yield Finding(
-        title=f"parameters and gradients take {mib(bound.weights)} of a device of {mib(bound.capacity)} that is nearly full",
+        title=f"parameters and gradients take {mib(bound.weights)} of a nearly full device of {mib(bound.capacity)}",
         ranks=ranks,
         confidence=CERTAIN,
         place=bound.site,
@@ -42,11 +42,11 @@ def examine(memory: Memory) -> Iterator[Finding]:
                 effect=f"{mib(bound.sharded(bound.weights + bound.optimizer))} per rank, divided by {bound.ranks}",
             ),
             Prescription(
-                "offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank go to host memory"
+                "offload-to-host", effect=f"{mib(bound.weights + bound.optimizer)} per rank move to host memory"
             ),
             Prescription(
                 "set-gradients-to-none",
-                effect="the gradients' bytes less during the forward, where zero_grad(set_to_none=False) keeps them",
+                effect="frees the gradients during forward if zero_grad(set_to_none=False) keeps them",
             ),
         ),
     )

@@ -1,14 +1,14 @@
 """
 DD405 rank-imbalance: one rank holds much more memory than the others.
 
-What it means    The ranks divide the work and not the memory: the optimizer's state lies on one rank, stages are cut unevenly,
-                 or everything was first loaded onto one device.
-Why it hurts     The fullest rank decides which model and batch fit; the memory of the others is paid for and not used.
-How we know      Parameters, gradients, optimizer state and buffers are counted storage by storage on every rank (certain). Where
-                 these are equal, the device's own numbers are compared, and resident memory last (likely).
-What to do       Divide what differs: fully_shard or ZeroRedundancyOptimizer for state, other cuts for stages, map_location="cpu"
-                 (or the rank's own device) for torch.load.
-When it is fine  Differences below a quarter or 64 MiB. Stages of a pipeline differ by design: they are only noted.
+What it means    The ranks share the work but not the memory: one rank holds the optimizer state, pipeline stages are cut
+                 unevenly, or everything was first loaded onto one device.
+Why it hurts     The fullest rank limits the model and batch that fit; memory on the others is paid for and unused.
+How we know      Parameters, gradients, optimizer state and buffers are counted storage by storage on every rank (certain). If
+                 these are equal, the device's own numbers are compared, then resident memory (likely).
+What to do       Split what differs: fully_shard or ZeroRedundancyOptimizer for state, different cuts for stages,
+                 map_location="cpu" (or the rank's own device) for torch.load.
+When it is fine  Differences below a quarter or 64 MiB. Stages of a pipeline differ by design: only a note.
 Source           torch.distributed.optim.ZeroRedundancyOptimizer; torch.load, map_location.
 """
 
@@ -92,7 +92,7 @@ def _finding(
         why += f"; the difference is {', '.join(f'{mib(v)} of {CATEGORIES[n]}' for n, v in more.items() if v >= MIB)}"
     return Finding(
         title=f"{named(heavy)} {'hold' if len(heavy) > 1 else 'holds'} {mib(top - usual)} more than the other ranks"
-        + (f", most of it {CATEGORIES[most]}" if most else ""),
+        + (f", mostly {CATEGORIES[most]}" if most else ""),
         ranks=heavy,
         place=memory.ranks[heavy[0]].site,
         evidence={"bytes_by_rank": sizes, "more_by_category": more},

@@ -1,13 +1,12 @@
 """
 DD410 retained-graph: an autograd graph outlives its step and keeps its activations alive.
 
-What it means    backward(retain_graph=True), or an output that nobody called backward on, is still in a variable when the next
-                 forward begins: the activations of two steps are in memory at once.
-Why it hurts     The peak of activations doubles; often that is the whole difference between a batch that fits and one that
-                 does not.
-How we know      After the optimizer's step the graph behind the variable still holds what it had kept for backward, look after
-                 look. Backward without retain_graph frees that.
-What to do       Leave out retain_graph=True where nobody asks a second time; compute what is not trained under no_grad; `del` the
+What it means    A variable still holds the graph of backward(retain_graph=True), or an output that never went through backward,
+                 when the next forward begins: the activations of two steps are in memory at once.
+Why it hurts     Peak activation memory doubles, which often decides whether a batch fits.
+How we know      After the optimizer step the graph behind the variable still holds the tensors saved for backward, sample after
+                 sample. Backward without retain_graph frees them.
+What to do       Omit retain_graph=True if there is no second backward; compute untrained parts under no_grad; `del` the
                  variable before the next forward.
 When it is fine  Several backward passes through one graph: the last one frees it. Less than a MiB.
 Source           torch.autograd.backward, retain_graph.
@@ -61,13 +60,13 @@ def _finding(memory: Memory, holders: list[Holder]) -> Finding:
         place=place,
         places=(Place(place, ranks, "keeps the graph" if retaining else f"`{one.label}` is held here"),),
         evidence={"variable": one.label, "saved_bytes": [look.saved for look in one.looks]},
-        why=f"after steps {', '.join(str(look.step) for look in one.looks[-LOOKS:])} it still held the "
-        "tensors saved for backward",
+        why="it still held the tensors saved for backward after steps "
+        f"{', '.join(str(look.step) for look in one.looks[-LOOKS:])}",
         prescriptions=(
             Prescription(
                 "let-the-graph-go",
-                change="leave out retain_graph=True" if retaining else f"`del {one.label}` when the step is over",
-                effect=f"{mib(size)} less at the peak of the next forward, as counted in the graph",
+                change="omit retain_graph=True" if retaining else f"`del {one.label}` at the end of the step",
+                effect=f"{mib(size)} less at the next forward's peak, as counted in the graph",
             ),
         ),
         confidence=CERTAIN,

@@ -1,13 +1,13 @@
 """
 DD407 will-not-fit: the job needs more memory than the target machine has.
 
-What it means    The highest memory that was measured here is above what `check-memory --budget` says there will be.
-Why it hurts     There it will run out of memory, at the first step that is like the one that was measured.
-How we know      Each rank's peak: the allocator's own on a device, else the kernel's mark of resident memory, phase by phase.
-                 Parameters, gradients and optimizer state are counted storage by storage.
-What to do       The largest saving first, by what was measured; each is a sum of what it would take away, not a promise.
-                 `distdoctor advise --gpus` predicts the remedies, `advise --try` runs them.
-When it is fine  A peak within the budget. Without a budget there is nothing to compare with, and the check says so.
+What it means    The highest memory measured here exceeds the target given by `check-memory --budget`.
+Why it hurts     The job will run out of memory there, at the first step like the one measured.
+How we know      Each rank's peak: the allocator's own on a device, otherwise the kernel's high-water mark of resident memory,
+                 phase by phase. Parameters, gradients and optimizer state are counted storage by storage.
+What to do       Start with the largest measured saving; each is computed from measured sizes, not promised. `distdoctor advise
+                 --gpus` predicts the remedies, `advise --try` runs them.
+When it is fine  A peak within the budget. Without a budget there is nothing to compare with, and the check reports that.
 Source           torch.cuda.max_memory_allocated; proc(5), VmHWM.
 """
 
@@ -34,7 +34,7 @@ def examine(budget: Budget) -> Iterator[Finding]:
     kept = sum(size for size, *_ in rank.saved())
     parts = {**held, "activations": kept, "buckets": rank.buckets(), "libraries and data": rank.before_training}
     yield Finding(
-        title=f"rank {rank.rank} needs {mib(rank.peak)}, {mib(over)} more than the {mib(budget.bytes)} there will be",
+        title=f"rank {rank.rank} needs {mib(rank.peak)}, {mib(over)} more than the budget of {mib(budget.bytes)}",
         ranks=budget.beyond,
         confidence=CERTAIN,
         place=rank.site,
@@ -44,7 +44,7 @@ def examine(budget: Budget) -> Iterator[Finding]:
             "bytes_by_category": {k: v for k, v in parts.items() if v},
         },
         why=f"measured: {', '.join(f'{mib(v)} {k}' for k, v in parts.items() if v) or 'no category was counted'}"
-        + ("" if enough else "; no single remedy saves so much"),
+        + ("" if enough else "; no single remedy saves that much"),
         prescriptions=tuple(
             Prescription(one.remedy, effect=f"{one.limit} {mib(one.bytes)}: {one.about}")
             for one in savings(rank, ranks)
