@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from commands import say  # noqa: F401 - a fixture for all
 from hypothesis import HealthCheck, settings
 from leftovers import Leftovers
 from reruns import Reruns

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sick import own
 
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 
@@ -48,24 +49,6 @@ def test_importing_torch_without_a_run_loads_only_the_door() -> None:
     assert "torch" in loaded
 
 
-@pytest.mark.parametrize("command", ["--help", "rules", "explain DD101", "--version"])
-def test_a_command_that_trains_nothing_does_not_import_torch(command: str) -> None:
-    words = ["distdoctor", *command.split()]
-    code = f"""
-import sys
-sys.argv = {words!r}
-from distdoctor.cli.main import main
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-"""
-    loaded = loaded_after(code)
-
-    assert "click" in loaded
-    assert "torch" not in loaded
-
-
 def test_no_code_is_decided_outside_the_check_that_carries_it() -> None:
     files = (ROOT / "distdoctor" / "diagnosis").rglob("*.py")
 
@@ -78,9 +61,9 @@ def test_checks_that_explain_the_same_facts_are_ranked_whichever_is_asked_first(
     from distdoctor.diagnosis.examination import examine
 
     checks = list(plugins.load().checks.values())
-    own = [check for check in checks if check.family == family]
-    assert len({check.specificity for check in own}) > 5
+    rivals = [check for check in checks if check.family == family]
+    assert len({check.specificity for check in rivals}) > 5
 
-    for check in own:
-        sick = sys.modules[check.module].sick()
+    for check in rivals:
+        sick = own(check.code)
         assert examine(sick, checks).findings == examine(sick, checks[::-1]).findings

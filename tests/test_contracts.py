@@ -10,32 +10,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of, own
 
-from distdoctor import plugins
 from distdoctor.diagnosis.check import Check
-from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.diagnosis.remedy import Remedy
-from distdoctor.recording.recording import Recording
 from distdoctor.report.text import render
 
 ROOT = Path(__file__).parent.parent
-PLUGINS = plugins.load()
 CHECKS: dict[str, Check] = PLUGINS.checks
 REMEDIES: dict[str, Remedy] = PLUGINS.remedies
 SECTIONS = ["What it means", "Why it hurts", "How we know", "What to do", "When it is fine", "Source"]
 each_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
-
-
-def recording_of(check: Check, name: str) -> Recording:
-    found = getattr(sys.modules[check.module], name)()
-    assert isinstance(found, Recording)
-    return found
-
-
-def diagnosis_of(recording: Recording) -> Diagnosis:
-    return examine(recording, CHECKS.values(), REMEDIES)
 
 
 def test_every_plugin_of_ours_is_whole() -> None:
@@ -45,7 +31,7 @@ def test_every_plugin_of_ours_is_whole() -> None:
 
 @each_check
 def test_the_smallest_sick_recording_is_reported_first_under_its_own_code(check: Check) -> None:
-    diagnosis = diagnosis_of(recording_of(check, "sick"))
+    diagnosis = diagnosis_of(check.code)
 
     assert [(n.code, n.reason) for n in diagnosis.not_examined if "the check failed" in n.reason] == []
     assert diagnosis.findings, f"{check.code} found nothing"
@@ -54,7 +40,7 @@ def test_the_smallest_sick_recording_is_reported_first_under_its_own_code(check:
 
 @each_check
 def test_one_event_has_one_code(check: Check) -> None:
-    diagnosis = diagnosis_of(recording_of(check, "sick"))
+    diagnosis = diagnosis_of(check.code)
     family = {code for code, other in CHECKS.items() if other.family and other.family == check.family}
 
     assert [f.code for f in diagnosis.findings if f.code in family and f.code != check.code] == []
@@ -62,7 +48,7 @@ def test_one_event_has_one_code(check: Check) -> None:
 
 @each_check
 def test_the_nearest_healthy_recording_is_not_reported(check: Check) -> None:
-    diagnosis = diagnosis_of(recording_of(check, "healthy"))
+    diagnosis = diagnosis_of(check.code, "healthy")
 
     assert [(n.code, n.reason) for n in diagnosis.not_examined if "the check failed" in n.reason] == []
     assert [f.title for f in diagnosis.findings if f.code == check.code] == []
@@ -90,7 +76,7 @@ def test_a_finding_says_who_where_why_and_what_to_do(check: Check) -> None:
 
 @each_check
 def test_the_report_of_the_sick_recording_fits_on_a_page(check: Check) -> None:
-    text = render(diagnosis_of(recording_of(check, "sick")), base="/job")
+    text = render(diagnosis_of(check.code), base="/job")
 
     assert len(text.splitlines()) <= 40
     assert f"distdoctor explain {check.code}" in text
@@ -98,13 +84,11 @@ def test_the_report_of_the_sick_recording_fits_on_a_page(check: Check) -> None:
 
 @each_check
 def test_findings_can_be_compared_and_are_the_same_twice(check: Check) -> None:
-    recording = recording_of(check, "sick")
-
-    assert diagnosis_of(recording).findings == diagnosis_of(recording).findings
+    assert diagnosis_of(check.code).findings == fresh_diagnosis_of(own(check.code)).findings
 
 
 def own_findings(check: Check) -> list[Finding]:
-    return [f for f in diagnosis_of(recording_of(check, "sick")).findings if f.code == check.code]
+    return [f for f in diagnosis_of(check.code).findings if f.code == check.code]
 
 
 def test_codes_and_slugs_are_unique_and_files_are_named_after_the_illness() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +16,11 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 BEGIN, END = "<!-- checks: begin (distdoctor rules --output-format markdown) -->\n", "<!-- checks: end -->"
 
 
-def test_the_table_of_codes_is_the_one_that_rules_prints() -> None:
+def test_the_table_of_codes_is_the_one_that_rules_prints(say: Callable[..., Any]) -> None:
     """After a change: REWRITE_GOLDEN=1 pytest tests/test_readme.py."""
     before, _, rest = CODES.read_text("utf-8").partition(BEGIN)
     table, _, after = rest.partition(END)
-    command = [sys.executable, "-m", "distdoctor", "rules", "--output-format", "markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = say("rules", "--output-format", "markdown").out
 
     if os.environ.get("REWRITE_GOLDEN"):
         CODES.write_text(before + BEGIN + printed + END + after, "utf-8")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,13 @@ def run(sampler, epochs, rank):
 """
 
 
-def lint(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "distdoctor", "lint", *arguments]
-    return subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, timeout=60)
+Lint = Callable[..., Any]
+
+
+@pytest.fixture
+def lint(say: Callable[..., Any]) -> Lint:
+    """`distdoctor lint ARGS` in tmp_path: its exit code, output and errors."""
+    return lambda *arguments, given="": say("lint", *arguments, given=given)
 
 
 @pytest.fixture
@@ -33,122 +39,118 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_finding_has_its_code_line_reason_and_fix(folder: Path) -> None:
-    done = lint("train.py", cwd=folder)
+def test_a_finding_has_its_code_line_reason_and_fix(lint: Lint, folder: Path) -> None:
+    done = lint("train.py")
 
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[0] == (
+    assert done.code == 1
+    assert done.out.splitlines()[0] == (
         "DD112 error    train.py:9 run  only ranks for which `rank == 0` is true reach barrier (likely)"
     )
-    assert "  more  distdoctor explain DD112" in done.stdout
-    assert done.stdout.endswith("1 error, 1 warning in 1 file\n")
+    assert "  more  distdoctor explain DD112" in done.out
+    assert done.out.endswith("1 error, 1 warning in 1 file\n")
 
 
-def test_the_exit_code_follows_fail_on(folder: Path) -> None:
-    assert lint("--select", "DD302", ".", cwd=folder).returncode == 0
-    assert lint("--select", "DD302", "--fail-on", "warning", ".", cwd=folder).returncode == 1
-    assert lint("--fail-on", "never", ".", cwd=folder).returncode == 0
+def test_the_exit_code_follows_fail_on(lint: Lint, folder: Path) -> None:
+    assert lint("--select", "DD302", ".").code == 0
+    assert lint("--select", "DD302", "--fail-on", "warning", ".").code == 1
+    assert lint("--fail-on", "never", ".").code == 0
 
 
-def test_wrong_use_and_nothing_to_inspect_have_their_own_exit_codes(tmp_path: Path) -> None:
-    missing = lint("gone.py", cwd=tmp_path)
-    assert (missing.returncode, missing.stderr) == (
+def test_wrong_use_and_nothing_to_inspect_have_their_own_exit_codes(lint: Lint) -> None:
+    missing = lint("gone.py")
+    assert (missing.code, missing.err) == (
         2,
         "distdoctor: there is no file gone.py\n  Give files, folders, or - for standard input.\n",
     )
-    assert lint(".", cwd=tmp_path).returncode == 4
-    assert lint("--select", "DD999", ".", cwd=tmp_path).returncode == 2
+    assert lint(".").code == 4
+    assert lint("--select", "DD999", ".").code == 2
 
 
-def test_the_patch_is_one_that_git_apply_takes(folder: Path) -> None:
+def test_the_patch_is_one_that_git_apply_takes(lint: Lint, folder: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    patch = lint("--diff", ".", cwd=folder).stdout
+    patch = lint("--diff", ".").out
 
     subprocess.run(["git", "apply", "-"], cwd=folder, input=patch, text=True, check=True)
 
     assert "set_epoch(epoch)" in (folder / "train.py").read_text()
 
 
-def test_fix_writes_what_diff_shows_and_reports_what_is_left(folder: Path) -> None:
-    done = lint("--fix", ".", cwd=folder)
+def test_fix_writes_what_diff_shows_and_reports_what_is_left(lint: Lint, folder: Path) -> None:
+    done = lint("--fix", ".")
 
     assert (folder / "train.py").read_text() == SICK.replace("set_epoch(epochs)", "set_epoch(epoch)")
-    assert "distdoctor: 1 edit in 1 file" in done.stderr
-    assert "DD302" not in done.stdout
-    assert "DD112" in done.stdout
+    assert "distdoctor: 1 edit in 1 file" in done.err
+    assert "DD302" not in done.out
+    assert "DD112" in done.out
 
 
-def test_line_ends_and_encodings_survive_a_fix(tmp_path: Path) -> None:
+def test_line_ends_and_encodings_survive_a_fix(lint: Lint, tmp_path: Path) -> None:
     text = "# -*- coding: latin-1 -*-\r\n# caf\xe9\r\n" + SICK.replace("\n", "\r\n")
     (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
 
-    lint("--fix", ".", cwd=tmp_path)
+    lint("--fix", ".")
 
     assert (tmp_path / "train.py").read_bytes() == text.replace("(epochs)\r", "(epoch)\r").encode("latin-1")
 
 
-def test_standard_input_is_read_and_cannot_be_fixed(tmp_path: Path) -> None:
-    assert "<stdin>:9 run" in lint("-", cwd=tmp_path, given=SICK).stdout
-    assert lint("--fix", "-", cwd=tmp_path, given=SICK).returncode == 2
+def test_standard_input_is_read_and_cannot_be_fixed(lint: Lint) -> None:
+    assert "<stdin>:9 run" in lint("-", given=SICK).out
+    assert lint("--fix", "-", given=SICK).code == 2
 
 
 @pytest.mark.parametrize("comment", ["DD112", "dd112", "rank-conditional-collective", "DD302, DD112"])
-def test_a_comment_on_the_line_accepts_a_finding(tmp_path: Path, comment: str) -> None:
+def test_a_comment_on_the_line_accepts_a_finding(lint: Lint, tmp_path: Path, comment: str) -> None:
     line = f"dist.barrier()  # distdoctor: ignore[{comment}] -- only one rank runs this script"
     (tmp_path / "train.py").write_text(SICK.replace("dist.barrier()", line))
 
-    done = lint("--select", "DD112", ".", cwd=tmp_path)
+    done = lint("--select", "DD112", ".")
 
-    assert (done.returncode, done.stdout) == (0, "no findings in 1 file; 1 suppressed\n")
+    assert (done.code, done.out) == (0, "no findings in 1 file; 1 suppressed\n")
 
 
-def test_what_is_no_python_is_one_sentence_and_the_rest_goes_on(folder: Path) -> None:
+def test_what_is_no_python_is_one_sentence_and_the_rest_goes_on(lint: Lint, folder: Path) -> None:
     (folder / "broken.py").write_text("import torch\ndef f(:\n")
     (folder / "binary.py").write_bytes(b"import torch\n\xff\xfe")
 
-    done = lint(".", cwd=folder)
+    done = lint(".")
 
-    assert done.returncode == 1
-    assert "DD112" in done.stdout
-    assert "distdoctor: broken.py:2 is no Python: invalid syntax\n" in done.stderr
-    assert "distdoctor: binary.py was not read: " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 1
+    assert "DD112" in done.out
+    assert "distdoctor: broken.py:2 is no Python: invalid syntax\n" in done.err
+    assert "distdoctor: binary.py was not read: " in done.err
+    assert "Traceback" not in done.err
 
 
-def test_only_what_cannot_be_read_is_not_called_healthy(tmp_path: Path) -> None:
+def test_only_what_cannot_be_read_is_not_called_healthy(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import torch\ndef f(:\n")
 
-    assert lint(".", cwd=tmp_path).returncode == 5
+    assert lint(".").code == 5
 
 
-def test_json_sarif_and_github_carry_the_same_findings(folder: Path) -> None:
-    document = json.loads(lint("--output-format", "json", ".", cwd=folder).stdout)
+def test_json_sarif_and_github_carry_the_same_findings(lint: Lint, folder: Path) -> None:
+    document = json.loads(lint("--output-format", "json", ".").out)
     assert [(f["code"], f["confidence"], f["place"]["line"]) for f in document["findings"]] == [
         ("DD112", "likely", 9),
         ("DD302", "likely", 7),
     ]
-    sarif = json.loads(lint("--output-format", "sarif", ".", cwd=folder).stdout)
+    sarif = json.loads(lint("--output-format", "sarif", ".").out)
     assert [result["ruleId"] for result in sarif["runs"][0]["results"]] == ["DD112", "DD302"]
-    assert lint("--output-format", "github", ".", cwd=folder).stdout.startswith(
-        "::error file=train.py,line=9,title=DD112"
-    )
+    assert lint("--output-format", "github", ".").out.startswith("::error file=train.py,line=9,title=DD112")
 
 
-def test_hidden_folders_and_virtual_environments_are_left_out(tmp_path: Path) -> None:
+def test_hidden_folders_and_virtual_environments_are_left_out(lint: Lint, tmp_path: Path) -> None:
     for place in (".tox", "env", "pkg"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "train.py").write_text(SICK)
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
 
-    assert lint("--fail-on", "never", ".", cwd=tmp_path).stdout.endswith("in 1 file\n")
+    assert lint("--fail-on", "never", ".").out.endswith("in 1 file\n")
 
 
-def test_the_page_of_an_illness_that_only_the_source_shows_is_explained(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "explain", "dd701"], capture_output=True, text=True, cwd=tmp_path
-    )
+def test_the_page_of_an_illness_that_only_the_source_shows_is_explained(say: Callable[..., Any]) -> None:
+    done = say("explain", "dd701")
 
-    assert done.stdout.startswith("DD701 saved-wrapper: ")
+    assert done.out.startswith("DD701 saved-wrapper: ")
 
 
 def test_lint_loads_no_torch(folder: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -220,19 +220,13 @@ def test_the_kernels_killer_and_torchruns_table_name_the_rank_together() -> None
     assert "for lack of memory" in finding.title
 
 
-def test_a_log_comes_by_standard_input(tmp_path: Path) -> None:
+def test_a_log_comes_by_standard_input(say: Callable[..., Any]) -> None:
     text = "".join(watchdog(rank, 808, size=72 if rank == 3 else 64) for rank in range(4))
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "examine", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("DD103 error  rank 3")
+    said = say("examine", "-", given=text)
+
+    assert said.code == 3, said.err
+    assert said.out.startswith("DD103 error  rank 3")
 
 
 @pytest.mark.parametrize(
@@ -245,28 +239,16 @@ def test_a_hostile_line_takes_no_time(piece: str) -> None:
     assert time.process_time() - since < 2
 
 
-def test_explain_says_where_a_retired_code_went() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "explain", "DD127"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_explain_says_where_a_retired_code_went(say: Callable[..., Any]) -> None:
+    said = say("explain", "DD127")
 
-    assert done.returncode == 0
-    assert done.stdout.startswith("DD127 told-by-the-log is retired")
-    assert "DD103 mismatched-shape" in done.stdout
+    assert said.code == 0
+    assert said.out.startswith("DD127 told-by-the-log is retired")
+    assert "DD103 mismatched-shape" in said.out
 
 
-def test_explain_says_where_what_stacks_tell_went() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "explain", "ranks-apart"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_explain_says_where_what_stacks_tell_went(say: Callable[..., Any]) -> None:
+    said = say("explain", "ranks-apart")
 
-    assert done.stdout.startswith("DD126 ranks-apart is retired")
-    assert "DD112 rank-conditional-collective" in done.stdout
+    assert said.out.startswith("DD126 ranks-apart is retired")
+    assert "DD112 rank-conditional-collective" in said.out

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of
 
-from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.testing import recording
 
-PLUGINS = plugins.load()
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 VOID = {"meta", "br", "input"}
 
@@ -53,12 +50,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def diagnosed(sick: Recording) -> Diagnosis:
-    return examine(sick, PLUGINS.checks.values(), PLUGINS.remedies)
-
-
 def sick(code: str) -> Diagnosis:
-    return diagnosed(sys.modules[PLUGINS.checks[code].module].sick())
+    return diagnosis_of(code)
 
 
 @pytest.mark.parametrize("code", PLUGINS.checks)
@@ -105,7 +98,7 @@ def test_hostile_names_stay_text() -> None:
     script = recording(ranks=2)
     script.collective("all_reduce", [8], site=SourceLine(f"/job/{HOSTILE}.py", 41, HOSTILE)).skipped_by(1)
     script.collective("barrier", site=SourceLine(f"/job/{HOSTILE}.py", 42, HOSTILE))
-    found = diagnosed(script.finished(survivors="killed"))
+    found = fresh_diagnosis_of(script.finished(survivors="killed"))
     found = replace(found, job=replace(found.job, argv=(HOSTILE,)))
 
     page = html.render(found)
@@ -135,7 +128,7 @@ def test_a_thousand_ranks_fit_into_two_megabytes_and_equal_ranks_are_one_row() -
         if step == 20:
             one.skipped_by(3)
         script.collective("barrier", site="train.py:57 save").step()
-    diagnosis = diagnosed(of_a_thousand(script.finished(survivors="killed")))
+    diagnosis = fresh_diagnosis_of(of_a_thousand(script.finished(survivors="killed")))
 
     page = html.render(diagnosis)
 

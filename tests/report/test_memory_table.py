@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from sick import diagnosis_of, own
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
@@ -89,8 +88,7 @@ def test_what_grows_is_named_in_the_answer_and_stands_below_it_as_its_check_says
 @pytest.mark.parametrize("name", ["sick", "healthy"])
 @pytest.mark.parametrize("code", [code for code in CHECKS if code.startswith("DD4")])
 def test_the_table_says_that_something_grows_exactly_where_a_check_does(code: str, name: str) -> None:
-    recording = getattr(sys.modules[CHECKS[code].module], name)()
-    findings = examine(recording, CHECKS.values()).findings
+    recording, findings = own(code, name), diagnosis_of(code, name).findings
     grows = {one.title for one in findings if one.slug == "growing-memory"}
 
     text = memory_table.render(recording, findings=findings)

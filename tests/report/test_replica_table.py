@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from sick import diagnosis_of, own
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
@@ -17,11 +16,10 @@ CHECKS = plugins.load().checks
 @pytest.mark.parametrize("name", ["sick", "healthy"])
 @pytest.mark.parametrize("code", [code for code in CHECKS if code.startswith(("DD2", "DD8", "DD121"))])
 def test_the_table_says_differ_exactly_where_a_check_explains_a_divergence(code: str, name: str) -> None:
-    recording = getattr(sys.modules[CHECKS[code].module], name)()
-    findings = examine(recording, CHECKS.values()).findings
+    findings = diagnosis_of(code, name).findings
     diverged = any("replicas" in fact for finding in findings for fact in finding.explains)
 
-    assert ("DIFFER" in replica_table.render(recording)) == diverged
+    assert ("DIFFER" in replica_table.render(own(code, name))) == diverged
 
 
 def test_a_flipped_bit_that_the_step_swallows_is_in_the_table_as_in_the_finding() -> None:

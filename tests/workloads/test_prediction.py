@@ -35,6 +35,7 @@ def really_allocated(wanted: TrainingRequest, folder: Path, *, steps: int = 3) -
     return max(json.loads((folder / "memory-0.json").read_text())["peaks"])
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
@@ -58,6 +59,7 @@ def test_the_predicted_peak_is_what_the_allocator_gives(strategy: str, options: 
     assert predicted == pytest.approx(really_allocated(wanted, tmp_path), rel=0.005)
 
 
+@pytest.mark.job
 @pytest.mark.skipif(not side_buffers._multiplies_bf16(), reason="this CPU does not multiply bf16 as it was measured")
 def test_what_products_of_16_bits_take_for_a_moment_is_in_the_peak(tmp_path: Path) -> None:
     wanted = request("single", model="mlp", batch_size=64, precision="bf16")
@@ -125,6 +127,7 @@ def test_ddp_sends_each_gradient_twice_around_the_ring_and_fsdp_half_as_much_aga
     assert sent_bytes({"allreduce_": 1000, "_reduce_scatter_base_": 1000, "_allgather_base_": 1000}, 4) == 1500 + 1500
 
 
+@pytest.mark.job
 def test_a_model_of_seven_billion_parameters_is_predicted_without_holding_it() -> None:
     found = predict(request("fsdp", model="gpt-7b", batch_size=8), 8)
 

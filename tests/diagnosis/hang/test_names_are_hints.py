@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from sick import own
 
 from distdoctor import plugins
 from distdoctor.diagnosis.check import Check
@@ -52,6 +51,6 @@ def test_a_tie_that_a_name_breaks_is_likely() -> None:
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_no_finding_that_a_name_tipped_is_certain(check: Check) -> None:
-    findings = examine(sys.modules[check.module].sick(), [check]).findings
+    findings = examine(own(check.code), [check]).findings
 
     assert [one.title for one in findings if "tipped_by" in one.evidence and one.confidence is CERTAIN] == []
