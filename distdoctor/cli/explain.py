@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.cli import completion
 from distdoctor.cli.options import no_plugin
 from distdoctor.errors import WrongUse
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("code")
+@click.argument("code", shell_complete=completion.checks)
 @no_plugin
 def explain(code: str, no_plugin: tuple[str, ...]) -> None:
     """Print what a check means, why it hurts, how we know and what to do. CODE is DD301 or missing-set-epoch."""

@@ -41,6 +41,7 @@ COMMANDS = {
     "preflight": "distdoctor.cli.preflight:preflight",
     "env": "distdoctor.cli.env:env",
     "schema": "distdoctor.cli.schema:schema",
+    "completion": "distdoctor.cli.completion:completion",
     "skill": "distdoctor.cli.skill:skill",
 }
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from distdoctor.cli import completion
+
 FAIL_ON = ("error", "warning", "note", "never")
 ON_HANG = ("report", "abort", "wait")
 
@@ -20,13 +22,20 @@ no_plugin = click.option(
     metavar="NAME",
     help="Leave this plugin out (`distdoctor plugins`).",
 )
-ignore = click.option("--ignore", multiple=True, metavar="CODE", help="Accept findings with this code or slug.")
+ignore = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="CODE",
+    shell_complete=completion.checks,
+    help="Accept findings with this code or slug.",
+)
 fail_on = click.option(
     "--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at such findings or worse.  [default: error]"
 )
 output_format = click.option(
     "--output-format",
     metavar="FORMAT",
+    shell_complete=completion.formats,
     help="text, json, sarif, junit, github, html, trace.  [default: by FILE]",
 )
 output = click.option(

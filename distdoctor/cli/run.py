@@ -11,7 +11,7 @@ from typing import Any
 import click
 import rich_click
 
-from distdoctor.cli import torchrun_options, training_options
+from distdoctor.cli import completion, torchrun_options, training_options
 from distdoctor.cli.options import ON_HANG, reporting
 from distdoctor.errors import WrongUse
 
@@ -120,13 +120,19 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
         "token_normalize_func": lambda name: name.replace("_", "-"),  # options only differ in that
     },
 )
-@click.option("--strategy", metavar="NAME", help="Train the reference workload so (`distdoctor strategies`).")
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    shell_complete=completion.strategies,
+    help="Train the reference workload so (`distdoctor strategies`).",
+)
 @click.option("--backend", metavar="NAME", help="gloo, nccl or mpi, for --strategy.")
 @click.option(
     "--fire-drill",
     "drills",
     multiple=True,
     metavar="ILLNESS",
+    shell_complete=completion.drills,
     help="Plant an illness in it; `list` shows them.",
 )
 @click.option(
@@ -145,6 +151,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     "--stop-on",
     multiple=True,
     metavar="nan|CODE",
+    shell_complete=completion.stop_on,
     help="End the job when this is certain: nan (DD801), or any code or slug.",
 )
 @click.option(

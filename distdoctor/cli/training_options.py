@@ -8,6 +8,7 @@ from typing import Any
 import click
 import rich_click
 
+from distdoctor.cli import completion
 from distdoctor.offers import Option, Strategy
 from distdoctor.workloads.request import COMMON_OPTIONS
 
@@ -37,7 +38,9 @@ def training_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(spelling: str, metavar: str, words: str) -> click.Option:
-    return rich_click.RichOption([spelling, PREFIX + spelling[2:]], metavar=metavar, help=words, panel=PANEL)
+    complete = completion.models if spelling == "--model" else completion.data
+    names = [spelling, PREFIX + spelling[2:]]
+    return rich_click.RichOption(names, metavar=metavar, help=words, panel=PANEL, shell_complete=complete)
 
 
 def _option(option: Option, panel: str) -> click.Option:
