@@ -21,6 +21,7 @@ from distdoctor.launch.last_lines import LastLines
 from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
 from distdoctor.launch.post_mortem import diagnose, open_recording
+from distdoctor.launch.presence import Presence
 from distdoctor.launch.processes import is_alive, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard
@@ -29,17 +30,19 @@ from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.files import read_bytes, write_whole
+from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.events import Exiting
-from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files
+from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
 from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.reader import LARGEST_BYTES, parse_trace, read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import digest_of_trace, socket_paths, trace_paths
 
+LAST_SECONDS = 2.5  # of silence at the end of the job, of those that others get
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
 ASKED_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
@@ -114,9 +117,11 @@ class RunningJob:
         self.state = _State()
         self.launcher_pid = 0
         self._disk_refused = False
+        self._lost_hosts: tuple[LostHost, ...] = ()  # when the job was over
         self.ends = Ends()
         self.rendezvous = Rendezvous(orders.notice)
         self.exchange = Exchange(self.rendezvous)
+        self.presence = Presence(self.rendezvous, this_process(), self._hosts_changed)
         self._finishing = threading.Lock()
         self._end: AgentEnd | None = None
         self.host = HostFile(
@@ -157,6 +162,7 @@ class RunningJob:
             strategy=self.launch.strategy,
             attempt=self.state.attempt,
             hosts=self.rendezvous.hosts or self.orders.hosts,
+            lost=self._lost_hosts if self.state.over else self.presence.lost(),
         )
 
     def run(self) -> Outcome:
@@ -171,6 +177,7 @@ class RunningJob:
                 end = self._launch()
         except BaseException:
             self._over(end)
+            self.presence.end()
             raise
         return self._finish(end)
 
@@ -183,6 +190,7 @@ class RunningJob:
 
     def _over(self, end: AgentEnd) -> Job:
         """Nobody of ours runs any more, and how each rank ended is written down."""
+        self._lost_hosts = self.presence.lost()
         self._end_leftovers()
         self.watcher.stop(succeeded=end.exit_code == 0)
         self.state.over = True
@@ -217,6 +225,7 @@ class RunningJob:
         self._keep_start({})
         self._write()
         threading.Thread(target=self.exchange.connect, name="distdoctor-exchange", daemon=True).start()
+        self.presence.begin(attempt, pids)
 
     def closing(self) -> None:
         """Look once more before the survivors are ended: what they wait for shows who is to blame."""
@@ -411,7 +420,8 @@ class RunningJob:
             interrupted=job.interrupted or recording.job.interrupted,
             running=False,
         )
-        recording = self._with_last_words(replace(recording, job=whole))
+        recording = self._with_lost_hosts(self._with_last_words(replace(recording, job=whole)))
+        self.presence.end()
         seen = self._keep_what_was_seen(succeeded=end.exit_code == 0)
         others = tuple(one for one in recording.seen_live if one.name != seen.name)
         recording = replace(recording, seen_live=(*others, seen))
@@ -450,6 +460,19 @@ class RunningJob:
             self.orders.notice(f"{came} of {hosts} hosts have answered; this is host {self.rendezvous.host_number}")
         whole = self._joined(recording, others)
         return replace(whole, job=replace(whole.job, running=False))
+
+    def _with_lost_hosts(self, recording: Recording) -> Recording:
+        """The recording with the hosts that were silent before the job was over, or have not been heard since. Of the store's own
+        host the latter is not said: it may have come to its end before us."""
+        since = [one for one in self.presence.lost(LAST_SECONDS) if not one.keeps_store]
+        lost = still_lost((*recording.job.lost, *self._lost_hosts, *since), ())
+        self.host = replace(self.host, lost=lost)
+        self._write()
+        return replace(recording, job=replace(recording.job, lost=lost))
+
+    def _hosts_changed(self) -> None:
+        """Another host has fallen silent, or is back: the watcher is to say so now."""
+        self.watcher.hurry()
 
     def _joined(self, recording: Recording, others: Sequence[Recording]) -> Recording:
         try:

@@ -109,6 +109,10 @@ class Watcher:
         for pulse in self._pulses.values():
             pulse.close()
 
+    def hurry(self) -> None:
+        """Look at the next beat: something changed that the ranks' traces do not show."""
+        self._not_before = 0.0
+
     def start_again(self) -> None:
         """The ranks were restarted: what was found in the start before is no finding about this one."""
         with self._lock:

@@ -9,7 +9,7 @@ from distdoctor.errors import WrongUse
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Attempt, Job, RankEnd, RankTrace, Recording
 from distdoctor.recording.stacks import RankStacks, Stacks
-from distdoctor.recording.trace.host_file import merged_ends
+from distdoctor.recording.trace.host_file import merged_ends, still_lost
 
 
 def merged(parts: Sequence[Recording]) -> Recording:
@@ -130,6 +130,7 @@ def _job(parts: Sequence[Recording], newest: int) -> Job:
         interrupted=max(job.interrupted for job in now),
         hosts=max(job.hosts for job in now),
         end_unseen=any(job.end_unseen for job in now),
+        lost=still_lost((one for job in now for one in job.lost), ()),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.source_line import SourceLine as SourceLine
 from distdoctor.recording.trace.events import Kind, TraceEvent, decode
 from distdoctor.recording.trace.layout import DTYPES, RECORDS, STREAMS, CallFlag, Op, ReduceOp, ranks_of
@@ -217,7 +218,7 @@ class Job:
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
     that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted). `end_unseen`: it is over,
-    and whoever would have noted its end was gone before.
+    and whoever would have noted its end was gone before. `lost`: hosts that fell silent while it ran.
     """
 
     argv: tuple[str, ...] = ()
@@ -234,6 +235,7 @@ class Job:
     interrupted: int = 0
     hosts: int = 0
     end_unseen: bool = False
+    lost: tuple[LostHost, ...] = ()
 
 
 @dataclass(frozen=True)

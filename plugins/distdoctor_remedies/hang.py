@@ -94,6 +94,14 @@ REMEDIES = (
         source="torch.nn.parallel.DistributedDataParallel.join; torch.utils.data.distributed.DistributedSampler(drop_last=True)",
     ),
     Remedy(
+        slug="look-at-the-host",
+        what="Look at the host that fell silent: whether it is up, whether others reach it, and what ended its launcher.",
+        how="ssh HOST 'dmesg -T | tail; pgrep -af distdoctor'\nping -c 3 HOST",
+        effect="shows whether the machine, the way to it or only its launcher is gone",
+        safety="changes nothing; end ranks that live on before the job is started again",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Remedy(
         slug="mend-the-first-failure",
         what="Fix the error on the rank that failed first; the other ranks failed as a consequence.",
         how="",

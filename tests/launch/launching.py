@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import time
@@ -70,6 +72,18 @@ class Command:
             assert time.monotonic() < deadline, "the job did not get there in time"
             self._remember()
             time.sleep(0.05)
+
+    def hear(self, word: str, *, within: float) -> str:
+        """Everything that the command has said on stderr up to the line with a word; fail when that does not come."""
+        stream, heard = self.process.stderr, ""
+        assert stream is not None
+        deadline = time.monotonic() + within
+        while word not in heard.rpartition("\n")[0]:
+            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{word} was not said: {heard}"
+            heard += os.read(stream.fileno(), 65536).decode()
+        self._remember()
+        return heard
 
     def finish(self) -> Finished:
         """The end of the command, which must come by itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ from pathlib import Path
 from launching import Command, Finished
 
 ADDRESSES = {1: "10.77.0.1", 2: "10.77.0.2"}
-# Its own host name and processes; its children die with it.
-_ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; exec "$@"'
+# Its own host name and processes. The shell is the first process of the host: what the command leaves behind goes on until the
+# test is over.
+_ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; [ -e {stays} ] && sleep 600; exit $code'
 
 # What ssh does, without its network: the words after the host, put together, are for a shell on that host.
 _SSH = """#!{python}
@@ -94,16 +96,29 @@ class Hosts:
         first.wait_for(until)
         return first, self.start(2, "run", *options, "train.py", env=env)
 
+    def keep_up(self, host: int) -> None:
+        """The host stays up when its launcher has ended."""
+        (self.folder / f"host{host}-stays").touch()
+
+    def go_down(self, host: int) -> None:
+        """Every process of the host ends at once, as where its power fails."""
+        for pid in self._pids(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _pids(self, host: int) -> list[int]:
+        listed = subprocess.run(["ip", "netns", "pids", f"{self.prefix}h{host}"], capture_output=True, text=True).stdout
+        return [int(pid) for pid in listed.split()]
+
     def signal(self, host: int, number: int) -> None:
         """Send a signal to the launcher on a host, as a scheduler does."""
-        pids = subprocess.run(["ip", "netns", "pids", f"{self.prefix}h{host}"], capture_output=True, text=True).stdout
-        for pid in map(int, pids.split()):
+        for pid in self._pids(host):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"distdoctor" in words and b"unshare" not in words[0]:
+            if words[1:3] == [b"-m", b"distdoctor"] and b"unshare" not in words[0]:
                 os.kill(pid, number)
 
     def _on(self, host: int) -> list[str]:
-        script = _ON_A_HOST.format(name=f"ddh{host}")
+        script = _ON_A_HOST.format(name=f"ddh{host}", stays=self.folder / f"host{host}-stays")
         own = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]
         return ["ip", "netns", "exec", f"{self.prefix}h{host}", *own, "bash", "-c", script, "_"]
 

@@ -156,6 +156,10 @@ def test_a_cut_link_is_an_end_that_both_hosts_report(hosts: Hosts, script: Calla
     assert all("could not start" not in one.err for one in done), said(done)
     assert all("healthy" not in one.err for one in done), said(done)
     assert all("1 of 2 hosts have answered" in one.err for one in done), said(done)
+    for one, other in zip(done, ((1, "ddh2"), (0, "ddh1")), strict=True):
+        assert "DD132" in codes(one), said(done)
+        assert f"{other[1]} has given no sign of life" in one.out
+        assert f"rank {other[0]} " in one.out
 
 
 def test_a_scheduler_that_ends_the_job_is_no_ranks_fault(hosts: Hosts, script: Callable[..., Path]) -> None:
@@ -170,3 +174,38 @@ def test_a_scheduler_that_ends_the_job_is_no_ranks_fault(hosts: Hosts, script: C
 
     assert all("ended from outside by SIGTERM" in one.err for one in done), said(done)
     assert not any("DD110" in one.out for one in done), said(done)
+
+
+TRAINS_ON = "open(f'at-{rank}', 'w').close()\nfor step in range(40000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
+
+
+def test_a_launcher_that_is_killed_is_missed_while_its_ranks_train_on(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(TRAINS_ON)
+    hosts.keep_up(2)
+    commands = hosts.torchrun(1, separate=True)
+    for rank in (0, 1):
+        commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    hosts.signal(2, signal.SIGKILL)
+    told = commands[0].hear("DD132", within=30)
+
+    assert "trains on without its launcher: the one on ddh2 has given no sign of life for" in told
+    assert 3 <= float(told.partition("no sign of life for ")[2].partition(" s")[0]) <= 6, told
+    hosts.signal(1, signal.SIGTERM)
+    commands[0].finish()
+
+
+def test_a_host_that_goes_down_is_named_with_its_ranks(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(TRAINS_ON)
+    commands = hosts.torchrun(1, separate=True)
+    for rank in (0, 1):
+        commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    hosts.go_down(2)
+    done = commands[0].finish()
+
+    assert "DD132" in codes(done), done.out + done.err
+    assert "rank 1  is lost, or cut off from ddh1: ddh2 has given no sign of life for" in done.out
+    assert "DD110" not in codes(done), done.out

@@ -17,6 +17,7 @@ import msgspec
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.files import LARGEST_JSON, read_json
+from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.recording import Attempt, Job, RankEnd
 from distdoctor.recording.trace.layout import MOST_RANKS
 from distdoctor.recording.trace.process_key import ProcessKey
@@ -41,6 +42,7 @@ class HostFile:
     interrupted: int = 0
     starts: Mapping[int, Attempt] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)  # of its ranks' traces by name, once the ranks have ended
+    lost: tuple[LostHost, ...] = ()  # in the newest start
 
     @property
     def name(self) -> str:
@@ -67,6 +69,7 @@ class HostFile:
                 "interrupted": self.interrupted,
                 "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
                 "digests": dict(self.digests),
+                "lost": [vars(host) for host in self.lost],
             },
             indent=1,
         )
@@ -134,6 +137,7 @@ class _HostFields(msgspec.Struct):
     interrupted: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     starts: list[_StartFields] = []
     digests: dict[str, str] = {}
+    lost: list[LostHost] = []
 
 
 def ends_of(found: Mapping[int, EndFields]) -> dict[int, RankEnd]:
@@ -168,6 +172,7 @@ def host_from(content: Any) -> HostFile | None:
         found.interrupted,
         {start.number: start for start in starts},
         found.digests,
+        tuple(found.lost),
     )
 
 
@@ -201,7 +206,17 @@ def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | Non
         interrupted=max((host.interrupted for host in found), default=0),
         hosts=max((host.hosts for host in found), default=0),
         end_unseen=any(host.running and not host.still_runs for host in found),
+        lost=still_lost(
+            (lost for host in found for lost in host.lost), (h.process.host for h in found if not h.running)
+        ),
     )
+
+
+def still_lost(lost: Iterable[LostHost], ended: Iterable[str]) -> tuple[LostHost, ...]:
+    """Each lost host once, as it was seen last; not those of which the launcher came to an end of its own."""
+    newest = {(one.host, one.seen_by): one for one in sorted(lost, key=lambda one: one.noticed_ns)}
+    back = set(ended)
+    return tuple(one for one in newest.values() if one.host not in back)
 
 
 def _merged(starts: list[Attempt]) -> Attempt:

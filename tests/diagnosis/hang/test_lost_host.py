@@ -1,0 +1,68 @@
+"""What is said of a host that fell silent depends on what its ranks have taken part in since."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
+from distdoctor.recording.lost_host import LostHost
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.host_file import HostFile, host_from, job_from
+from distdoctor.recording.trace.process_key import ProcessKey
+from distdoctor.testing import recording
+from distdoctor.testing.rank_trace import SECOND
+
+CHECK = plugins.load().checks["DD132"]
+
+
+def silent(*, seconds_of_training: int, silent_for: float, interrupted: int = 0) -> list[Finding]:
+    """Ranks 0-1 of four are on record; the other host was heard last so long before the last thing that they did."""
+    script = recording(ranks=4)
+    for _ in range(seconds_of_training):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").compute(1.0).step()
+    whole = script.live(silent_for=1.0)
+    now = whole.job.read_at_ns
+    machine = whole.ranks[0].machine
+    lost = LostHost("node1", (2, 3), "node0", machine, now - int(silent_for * SECOND), now)
+    here: Recording = replace(
+        whole,
+        job=replace(whole.job, lost=(lost,), interrupted=interrupted),
+        ranks={rank: whole.ranks[rank] for rank in (0, 1)},
+    )
+    return list(examine(here, [CHECK]).findings)
+
+
+def test_ranks_that_others_have_met_since_train_on_without_their_launcher() -> None:
+    (finding,) = silent(seconds_of_training=12, silent_for=8.0)
+
+    assert finding.severity == WARNING
+    assert finding.title == "train on without their launcher: the one on node1 has given no sign of life for 8 s"
+    assert finding.ranks == (2, 3)
+
+
+def test_ranks_that_nobody_has_met_since_are_lost() -> None:
+    (finding,) = silent(seconds_of_training=6, silent_for=2.5)
+
+    assert finding.severity == ERROR
+    assert "are lost, or cut off from node0" in finding.title
+
+
+def test_a_host_that_goes_while_the_job_is_ended_from_outside_is_not_missed() -> None:
+    assert silent(seconds_of_training=6, silent_for=4.0, interrupted=15) == []
+
+
+def test_what_one_host_has_noticed_is_in_its_file_until_the_other_one_comes_to_its_end() -> None:
+    lost = LostHost("node1", (2, 3), "node0", "boot", 4, 9)
+    first = HostFile(ProcessKey(7, host="node0", boot="boot"), running=False, lost=(lost,))
+    read = host_from(json.loads(first.to_json()))
+    assert read == first
+    other = HostFile(ProcessKey(7, host="node1"), running=False)
+
+    alone, both = job_from([first]), job_from([first, other])
+
+    assert isinstance(alone, Job)
+    assert isinstance(both, Job)
+    assert (alone.lost, both.lost) == ((lost,), ())
