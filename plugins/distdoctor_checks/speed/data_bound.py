@@ -1,14 +1,15 @@
 """
 DD504 data-bound: ranks wait for their DataLoader, step after step.
 
-What it means    A good part of every step passes inside `next` of the DataLoader, before anything is computed. Where it is so on
-                 one rank alone, all others wait for that rank in their next collective.
-Why it hurts     The machine is paid for and idle. More or faster devices change nothing.
-How we know      The time inside `next` of loaders that feed training, for each step, by the clock of the rank: its median is at
-                 least 15 % of the step and at least three deviations above zero. Evaluation does not count.
-What to do       Give the loader worker processes that read ahead, keep them between epochs, do the expensive part once and
-                 beforehand. Where it is one rank: look at its disk, its share of the files, its neighbours on the CPU.
-When it is fine  Short jobs, and waits below 3 ms a step or half a second in all, are not reported. The first steps do not count.
+What it means    A large part of every step is spent inside `next` of the DataLoader, before anything is computed. If this
+                 happens on one rank only, all others wait for that rank in their next collective.
+Why it hurts     The hardware is paid for and idle. More or faster devices change nothing.
+How we know      The time inside `next` of training loaders, per step, by the rank's own clock: its median is at least 15 % of
+                 the step and at least three deviations above zero. Evaluation does not count.
+What to do       Give the loader workers that prefetch, keep them between epochs, and do the expensive part once in advance. If
+                 it is one rank: check its disk, its share of the files, its neighbors on the CPU.
+When it is fine  Short jobs, and waits below 3 ms a step or half a second in total, are not reported. The first steps do not
+                 count.
 Source           torch.utils.data.DataLoader: num_workers, prefetch_factor, persistent_workers.
 """
 
@@ -69,7 +70,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
 def _loader(times: RankTimes) -> str:
     if times.workers:
         return f"its {times.workers} workers do not keep up"
-    return "the loader has no workers: every batch is made while the model waits"
+    return "the loader has no workers, so the model waits while each batch is made"
 
 
 def _change(times: RankTimes) -> str:

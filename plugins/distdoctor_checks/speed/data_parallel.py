@@ -1,12 +1,12 @@
 """
 DD502 data-parallel: nn.DataParallel copies the model to every device in every step; one process per device would not.
 
-What it means    One Python process drives all devices: it scatters the batch, copies all parameters to each device, gathers the
-                 outputs on the first one and sums gradients there, in every step.
-Why it hurts     The copies and the one interpreter take time that grows with the devices; the first device holds more than the
-                 others and runs out of memory first. It does not go beyond one machine.
-How we know      The script made an nn.DataParallel over two devices or more.
-What to do       One process per device with DistributedDataParallel, started by torchrun. `distdoctor compare --strategies
+What it means    One Python process drives all devices: in every step it scatters the batch, copies all parameters to each
+                 device, gathers the outputs on the first one and sums gradients there.
+Why it hurts     The copies and the single interpreter take time that grows with the number of devices; the first device holds
+                 more than the others and runs out of memory first. It cannot span machines.
+How we know      The script created an nn.DataParallel over two or more devices.
+What to do       Run one process per device with DistributedDataParallel, started by torchrun. `distdoctor compare --strategies
                  single,dp,ddp` measures the ratio on your machine.
 When it is fine  On the CPU or with one device it only calls the module: nothing is reported.
 Source           torch.nn.DataParallel: "It is recommended to use DistributedDataParallel".
@@ -34,7 +34,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
             title=f"nn.DataParallel over {count} devices, in one process",
             ranks=(rank,),
             place=site,
-            places=(Place(site, (rank,), "made here"),),
+            places=(Place(site, (rank,), "created here"),),
             evidence={"devices": devices, "count": count},
             why=f"every step copies the parameters to {count} devices and gathers on device {devices[0]}",
             prescriptions=(Prescription("one-process-per-device"),),

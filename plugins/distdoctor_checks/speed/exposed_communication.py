@@ -1,16 +1,16 @@
 """
-DD505 exposed-communication: a good part of each step is gradient communication that no computation hides.
+DD505 exposed-communication: a large part of each step is gradient communication that no computation overlaps.
 
-What it means    DistributedDataParallel sends a bucket as soon as its gradients are there, and goes on with backward. What is
-                 still on its way when backward has nothing left to compute is exposed: everybody waits for the wire.
-Why it hurts     More ranks make it worse: the bytes stay, the computing shrinks.
-How we know      From the moment when the last rank issued its last bucket to the end of backward: waiting for a slower rank is
-                 not in it (that is DD123). Its median is a quarter of the step or more, three steps of four reach half of
-                 it, and the buckets of a step hold 1 MiB or more.
-What to do       More computing per byte (a larger batch, accumulation under no_sync), fewer bytes (16-bit gradients by a
-                 communication hook), earlier buckets (bucket_cap_mb where one bucket holds everything), a faster link.
-When it is fine  Small models on slow links for a short time: below half a second in all nothing is reported. On a device the
-                 host does not wait, and nothing is said here.
+What it means    DistributedDataParallel sends a bucket as soon as its gradients are ready and continues with backward. Buckets
+                 still in flight when backward has nothing left to compute are exposed: all ranks wait for the network.
+Why it hurts     More ranks make it worse: the bytes stay the same while compute per rank shrinks.
+How we know      Measured from the moment the last rank issued its last bucket to the end of backward, so waiting for a slower
+                 rank does not count (that is DD123). The median is at least a quarter of the step, three steps of four reach
+                 half of that, and the buckets of a step hold at least 1 MiB.
+What to do       Compute more per byte (a larger batch, accumulation under no_sync), send fewer bytes (16-bit gradients with a
+                 communication hook), send earlier (bucket_cap_mb if one bucket holds everything), or use a faster link.
+When it is fine  Small models on slow links for a short time: below half a second in total nothing is reported. On a device the
+                 host does not wait, so nothing is reported there.
 Source           torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; ddp_comm_hooks.default_hooks.fp16_compress_hook.
 """
 
@@ -59,14 +59,14 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
         return None
     buckets, milliseconds = int(np.median(counts)), least.value / MILLISECOND
     site = arrivals.site(rank, int(native[-1]))
-    one = "one bucket holds everything, so nothing can leave before backward is over; " if buckets == 1 else ""
+    one = "one bucket holds everything, so nothing is sent before backward ends; " if buckets == 1 else ""
     return Finding(
         title=f"{least.value / timing.step_ns:.0%} of each step is spent waiting for gradient communication: "
         f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms",
         ranks=arrivals.ranks,
         confidence=LIKELY,
         place=site or timing.step_site(rank),
-        places=(Place(site, arrivals.ranks, "backward, whose buckets these are"),),
+        places=(Place(site, arrivals.ranks, "backward, which sends these buckets"),),
         evidence={
             "share": round(least.value / timing.step_ns, 3),
             "exposed_seconds_per_step": round(milliseconds / 1e3, 6),
@@ -76,7 +76,7 @@ def _finding(timing: Timing, arrivals: Arrivals) -> Finding | None:
             "steps": least.count,
         },
         why=f"{one}{nbytes / 2**20:.1f} MiB in {buckets} bucket{'s' if buckets > 1 else ''} a step, "
-        f"{nbytes / 2**20 / (milliseconds / 1e3):.0f} MiB/s if all of it were exposed",
+        f"{nbytes / 2**20 / (milliseconds / 1e3):.0f} MiB/s if all of it is exposed",
         prescriptions=(Prescription("hide-communication", effect=f"up to {milliseconds:.1f} ms a step"),),
     )
 

@@ -1,14 +1,15 @@
 """
-DD510 full-precision: every matrix product is computed in fp32 on a device with faster 16-bit units.
+DD510 full-precision: every matrix multiplication runs in fp32 on a device with faster 16-bit units.
 
 What it means    Neither autocast nor 16-bit parameters are in use, and the device has tensor cores.
-Why it hurts     Tensor cores do several times as many operations a second in 16 bits, and what they keep for backward halves.
-How we know      When the third backward begins, the graph is read: what each product has kept tells its precision (certain). What
-                 it would gain here is not known before it is measured, so this is only a possibility.
-What to do       Measure first: `distdoctor compare --strategies ddp,amp` gives the ratio on this machine,
-                 `distdoctor advise --try mixed-precision` the memory. Then autocast to bf16.
-When it is fine  Products too small to fill the device, devices without tensor cores, numerics that need fp32. With TF32 on, half
-                 of the gain is there already, and nothing is said.
+Why it hurts     Tensor cores do several times as many operations per second in 16 bits, and saved activations take half the
+                 memory.
+How we know      The autograd graph is read when the third backward begins: the tensors that each multiplication saved show its
+                 precision (certain). The gain here is unknown until measured, so this is only a possibility.
+What to do       Measure first: `distdoctor compare --strategies ddp,amp` gives the ratio on this machine, `distdoctor advise
+                 --try mixed-precision` the memory. Then autocast to bf16.
+When it is fine  Multiplications too small to fill the device, devices without tensor cores, numerics that need fp32. TF32
+                 already gives half of the gain, so nothing is reported with it.
 Source           torch.amp; torch.set_float32_matmul_precision; NVIDIA, Training with mixed precision.
 """
 
@@ -42,13 +43,13 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
     seen = found[ranks[0]]
     device, capability, site = seen.device, seen.capability, seen.site
     yield Finding(
-        title=f"every matrix product is computed in fp32, on {device}, which has 16-bit matrix units",
+        title=f"every matrix multiplication runs in fp32 on {device}, which has 16-bit matrix units",
         ranks=ranks,
         confidence=POSSIBLE,
         place=site,
-        places=(Place(site, ranks, "backward of these products"),),
+        places=(Place(site, ranks, "backward of these multiplications"),),
         evidence={"device": device, "capability": capability / 10, "kept_bytes": seen.nbytes, "tf32": False},
-        why=f"on {named(ranks)} the products keep {mib(seen.nbytes)} for backward, all in fp32, and TF32 is off",
+        why=f"the multiplications on {named(ranks)} keep {mib(seen.nbytes)} for backward, all in fp32, and TF32 is off",
         prescriptions=(
             Prescription(
                 "mixed-precision",

@@ -1,14 +1,14 @@
 """
 DD508 many-small-collectives: one line all-reduces many small tensors one by one in every step.
 
-What it means    A loop calls all_reduce for each parameter, or each metric. Every call costs a round trip, whatever its size,
-                 also of single numbers that are only to be shown.
-Why it hurts     The time goes into latency: n round trips where one would carry all the bytes.
-How we know      Eight calls or more of one line in each step, each of 256 KiB at most, with next to nothing between one call and
-                 the next; or two calls or more of single numbers, in every step. The time in them, counted from when the last
-                 rank has come, and in barriers of the same line, is 5 % of a step or more, of single numbers 15 %.
-What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets while backward is at work.
-When it is fine  Calls with computing between them (tensor parallelism): the next one needs what the one before gave.
+What it means    A loop calls all_reduce for each parameter or each metric. Every call costs a round trip, whatever its size,
+                 including calls on single numbers that are only displayed.
+Why it hurts     The time goes into latency: n round trips where one could carry all the bytes.
+How we know      One line makes at least eight calls in each step, each of at most 256 KiB, with almost nothing between them; or
+                 at least two calls on single numbers in every step. The time in them, counted from the arrival of the last
+                 rank, plus barriers of the same line, is at least 5 % of a step, for single numbers 15 %.
+What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets during backward.
+When it is fine  Calls with computation between them (tensor parallelism): each needs the result of the previous one.
 Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
 """
 
@@ -90,8 +90,8 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
             "share_of_step": round(each.value / timing.step_ns, 3),
             "steps": len(steps),
         },
-        why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms for each call; "
-        f"one call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
+        why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms per call; "
+        f"a single call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
         prescriptions=(_prescription(count, milliseconds, scalars=scalars),),
     )
 
@@ -115,8 +115,8 @@ def _between(arrivals: Arrivals, mine: Any) -> Any:
 
 def _calls(count: int, nbytes: int) -> str:
     if nbytes <= SCALAR * count:
-        return f"{count} all_reduce calls of single numbers"
-    return f"{count} all_reduce calls, {nbytes / count / 1024:.1f} KiB on average, one after the other"
+        return f"{count} all_reduce calls on single numbers"
+    return f"{count} all_reduce calls, {nbytes / count / 1024:.1f} KiB on average, one after another"
 
 
 def sick() -> Recording:

@@ -1,15 +1,15 @@
 """
-DD501 missing-no-sync: gradients are accumulated over several micro-steps and all-reduced in every one of them.
+DD501 missing-no-sync: gradients are accumulated over several micro-batches and all-reduced in every one of them.
 
-What it means    One optimizer step adds up the gradients of n backward passes, and DistributedDataParallel averages after each of
-                 them. Only the last average is needed: the mean of a sum is the sum of the means.
-Why it hurts     n times the bytes on the wire, and n times the wait for the slowest rank. The result is the same.
-How we know      Between two steps all n backward passes came from one line, each after a forward that averages, and C++ issued
-                 the same calls n times over. Bytes are counted. Seconds are what the passes before the last spent after their
-                 last bucket had left: a lower bound, given only where its median is three deviations above zero.
-What to do       Wrap forward and backward of all micro-steps but the last in `with model.no_sync():`.
-When it is fine  One backward per step; several models or optimizers; passes from different lines (they may be losses of their
-                 own); closures. FSDP accumulates sharded gradients on purpose: that is memory for time, and is not reported.
+What it means    One optimizer step accumulates the gradients of n backward passes, and DistributedDataParallel averages after
+                 each of them. Only the last average is needed: the mean of a sum is the sum of the means.
+Why it hurts     n times the bytes on the network, and n times the wait for the slowest rank, for the same result.
+How we know      All n backward passes between two steps came from one line, each after a forward that averages, and C++ issued
+                 the same calls n times. Bytes are counted. Seconds are the time that the passes before the last spent after
+                 sending their last bucket: a lower bound, given only if its median is three deviations above zero.
+What to do       Wrap forward and backward of all micro-batches but the last in `with model.no_sync():`.
+When it is fine  One backward per step; several models or optimizers; passes from different lines (possibly separate losses);
+                 closures. FSDP accumulates sharded gradients on purpose, trading time for memory, and is not reported.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync.
 """
 
@@ -57,13 +57,13 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> 
     n, site = first.micro_steps, first.update.loss_site
     saved = _seconds(timing, found)
     yield Finding(
-        title=f"each step averages gradients {n} times, where once is enough: {_bytes(first.needless)} of "
-        f"{_bytes(first.nbytes)} a step for nothing",
+        title=f"each step averages gradients {n} times instead of once: {_bytes(first.needless)} of "
+        f"{_bytes(first.nbytes)} a step are wasted",
         ranks=tuple(sorted(found)),
         confidence=CERTAIN,
         place=site,
         places=(
-            Place(site, tuple(sorted(found)), f"backward, {n} times for each step"),
+            Place(site, tuple(sorted(found)), f"backward, {n} times per step"),
             Place(first.update.site, tuple(sorted(found)), "the optimizer steps"),
         ),
         evidence={
@@ -74,7 +74,7 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> 
             "seconds_per_step_to_save_at_least": [round(value, 6) for value in saved] or None,
         },
         why=f"{n} forwards that average and {n} backward passes on one line between two optimizer steps; "
-        f"C++ issued {first.calls} calls, {first.calls // n} for each pass",
+        f"C++ issued {first.calls} calls, {first.calls // n} per pass",
         prescriptions=(Prescription("no-sync", effect=_effect(first, saved)),),
     )
 
@@ -127,12 +127,12 @@ def _seconds(timing: Timing | None, found: dict[int, Repeated]) -> tuple[float, 
 
 
 def _effect(one: Repeated, saved: tuple[float, ...]) -> str:
-    words = f"{_bytes(one.needless)} less to send in each step"
+    words = f"{_bytes(one.needless)} less to send per step"
     if not saved:
-        return f"{words}; the time saved is within the scatter of the steps"
+        return f"{words}; the time saved is within the noise of the step times"
     low, high = (value * 1e3 for value in saved)
     band = f"{low:.1f} ms" if high - low < 0.1 else f"{low:.1f}-{high:.1f} ms"
-    return f"{words}, at least {band} (the wait after the last bucket of passes that need not average)"
+    return f"{words}, at least {band} (the wait after the last bucket of the passes that need not average)"
 
 
 def _bytes(count: int) -> str:

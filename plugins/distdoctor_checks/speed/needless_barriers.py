@@ -1,13 +1,14 @@
 """
-DD511 needless-barriers: every step calls barrier although its other collectives synchronise the ranks anyway.
+DD511 needless-barriers: every step calls barrier although its other collectives synchronize the ranks anyway.
 
-What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a
-                 metric: no rank can be a step ahead of another without the barrier either.
-Why it hurts     Each barrier costs a round trip, and takes away the room in which a rank that is late once catches up.
-How we know      A barrier of the user's line in nine steps of ten, beside another collective of the same group that nobody leaves
-                 before everybody has come. The cost is the time in the barrier after the last rank came; what the ranks wait for
-                 each other there they would mostly wait in the next collective.
-What to do       Take it out of the step. A barrier is for what collectives do not see: rank 0 writes a file that others read.
+What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a metric,
+                 so no rank can get a step ahead of another even without the barrier.
+Why it hurts     Each barrier costs a round trip and removes the slack in which a rank that is late once could catch up.
+How we know      A barrier at the user's line in nine steps of ten, plus another collective of the same group that no rank
+                 leaves before all have arrived. The cost is the time in the barrier after the last rank arrived; time spent
+                 waiting for each other would mostly move to the next collective.
+What to do       Remove the barrier from the step. Barriers are for effects that collectives do not order: rank 0 writes a file
+                 that others read.
 When it is fine  Barriers around checkpoints, downloads and evaluations, and in jobs of fewer than 20 steps.
 Source           torch.distributed.barrier; collectives of one group run in the order in which they were issued.
 """
@@ -68,7 +69,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
         return None
     milliseconds = cost.value / MILLISECOND
     return Finding(
-        title=f"{_times(each)} in each step, next to collectives that synchronise the same ranks anyway",
+        title=f"{_times(each)} in each step, although other collectives already synchronize the same ranks",
         ranks=arrivals.ranks,
         confidence=LIKELY,
         place=site,
@@ -79,8 +80,8 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
             "waited_for_the_last_seconds_per_step": round(waited.value / 1e9, 6),
             "steps": len(hit),
         },
-        why=f"in {len(hit)} of {len(steps)} steps; {milliseconds:.2f} ms a step in the barrier once everybody is there, and "
-        f"{waited.value / MILLISECOND:.2f} ms waiting for the last rank, most of which moves to the next collective",
+        why=f"in {len(hit)} of {len(steps)} steps; {milliseconds:.2f} ms a step in the barrier after all ranks arrived, and "
+        f"{waited.value / MILLISECOND:.2f} ms waiting for the last rank, most of which would move to the next collective",
         prescriptions=(Prescription("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
     )
 

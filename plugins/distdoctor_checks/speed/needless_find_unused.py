@@ -1,14 +1,15 @@
 """
 DD503 needless-find-unused: find_unused_parameters searches every step and finds none.
 
-What it means    find_unused_parameters=True walks the whole autograd graph after each forward and reduces a map of what was used
-                 after each backward. In every step that was looked at, every rank had used every parameter.
-Why it hurts     The walk delays backward, the map is one more collective, and gradients of parameters used twice wait longer.
-How we know      torch's own map of used parameters, read before the optimizer's steps: each entry counts the ranks that used that
-                 parameter, and none was below the number of ranks. The walk is timed.
-What to do       Leave find_unused_parameters out; static_graph=True where the same parameters are left out in every step.
-When it is fine  Branches that are rarely left out: a step that was not looked at may have left one out, so this is a note. Jobs
-                 below 16 steps and models on a device (reading the map there would wait) are not examined.
+What it means    find_unused_parameters=True traverses the whole autograd graph after each forward and reduces a map of used
+                 parameters after each backward. In every sampled step, every rank had used every parameter.
+Why it hurts     The traversal delays backward, the map is one extra collective, and gradients of parameters used twice wait
+                 longer.
+How we know      torch's own map of used parameters, read before the optimizer steps: each entry counts the ranks that used that
+                 parameter, and none was below the number of ranks. The traversal is timed.
+What to do       Omit find_unused_parameters; use static_graph=True if the same parameters are unused in every step.
+When it is fine  Branches that are rarely skipped: an unsampled step may have skipped one, so this is a note. Jobs below 16
+                 steps and models on a device (where reading the map would synchronize) are not examined.
 Source           torch.nn.parallel.DistributedDataParallel, find_unused_parameters; Reducer::all_reduce_local_used_map.
 """
 
@@ -44,9 +45,9 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
             place=site,
             places=(Place(site, ranks, "find_unused_parameters=True"),),
             evidence={"steps": looked, "seconds_per_forward": round(walk / 1e3, 6)},
-            why=f"the walk over the graph takes {walk:.2f} ms after each forward, and a map of used parameters is reduced after "
+            why=f"traversing the graph takes {walk:.2f} ms after each forward, and a map of used parameters is reduced after "
             "each backward",
-            prescriptions=(Prescription("stop-searching", effect=f"{walk:.2f} ms a forward, and one collective less"),),
+            prescriptions=(Prescription("stop-searching", effect=f"{walk:.2f} ms per forward, and one collective"),),
         )
 
 

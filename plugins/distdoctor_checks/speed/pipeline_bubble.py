@@ -1,15 +1,16 @@
 """
 DD506 pipeline-bubble: pipeline stages wait for each other more than they compute.
 
-What it means    A pipeline of p stages idles (p - 1) / (m + p - 1) of the time when a batch flows in m micro-batches: too few of
-                 them, and half of the machine waits. And every stage waits for the slowest one: uneven stages idle on top.
+What it means    A pipeline of p stages idles (p - 1) / (m + p - 1) of the time when a batch flows in m micro-batches: with too
+                 few of them, half of the hardware waits. Every stage also waits for the slowest one: uneven stages add idle
+                 time.
 Why it hurts     The idle share is paid for on all ranks, in every step.
-How we know      Ranks that send to their neighbours, m times each way: that is the schedule's own share. The time that each rank
-                 waits for handles and in blocking calls is measured; what is left is what its stage computes. Reported are
-                 schedules that idle 45 % or more by themselves, and stages that compute half as long again as the others while
-                 those wait a third of the step.
-What to do       More micro-batches, or an interleaved schedule; move layers from the busiest stage to the others.
-When it is fine  Model parallelism without micro-batches is that way by design and is not reported; neither are rings.
+How we know      Ranks send to their neighbors, m times each way: this gives the schedule's own idle share. The time that each
+                 rank waits for handles and in blocking calls is measured; the rest is its stage's compute. Reported: schedules
+                 that idle at least 45 % by themselves, and stages that compute 1.5 times as long as the others while those wait
+                 a third of the step.
+What to do       Use more micro-batches or an interleaved schedule; move layers from the busiest stage to the others.
+When it is fine  Model parallelism without micro-batches idles by design and is not reported; neither are rings.
 Source           Huang et al., GPipe (2019): the bubble is negligible when m >= 4 p. torch.distributed.pipelining.
 """
 
@@ -64,7 +65,7 @@ def _too_few(
         place=site,
         places=(Place(site, stages, "sends to the next stage"),),
         evidence={"stages": p, "micro_batches": micro_batches, "bubble": round(schedule, 3), **_numbers(timing, idle)},
-        why=f"(p - 1) / (m + p - 1) = {p - 1} / {micro_batches + p - 1}; waiting was measured: {_shares(timing, idle)}",
+        why=f"(p - 1) / (m + p - 1) = {p - 1} / {micro_batches + p - 1}; measured waiting: {_shares(timing, idle)}",
         prescriptions=(
             Prescription("fill-the-pipeline", effect=f"{enough} micro-batches: {then:.0%} instead of {schedule:.0%}"),
         ),
@@ -84,7 +85,7 @@ def _uneven(
     even = (most + sum(busy[rank].value for rank in others)) / (1 + len(others))
     return Finding(
         title=f"the stage of rank {busiest} computes {most / MILLISECOND:.1f} ms a step, the others {usual / MILLISECOND:.1f} ms "
-        f"and wait {_shares(timing, {rank: idle[rank] for rank in others})} of it",
+        f"and wait {_shares(timing, {rank: idle[rank] for rank in others})} of the step",
         ranks=(busiest,),
         confidence=LIKELY,
         place=site,
@@ -93,10 +94,10 @@ def _uneven(
             "busy_ms": {rank: round(one.value / MILLISECOND, 2) for rank, one in busy.items()},
             **_numbers(timing, idle),
         },
-        why=f"busy is the step of {timing.step_ns / MILLISECOND:.1f} ms less waiting for handles and in blocking calls",
+        why=f"compute is the step of {timing.step_ns / MILLISECOND:.1f} ms minus waiting for handles and in blocking calls",
         prescriptions=(
             Prescription(
-                "fill-the-pipeline", effect=f"even stages: {(most - even) / MILLISECOND:.1f} ms a step less, at most"
+                "fill-the-pipeline", effect=f"even stages: {(most - even) / MILLISECOND:.1f} ms less a step at most"
             ),
         ),
     )

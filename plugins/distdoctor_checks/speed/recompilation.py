@@ -1,15 +1,15 @@
 """
 DD514 recompilation: torch.compile compiles the same function again and again while the job trains.
 
-What it means    A compiled function is guarded: shapes, flags and Python values have to be what they were. An input that breaks a
-                 guard is compiled for anew, until torch gives up (recompile_limit, 8) and runs the function uncompiled.
-Why it hurts     Each version costs seconds, on every rank; where ranks meet new shapes in different steps, the others wait for
-                 each of them. After the limit the speed-up is gone, with a warning in the log and nothing else.
-How we know      The compiler told of every compilation: four versions of one function and more, made in four different steps of
-                 training or more. The guard that failed is torch's own word.
-What to do       Pad to a few fixed lengths (buckets), or compile with dynamic=True, or mark the dimension:
+What it means    A compiled function has guards: shapes, flags and Python values must stay what they were. An input that breaks
+                 a guard triggers a recompilation, until torch gives up (recompile_limit, 8) and runs the function uncompiled.
+Why it hurts     Each version costs seconds on every rank; if ranks meet new shapes in different steps, the others wait for each
+                 of them. After the limit the speed-up is gone, with only a warning in the log.
+How we know      The compiler reported every compilation: at least four versions of one function, compiled in at least four
+                 different training steps. torch itself names the failed guard.
+What to do       Pad to a few fixed lengths (buckets), compile with dynamic=True, or mark the dimension:
                  torch._dynamo.mark_dynamic(inputs, 1). TORCH_LOGS=recompiles prints each reason.
-When it is fine  A version each for training, evaluation and the last, smaller batch; many functions compiled once.
+When it is fine  One version each for training, evaluation and the last, smaller batch; many functions compiled once.
 Source           torch.compile troubleshooting: recompilation; torch._dynamo.config.recompile_limit.
 """
 
@@ -68,12 +68,12 @@ def _finding(worst: Mapping[int, Again]) -> Finding:
     apart = len({again.steps for again in worst.values()}) > 1
     reason = last.reason.partition(": ")[2] or last.reason
     return Finding(
-        title=f"torch.compile compiled one function {len(most.versions)} more times in {len(most.steps)} steps, "
+        title=f"torch.compile recompiled one function {len(most.versions)} times in {len(most.steps)} steps, "
         f"{most.seconds:.1f} s{' and in different steps on each rank' if apart else ''}",
         ranks=ranks,
         confidence=LIKELY,
         place=last.site,
-        places=(Place(last.site, ranks, "what is compiled again"),),
+        places=(Place(last.site, ranks, "the recompiled function"),),
         evidence={
             "versions": {rank: len(again.versions) + 1 for rank, again in worst.items()},
             "seconds": {rank: round(again.seconds, 2) for rank, again in worst.items()},

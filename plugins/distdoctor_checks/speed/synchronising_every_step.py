@@ -1,14 +1,15 @@
 """
 DD507 synchronising-every-step: a line makes Python wait for the device in every step.
 
-What it means    `.item()`, `.cpu()`, `float(loss)`, `print(loss)` or torch.cuda.synchronize() needs a number that the device has
-                 not computed yet. Python stands still until the device has caught up, and then has nothing queued for it.
-Why it hurts     The device idles while Python prepares the next kernels; each step pays the launch time that queueing hides.
-How we know      Eight steps after warm-up were watched: this line of the user's own waited in every one of them. The time inside
-                 is an upper bound of what can be saved: the device was mostly at work meanwhile.
-What to do       Keep the loss as a tensor (`total += loss.detach()`) and read it once in many steps.
-When it is fine  On the CPU these calls cost nothing. What torch itself reads (GradScaler) and loops under torch.compile are not
-                 looked at.
+What it means    `.item()`, `.cpu()`, `float(loss)`, `print(loss)` or torch.cuda.synchronize() needs a number that the device
+                 has not computed yet. Python blocks until the device has caught up, and then has nothing queued for it.
+Why it hurts     The device idles while Python prepares the next kernels; each step pays the launch time that queueing would
+                 hide.
+How we know      Eight steps after warm-up were watched: this line of the user's code waited in every one of them. The time
+                 inside is an upper bound on the saving, because the device was mostly busy meanwhile.
+What to do       Keep the loss as a tensor (`total += loss.detach()`) and read it only every N steps.
+When it is fine  On the CPU these calls cost nothing. Reads by torch itself (GradScaler) and loops under torch.compile are not
+                 examined.
 Source           PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronization.
 """
 
@@ -44,7 +45,7 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
             place=site,
             places=(Place(site, ranks, "waits for the device"),),
             evidence={"calls": times, "steps": steps, "seconds_per_step": round(milliseconds / 1e3, 6), "by": name},
-            why=f"{times} times in {steps} steps; up to {milliseconds:.2f} ms of each step, less what the device computes then",
+            why=f"{times} times in {steps} steps; up to {milliseconds:.2f} ms of each step, minus the time the device is busy",
             prescriptions=(Prescription("read-now-and-then"),),
         )
 

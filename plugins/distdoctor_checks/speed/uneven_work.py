@@ -1,14 +1,15 @@
 """
-DD513 uneven-work: ranks get different amounts of work in each step, and all of them wait for the one that has most.
+DD513 uneven-work: ranks get different amounts of work in each step, and all of them wait for the one with the most.
 
-What it means    Each rank has as many samples as the others, but not as many tokens, pixels or points: longer texts, more
-                 padding, larger images. A step takes as long as the fullest batch of any rank.
-Why it hurts     The other ranks are idle for the difference, in every step. More ranks make it worse: the maximum grows.
-How we know      The elements of the largest tensor in each batch that went into DistributedDataParallel, or that a DataLoader
-                 gave, per step and rank, beside the order in which ranks enter the collectives: in four uneven steps of five the
-                 rank with most elements comes last, and what the others wait for it is 10 % of a step or more.
-What to do       Deal out work, not samples: sort a window of samples by length and deal them round-robin, batch by tokens, or
-                 pack sequences to one length.
+What it means    Each rank has the same number of samples, but not of tokens, pixels or points: longer texts, more padding,
+                 larger images. A step takes as long as the largest batch of any rank.
+Why it hurts     The other ranks idle for the difference in every step. More ranks make it worse: the maximum grows.
+How we know      The number of elements in the largest tensor of each batch that went into DistributedDataParallel, or came from
+                 a DataLoader, per step and rank, together with the order in which ranks enter the collectives: in four uneven
+                 steps of five the rank with the most elements arrives last, and the others' wait for it is at least 10 % of a
+                 step.
+What to do       Balance work, not samples: sort a window of samples by length and deal them out round-robin, batch by tokens,
+                 or pack sequences to one length.
 When it is fine  Work that differs by less than a quarter, or costs nothing; jobs of fewer than 20 steps.
 Source           LengthGroupedSampler of transformers; sequence packing and token-balanced batching in TRL and torchtitan.
 """
@@ -86,7 +87,7 @@ def _finding(timing: Timing, load: Load, lost: RobustMedian) -> Finding:
     per_step, step = lost.value / MILLISECOND, timing.step_ns / MILLISECOND
     ranks = (fullest,) if always else load.ranks
     ratio = float(np.median(load.elements.max(axis=0) / np.sort(load.elements, axis=0)[:-1].mean(axis=0)))
-    who = f"rank {fullest} gets" if always else "one rank, now this one, now that one, gets"
+    who = f"rank {fullest} gets" if always else "a different rank in each step gets"
     site = timing.loop_site(fullest)
     on_cpu = all(times.on_cpu for times in timing.ranks.values())
     return Finding(
@@ -104,7 +105,7 @@ def _finding(timing: Timing, load: Load, lost: RobustMedian) -> Finding:
             "steps": load.steps,
         },
         why=f"{_means(mean)} elements a step; in {load.share_last:.0%} of {load.heaviest.size} uneven steps the rank with "
-        f"most of them came last, and {named(set(load.ranks) - {fullest}) if always else 'the others'} waited",
+        f"the most arrived last, and {named(set(load.ranks) - {fullest}) if always else 'the others'} waited",
         prescriptions=(Prescription("deal-out-work", effect=f"up to {per_step:.1f} ms a step, {per_step / step:.0%}"),),
     )
 

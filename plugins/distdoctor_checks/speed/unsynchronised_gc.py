@@ -1,14 +1,15 @@
 """
 DD512 unsynchronised-gc: Python's garbage collection stops ranks in different steps, and the others wait each time.
 
-What it means    CPython collects when enough objects have been made, each process by its own count. While one rank walks through
-                 millions of objects, all others stand in the next collective; in another step it is the other way round.
-Why it hurts     A pause that each rank could take at the same moment is paid once for every rank.
-How we know      The time in the collector, told by gc.callbacks, for each step of each rank. Counted are only the steps in which
-                 a rank is in it alone (the rank in the middle spends less than a quarter of that time in its own): 2 % of the
-                 time, and a tenth of a second in all. That the others wait as long is computed, not measured.
-What to do       Freeze what lives for good and collect at fixed steps: gc.disable(); gc.freeze(); and every rank calls
-                 gc.collect() in the same step, every 1,000 of them.
+What it means    CPython collects garbage once enough objects have been allocated, each process by its own count. While one rank
+                 traverses millions of objects, all others wait in the next collective; in another step it is the other way
+                 round.
+Why it hurts     A pause that all ranks could take at once is paid once per rank.
+How we know      The time in the collector, from gc.callbacks, for each step of each rank. Only steps in which a rank collects
+                 alone count (the median rank spends less than a quarter of that time in its own collector): 2 % of the time,
+                 and a tenth of a second in total. The others' wait is computed, not measured.
+What to do       Freeze long-lived objects and collect at fixed steps: gc.disable(); gc.freeze(); and every rank calls
+                 gc.collect() in the same step, for example every 1,000 steps.
 When it is fine  Collections of all ranks in the same step, short ones, and jobs of fewer than 20 steps.
 Source           torchtitan's GarbageCollection ("avoid straggling during training"); CPython's gc module.
 """

@@ -1,13 +1,13 @@
 """
 DD509 wrong-backend: collectives of CUDA tensors go through gloo, which copies them through host memory.
 
-What it means    The process group was made with gloo, and its tensors lie on a CUDA device: each call copies them to the host,
-                 sends them over a socket and copies them back.
-Why it hurts     A tenth of the speed of NCCL or less, and every call waits for the device.
-How we know      The backend of the group, and the device of the tensors that were handed to it.
-What to do       init_process_group("nccl"), or "cpu:gloo,cuda:nccl" where both are needed.
-When it is fine  A few calls now and then, such as a checkpoint's or a metric's. Two ranks on one device: NCCL refuses that,
-                 and gloo is what is left.
+What it means    The process group uses gloo and its tensors are on a CUDA device: each call copies them to the host, sends them
+                 over a socket and copies them back.
+Why it hurts     A tenth of NCCL's speed or less, and every call waits for the device.
+How we know      The backend of the group, and the device of the tensors passed to it.
+What to do       init_process_group("nccl"), or "cpu:gloo,cuda:nccl" if both are needed.
+When it is fine  A few occasional calls, such as for a checkpoint or a metric. Two ranks on one device: NCCL refuses that, and
+                 only gloo is left.
 Source           torch.distributed: "Rule of thumb: use the NCCL backend for distributed GPU training".
 """
 
@@ -38,13 +38,13 @@ def examine(collectives: Collectives) -> Iterator[Finding]:
         ranks = tuple(sorted(by_rank))
         calls, nbytes = by_rank[ranks[0]]
         yield Finding(
-            title=f"{calls} collectives of CUDA tensors through gloo, {nbytes / calls / 2**20:.2f} MiB each",
+            title=f"{calls} collectives of CUDA tensors went through gloo, {nbytes / calls / 2**20:.2f} MiB each",
             ranks=ranks,
             confidence=CERTAIN,
             place=site,
             places=(Place(site, ranks, f"passes CUDA tensors to group {group}"),),
             evidence={"calls": calls, "bytes": nbytes, "group": group},
-            why=f"on {named(ranks)}: gloo copies CUDA tensors to the host and back",
+            why=f"gloo copies CUDA tensors to the host and back on {named(ranks)}",
             prescriptions=(Prescription("nccl-for-devices"),),
         )
 
