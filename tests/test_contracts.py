@@ -121,31 +121,17 @@ def test_a_finding_is_a_value() -> None:
 
 
 # Rooms in which every file can be built and tested without the files that use it.
-WITHOUT_CIRCLES = (
-    "attach",
-    "cli",
-    "launch",
-    "lint",
-    "planning",
-    "probe",
-    "pytest_plugin",
-    "recording",
-    "report",
-    "testing",
-)
 
 
 def test_no_room_has_a_circle_of_imports() -> None:
-    """Counted with grimp, imports for types alone included; diagnosis and workloads are still to be opened."""
+    """Counted with grimp, imports for types alone included."""
     spec = importlib.util.spec_from_file_location("architecture", ROOT / "benchmarks" / "architecture.py")
     assert spec is not None
     assert spec.loader is not None
     architecture = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = architecture
     spec.loader.exec_module(architecture)
-    circles = {
-        room.name.removeprefix("distdoctor."): room.circles for room in architecture.rooms(architecture.imports())
-    }
+    rooms = architecture.rooms(architecture.imports())
 
-    assert {name: circles[name] for name in WITHOUT_CIRCLES} == dict.fromkeys(WITHOUT_CIRCLES, ())
-    assert not any(circles[name] for name in circles if name.startswith("distdoctor_"))
+    assert len(rooms) > 10
+    assert [room.circles for room in rooms if room.circles] == []

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from distdoctor.workloads.training import Training
+from distdoctor.workloads.request import TrainingRequest
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ArrangedTraining(Protocol):
+    """What an arrangement asks of the training that it belongs to."""
+
+    request: TrainingRequest
+    world_size: int
+    device: torch.device
+    scaler: torch.amp.GradScaler
+    outputs: Tensor
+    loss: Tensor
+
+    def at(self, moment: str) -> None: ...
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor: ...
+    def compute_loss(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+    def scale_loss(self, loss: Tensor) -> Tensor: ...
+    def backward(self, loss: Tensor) -> None: ...
 
 
 class Arrangement:
@@ -58,10 +74,10 @@ class Arrangement:
         """The context of a micro-step whose gradients are not averaged yet: `no_sync`."""
         return nullcontext()
 
-    def average_gradients(self, training: Training) -> None:
+    def average_gradients(self, training: ArrangedTraining) -> None:
         """Average the gradients before the optimizer's step, where no wrapper has done so."""
 
-    def micro_step(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor:
+    def micro_step(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor:
         """Forward and backward of one micro-batch; returns [sum of the targets' losses, number of targets] in float64."""
         with self.autocast(training.device):
             training.outputs = training.forward(self.model, inputs)
@@ -71,7 +87,7 @@ class Arrangement:
         training.at("after_backward")
         return self.counted(training.loss.detach(), targets)
 
-    def predict(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:
+    def predict(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """The scores for these inputs, or None where another rank has them."""
         with self.autocast(training.device):
             return training.forward(self.model, inputs)
@@ -100,7 +116,7 @@ class Replica(Arrangement):
 class AveragedByHand(Arrangement):
     """A replica of the model on each rank, whose gradients are averaged once backward is over, one parameter at a time."""
 
-    def average_gradients(self, training: Training) -> None:
+    def average_gradients(self, training: ArrangedTraining) -> None:
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,15 +16,27 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from distdoctor.errors import WrongUse
-
-if TYPE_CHECKING:
-    from distdoctor.workloads.training import Training
+from distdoctor.workloads.arrangement import Arrangement
+from distdoctor.workloads.request import TrainingRequest
 
 # Flattened, an entry of the optimizer's state is found by its parameter's name, whichever rank has it.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(training: Training, path: str, *, epoch: int, steps_done: int) -> None:
+class ResumableTraining(Protocol):
+    """What of a training is saved, and what says where."""
+
+    request: TrainingRequest
+    arrangement: Arrangement
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    device: torch.device
+    rank: int
+    epoch: int
+    step: int
+
+
+def save(training: ResumableTraining, path: str, *, epoch: int, steps_done: int) -> None:
     """Write the model, the optimizer and how far the training has come. All ranks call it."""
     progress = {"epoch": epoch, "steps_done": steps_done, "step": training.step, "scaler": training.scaler.state_dict()}
     if training.arrangement.sharded:
@@ -35,7 +47,7 @@ def save(training: Training, path: str, *, epoch: int, steps_done: int) -> None:
         dist.barrier()  # nobody goes on to read what rank 0 has not yet moved to its place
 
 
-def load(training: Training, path: str) -> int:
+def load(training: ResumableTraining, path: str) -> int:
     """Put the checkpoint's state in place on every rank; returns the steps that its epoch had done."""
     if training.arrangement.sharded != Path(path).is_dir():
         kind = "a folder of shards" if Path(path).is_dir() else "one whole file"
@@ -50,7 +62,7 @@ def load(training: Training, path: str) -> int:
     return steps_done
 
 
-def _save_file(training: Training, path: Path, progress: dict[str, Any]) -> None:
+def _save_file(training: ResumableTraining, path: Path, progress: dict[str, Any]) -> None:
     state = {
         "model": training.arrangement.module.state_dict(),  # the module's own, so that it loads without any wrapper
         "optimizer": training.optimizer.state_dict(),
@@ -62,7 +74,7 @@ def _save_file(training: Training, path: Path, progress: dict[str, Any]) -> None
     os.replace(unfinished, path)
 
 
-def _load_file(training: Training, path: str) -> dict[str, Any]:
+def _load_file(training: ResumableTraining, path: str) -> dict[str, Any]:
     # Without map_location, every rank would load onto the GPU of the rank that saved.
     state = torch.load(path, map_location=training.device, weights_only=True)
     training.arrangement.module.load_state_dict(state["model"])
@@ -71,7 +83,7 @@ def _load_file(training: Training, path: str) -> dict[str, Any]:
     return progress
 
 
-def _save_folder(training: Training, path: Path, progress: dict[str, Any]) -> None:
+def _save_folder(training: ResumableTraining, path: Path, progress: dict[str, Any]) -> None:
     model, optimizer = get_state_dict(training.arrangement.module, training.optimizer, options=FLAT)
     unfinished = path.with_name(path.name + ".unfinished")
     state_dict_saver.save({"model": model, "optimizer": optimizer, "progress": progress}, checkpoint_id=unfinished)
@@ -81,7 +93,7 @@ def _save_folder(training: Training, path: Path, progress: dict[str, Any]) -> No
         os.replace(unfinished, path)
 
 
-def _load_folder(training: Training, path: str) -> dict[str, Any]:
+def _load_folder(training: ResumableTraining, path: str) -> dict[str, Any]:
     module, optimizer = training.arrangement.module, training.optimizer
     model_state, optimizer_state = get_state_dict(module, optimizer, options=FLAT)
     progress = {"epoch": 0, "steps_done": 0, "step": 0, "scaler": training.scaler.state_dict()}

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from distdoctor.workloads.arrangement import Arrangement
+from distdoctor.workloads.arrangement import ArrangedTraining, Arrangement
 from distdoctor.workloads.stages import ready_to_send, scaler_over_ranks
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PartPerRank(Arrangement):
     def make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
         return scaler_over_ranks(self.precision, device)
 
-    def micro_step(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor:
+    def micro_step(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor:
         entering = inputs if self._is_first else self._receive_activations(len(inputs)).requires_grad_()
         training.outputs = training.forward(self.model, entering)
         if self._is_last:
@@ -55,7 +55,7 @@ class PartPerRank(Arrangement):
         training.at("after_backward")
         return self.counted(training.loss.detach(), targets)
 
-    def predict(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:
+    def predict(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor | None:
         entering = inputs if self._is_first else self._receive_activations(len(inputs))
         outputs = training.forward(self.model, entering)
         if self._is_last:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from distdoctor.workloads.arrangement import AUTOCAST, Arrangement
+from distdoctor.workloads.arrangement import AUTOCAST, ArrangedTraining, Arrangement
 
 if TYPE_CHECKING:
     from distdoctor.workloads.training import Training
@@ -81,7 +81,7 @@ class Pipeline(Arrangement):
     def make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
         return scaler_over_ranks(self.precision, device)
 
-    def micro_step(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor:
+    def micro_step(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor:
         self._losses.clear()
         self._schedule.step(*self._inputs(inputs), target=self._targets(targets), losses=[], return_outputs=False)
         # The first step calls the loss once more beforehand, on uninitialised memory, to learn shapes (torch 2.15).
@@ -91,7 +91,7 @@ class Pipeline(Arrangement):
         training.at("after_backward")
         return self.counted(loss, targets)
 
-    def predict(self, training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:
+    def predict(self, training: ArrangedTraining, inputs: Tensor, targets: Tensor) -> Tensor | None:
         # The stages have agreed on one shape: a smaller batch is filled up, and what that adds is cut off.
         missing = training.request.batch_size // training.request.accumulate - len(inputs)
         filled, expected = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (inputs, targets))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.checkpoint.restored import Restored, in_words, where_loaded
-from distdoctor.diagnosis.replicas.gradients import RankGradients, Update
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Saving

@@ -7,30 +7,28 @@ member went on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, Stalls
 from distdoctor.diagnosis.hang.alignment import REDUCTION, went_past
+from distdoctor.diagnosis.hang.ending import Ending
+from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.silence import silence
-
-if TYPE_CHECKING:
-    from distdoctor.diagnosis.hang.incident import Incident
-    from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wait_for import Deadlock
 
 
-def stalls(known: Verdict, incident: Incident) -> Stalls:
+def stalls(incident: Incident, facts: Collectives, endings: dict[int, Ending], deadlock: Deadlock) -> Stalls:
     """What the incident means for the ranks that live: they go on, they may go on, or they cannot."""
     if _is_silent(incident):
         return Stalls.NO
     if incident.confidence is not CERTAIN or incident.silence is not None:
         return Stalls.MAYBE
-    if incident.is_closed or any(wait.is_certain for wait in known.deadlock.dead):
+    if incident.is_closed or any(wait.is_certain for wait in deadlock.dead):
         return Stalls.FOREVER
     if incident.divergence is not None and went_past(incident.divergence):
         return Stalls.NO
     # Who waits for a handle, or inside backward, leaves no open call: there the job's own rhythm has to agree.
-    return Stalls.FOREVER if silence(known.facts, known.endings) is not None else Stalls.MAYBE
+    return Stalls.FOREVER if silence(facts, endings) is not None else Stalls.MAYBE
 
 
 def _is_silent(incident: Incident) -> bool:

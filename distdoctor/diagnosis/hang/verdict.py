@@ -559,7 +559,8 @@ class _Judge:
 def _completed(known: Verdict, number: int, one: Incident) -> Incident:
     """The incident with what follows from it: that ranks wait for ever may be certain where it is not who is the odd one."""
     confidence = one.confidence if one.sides is CERTAIN or one.confidence is POSSIBLE else one.sides
-    stands, decision = stalls(known, one), decision_of(known, one)
+    stands = stalls(one, known.facts, known.endings, known.deadlock)
+    decision = decision_of(known, one)
     return _with_hint(replace(one, stalls=stands, key=_key(number, one), decision=decision, confidence=confidence))
 
 

@@ -17,15 +17,8 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
 from distdoctor.diagnosis.rank_groups import variants_of
-from distdoctor.diagnosis.replicas.gradients import (
-    OBSERVED,
-    PLACEMENT,
-    WRAPPER,
-    Gradients,
-    ReplicaGroup,
-    TensorInfo,
-    Update,
-)
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, PLACEMENT, WRAPPER, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update
 from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine

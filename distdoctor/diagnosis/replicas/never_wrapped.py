@@ -13,7 +13,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from distdoctor.diagnosis.derived import derived
-from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, Wrapped
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, PassFlag, TensorFlag

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, TensorFlag
-
-if TYPE_CHECKING:
-    from distdoctor.diagnosis.replicas.gradients import RankGradients
 
 STEPS = 3  # in which something has to stay equal
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, TensorFlag
 
 PATIENCE = 4  # times the longest time apart so far: a last window that nobody has closed yet

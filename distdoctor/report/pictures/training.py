@@ -10,7 +10,8 @@ from markupsafe import Markup
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
 from distdoctor.diagnosis.rank_groups import variants_of
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag

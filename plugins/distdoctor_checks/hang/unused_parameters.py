@@ -29,7 +29,8 @@ from distdoctor.diagnosis.replicas.divergence import (
     ReplicaDivergence,
     ReplicaDivergences,
 )
-from distdoctor.diagnosis.replicas.gradients import WRAPPER, Update
+from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import branch_line

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Averaging, Loading
 from distdoctor.recording.trace.layout import TensorFlag

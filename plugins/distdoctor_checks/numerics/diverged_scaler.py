@@ -20,7 +20,8 @@ from typing import Any
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import INITIAL, ReplicaDivergences, scalers_differ
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording

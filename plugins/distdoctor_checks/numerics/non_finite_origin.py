@@ -20,7 +20,8 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NonFinite

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.rank_set import named

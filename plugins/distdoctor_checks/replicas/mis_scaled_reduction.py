@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup, Update
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine

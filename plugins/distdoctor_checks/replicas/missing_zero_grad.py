@@ -18,7 +18,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import UpdateFlag
 

@@ -23,7 +23,8 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, RankGradients, Update
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.recording import RankTrace, Recording
