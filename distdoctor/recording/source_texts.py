@@ -9,13 +9,15 @@ from pathlib import Path
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace
 from distdoctor.recording.trace.layout import source_digest, source_of
+from distdoctor.recording.trace.redaction import redacted_source
 
 LARGEST_BYTES = 1 << 20  # a source file beyond that is generated; nobody writes a suppression there
 
 
 @dataclass(frozen=True)
 class SourceTexts:
-    """`texts`: path -> text. `changed` are files that are not what the ranks ran, one sentence each."""
+    """`texts`: path -> text, without the secrets that are written out in it. `changed` are files that are not what the ranks ran,
+    one sentence each."""
 
     texts: Mapping[str, str]
     changed: tuple[str, ...] = ()
@@ -36,7 +38,7 @@ def read_sources(paths: Iterable[str], ranks: Mapping[int, RankTrace]) -> Source
         elif digests and source_digest(data) not in digests:
             changed.append(f"{path} was changed after it was recorded: its lines are not quoted")
         else:
-            texts[path] = data.decode("utf-8", "replace")
+            texts[path] = redacted_source(data.decode("utf-8", "replace"))
     return SourceTexts(texts, tuple(changed))
 
 

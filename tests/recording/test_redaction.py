@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments
+from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments, redacted_source
 
 CANARY = "canary7Zq3x9PmK2"
 CARRIERS = [
     "--token={}", "HF_TOKEN={}", "api_key: {}", "'password': '{}'", '"secret": "{}"', "https://user:{}@host/x", "postgres://u:{}@db",
     "Authorization: Bearer {}", "?access_token={}&x=1", "WANDB_API_KEY={}", "aws_secret_access_key = {}", "passwd={}",
-    "s3://key:{}@bucket", "AUTH={}", "client_secret={};", "MY_CREDENTIALS={}",
+    "s3://key:{}@bucket", "https://{}@git.example/x", "?sig={}&se=1", "AUTH={}", "client_secret={};", "MY_CREDENTIALS={}",
 ]  # fmt: skip
 KNOWN = [
     "AKIAIOSFODNN7EXAMPLE",
@@ -61,6 +61,35 @@ def test_ordinary_words_stay(words: str) -> None:
     assert redacted(words) == words
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'API_KEY = "{}"',
+        "login(token='{}')",
+        'config["db_password"] = "{}"',
+        'secret: str = r"{}"',
+        'url = "s3://{}@bucket"',
+    ],
+)
+def test_a_secret_that_is_written_out_in_source_is_not_quoted(line: str) -> None:
+    assert CANARY not in redacted_source(line.format(CANARY))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "token = load_token(path)",
+        'metrics.log(key="train/loss_total", value=1)',
+        'pad_token = "<|endoftext|>"',
+        "for key, value in state.items():",
+        'tokenizer = "bert-base-uncased"',
+        "@dataclass  # mail me@example.org",
+    ],
+)
+def test_ordinary_source_is_quoted_as_it_is(line: str) -> None:
+    assert redacted_source(line) == line
+
+
 @pytest.mark.parametrize("name", ["TORCH_PASSWD", "TORCH_MYPASS", "NCCL_AUTH", "X_CREDENTIAL", "SLURM_JWT_TOKEN"])
 def test_variables_whose_name_says_so_are_secret(name: str) -> None:
     assert is_secret(name)
@@ -69,4 +98,5 @@ def test_variables_whose_name_says_so_are_secret(name: str) -> None:
 def test_a_long_message_costs_no_time() -> None:
     since = time.monotonic()
     redacted("key" * 30_000 + "://" * 3_000 + "a:" * 3_000)
+    redacted_source("://x" * 60_000 + "token=" * 60_000 + "api" * 60_000)
     assert time.monotonic() - since < 2

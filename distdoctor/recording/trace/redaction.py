@@ -16,14 +16,20 @@ _ORDINARY = re.compile(
     r"TOKENS|TOKENIZER|TOKENISER|MONKEY|KEYERROR|KEYBOARD|KEYPOINT|KEEP|AUTHOR(?!I)|BYPASS|PASSES|COMPASS|KEYS",
     re.IGNORECASE,
 )
-_URL = re.compile(
-    r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@:'\"]{0,256}:[^\s/@'\"]{1,256}@"
-)
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@'\"]{1,512}@")
 # Only from the beginning of a word, so that a long one is tried once; only a secret's name, so that no other takes its value.
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9_.-])(?=[A-Za-z0-9_.-]{{0,64}}(?:{_WORDS}))"
     r"(?P<name>[A-Za-z0-9_.-]{1,64})(?P<between>[\"']?\s?[=:]\s?[\"']?)"
     r"(?P<value>(?:Bearer |Basic )?[^\s\"',;&)}\]]{1,4096})",
+    re.IGNORECASE,
+)
+_SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]{1,4096}", re.IGNORECASE)  # Azure's signed addresses
+# In source only what is written out as a string: `token = load()` says nothing, and `key="train/loss"` is no secret.
+_WRITTEN_OUT = re.compile(
+    r"(?<![A-Za-z0-9_.-])(?=[A-Za-z0-9_.-]{0,64}(?:TOKEN|SECRET|PASS|PWD|CRED|BEARER|(?:API|ACCESS|AUTH|PRIVATE)[_-]?KEY))"
+    r"(?P<name>[A-Za-z0-9_.-]{1,64})(?P<between>[\"']?\]?\s{0,4}(?::\s?\w{1,64}\s?)?[=:]\s{0,4}[rbuf]{0,2}[\"'])"
+    r"(?P<value>[A-Za-z0-9+/=_.~:-]{8,4096})(?=[\"'])",
     re.IGNORECASE,
 )
 # What the large services put before theirs: AWS, GitHub, GitLab, Hugging Face, OpenAI, Slack, Google; and JSON web tokens.
@@ -41,7 +47,15 @@ def is_secret(name: str) -> bool:
 def redacted(text: str) -> str:
     """`text` without credentials in URLs, without what is assigned to a secret's name, and without known kinds of tokens."""
     text = _URL.sub(lambda found: f"{found['scheme']}{GONE}@", text)
+    text = _SIGNED.sub(lambda found: f"{found['name']}{GONE}", text)
     text = _ASSIGNED.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
+    return _KNOWN.sub(GONE, text)
+
+
+def redacted_source(text: str) -> str:
+    """The user's source likewise, as far as a secret is written out in it."""
+    text = _URL.sub(lambda found: f"{found['scheme']}{GONE}@", text)
+    text = _WRITTEN_OUT.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
     return _KNOWN.sub(GONE, text)
 
 
