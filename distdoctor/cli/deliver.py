@@ -30,6 +30,7 @@ REPORTERS = {
     "github": "distdoctor.report.github",
     "html": "distdoctor.report.html",
     "trace": "distdoctor.report.chrome_trace",
+    "patch": "distdoctor.report.patch",
 }
 SUFFIXES = {
     ".json": "json",
@@ -39,6 +40,8 @@ SUFFIXES = {
     ".htm": "html",
     ".txt": "text",
     ".trace": "trace",
+    ".patch": "patch",
+    ".diff": "patch",
 }
 
 

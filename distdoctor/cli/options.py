@@ -36,7 +36,7 @@ output_format = click.option(
     "--output-format",
     metavar="FORMAT",
     shell_complete=completion.formats,
-    help="text, json, sarif, junit, github, html, trace.  [default: by FILE]",
+    help="text, json, sarif, junit, github, html, trace, patch.  [default: by FILE]",
 )
 output = click.option(
     "-o",

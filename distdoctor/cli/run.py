@@ -155,6 +155,10 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     help="End the job when this is certain: nan (DD801), or any code or slug.",
 )
 @click.option(
+    "--try-fix/--no-try-fix",
+    help="Run the job again with the first finding's patch, in a temporary copy, and say whether it helps.",
+)
+@click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
 @click.option("--streams", metavar="A,B", help="Record only these: collectives, progress, samples, ...")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,9 +63,11 @@ def execute(
     folder = _run_folder(wants, values["run_dir"], step)
     launch = wants.launch(folder)
     stdout = _stdout_for_the_report(settings, values["output"])
+    began = time.time_ns(), time.monotonic()
+    try_fix = bool(values.get("try_fix"))
     orders = RunOptions(
         folder,
-        on_hang=settings.on_hang or _usual_on_hang(),
+        on_hang=settings.on_hang or ("abort" if try_fix else _usual_on_hang()),
         hang_after=settings.hang_after,
         probe=_recorded(probe or ProbeSettings(), values["streams"], wants.deep),
         ignored=frozenset(settings.ignore),
@@ -81,6 +84,11 @@ def execute(
 
         def report(outcome: Outcome) -> int:
             answer(outcome.recording)
+            if try_fix:
+                from distdoctor.cli.try_fix import first_run, with_fix_tried
+
+                first = first_run(argv, values, command, wants.nodes, (began[0], time.monotonic() - began[1]))
+                outcome = replace(outcome, diagnosis=with_fix_tried(outcome, first, plugins, settings.ignore))
             diagnosis = deliver.without_accepted(outcome.diagnosis, values["baseline"])
             return _report_or_say(
                 replace(outcome, diagnosis=diagnosis), settings, plugins, folder, values["output"], report_to

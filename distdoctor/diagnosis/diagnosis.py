@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.finding import Finding, Severity
@@ -20,6 +21,28 @@ class NotExamined:
     slug: str
     reason: str
     applies: bool = True
+
+
+class FixOutcome(StrEnum):
+    """What came of a fix that was tried. UNDECIDED: it ran, and not far enough to tell; NOT_TRIED: there was nothing to run."""
+
+    VERIFIED = "verified"
+    NOT_VERIFIED = "not verified"
+    UNDECIDED = "undecided"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class TriedFix:
+    """The job run again, in a copy, with the first patch of its findings. `words`: what came of it, in one sentence; `findings`:
+    what the second run ended with where that is why; `steps`: how far every rank came in it."""
+
+    outcome: FixOutcome
+    words: str
+    code: str = ""
+    findings: tuple[Finding, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,7 @@ class Diagnosis:
     withdrawn: tuple[tuple[Finding, float], ...] = ()  # said while it ran and taken back, after so many seconds
     hung: bool = False  # while it ran, it was found to hang
     ended_by_distdoctor: bool = False  # its ranks were ended because of what was found: their ends are no cause
+    tried: TriedFix | None = None  # where somebody asked for it (`run --try-fix`)
     # What was examined, for the tables and pictures of reports. None: made by hand.
     recording: Recording | None = field(default=None, repr=False, compare=False)
     checks: Mapping[str, Check] = field(default_factory=dict, repr=False, compare=False)  # that were asked, by code

@@ -100,7 +100,8 @@ def with_patches(findings: Iterable[Finding], recording: Recording) -> list[Find
 def _with_patch(
     one: Prescription, recording: Recording, digests: Mapping[str, frozenset[str]], cwd: str
 ) -> Prescription:
-    return replace(one, edits=(), patch=patch_of(one.edits, recording.sources, digests, cwd)) if one.edits else one
+    patch = patch_of(one.edits, recording.sources, digests, cwd) if one.edits else None
+    return replace(one, edits=one.edits if patch is not None else (), patch=patch)
 
 
 def _most_specific(found: Sequence[tuple[Check, Finding]]) -> Iterator[tuple[Check, Finding]]:

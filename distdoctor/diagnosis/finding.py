@@ -56,7 +56,7 @@ class Prescription:
     """A remedy as one finding prescribes it: the slug of the remedy, and the change with this job's own names and lines.
 
     `change` is in words, or lines to write; `effect` is in numbers, with how they were computed. `edits` are what a check would
-    change in the source that ran; whoever examines makes the `patch` of them, where they stand up to being checked.
+    change in the source that ran; whoever examines makes the `patch` of them, or drops them where they cannot be trusted.
     """
 
     slug: str

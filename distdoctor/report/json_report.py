@@ -122,6 +122,18 @@ class CoverageJson(msgspec.Struct, frozen=True):
     gaps: list[str]
 
 
+class TriedFixJson(msgspec.Struct, frozen=True):
+    """The job run again in a copy with the patch of the first finding that has one. `outcome`: verified, not verified, undecided
+    or not tried; `words` say why, `findings` what came instead. `steps`: how far every rank came."""
+
+    outcome: str
+    words: str
+    code: str
+    findings: list[FindingJson]
+    steps: int
+    seconds: float
+
+
 class TroubleJson(msgspec.Struct, frozen=True):
     """What distdoctor itself could not do. `rank` is null where it concerns no rank in particular."""
 
@@ -213,6 +225,7 @@ class ReportJson(msgspec.Struct, frozen=True, omit_defaults=True):
     step_times: list[StepTimesJson]
     stacks: list[ProcessJson]  # the newest that somebody took, while the job ran
     tables: list[TableJson]  # those of the pictures of the page as well
+    tried_fix: TriedFixJson | None = None  # only of `run --try-fix`
     # Only of `hang-dump`:
     bundle: str | None = None  # base64, for `distdoctor examine`
     flight_recorder: list[dict[str, Any]] | None = None
@@ -266,7 +279,16 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
         step_times=[_step_times(one) for one in step_times(diagnosis.recording)] if diagnosis.recording else [],
         stacks=_stacks(diagnosis),
         tables=_tables(diagnosis),
+        tried_fix=_tried(diagnosis),
     )
+
+
+def _tried(diagnosis: Diagnosis) -> TriedFixJson | None:
+    one = diagnosis.tried
+    if one is None:
+        return None
+    findings = [_finding(finding, diagnosis) for finding in one.findings]
+    return TriedFixJson(str(one.outcome), one.words, one.code, findings, one.steps, round(one.seconds, 1))
 
 
 def _step_times(one: StepTimes) -> StepTimesJson:

@@ -27,6 +27,7 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
     lines: list[str] = []
     then = _then(diagnosis)
     spare = LINES - (5 if gap(diagnosis) else 3)  # for what is left out, ended because of it, and was not seen at all
+    spare -= 2 if diagnosis.tried is not None else 0
     for number, finding in enumerate(diagnosis.findings):
         block = block_of(finding, diagnosis, base, width)
         block = headline(finding, base, width) if finding in known else block
@@ -44,6 +45,8 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
         lines += _without_findings(diagnosis)
     elif gap(diagnosis):
         lines += _wrapped("seen", gap(diagnosis), most=2, width=width)
+    if diagnosis.tried is not None:
+        lines += _wrapped("tried", f"{diagnosis.tried.outcome}: {diagnosis.tried.words}", most=2, width=width)
     if diagnosis.suppressed:
         lines.append(f"suppressed: {_counted(f.code for f in diagnosis.suppressed)}")
     if diagnosis.withdrawn:

@@ -20,6 +20,7 @@ from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import source_digest
+from distdoctor.report.patch import render
 from distdoctor.testing import recording
 
 HEAD = "import torch.distributed as dist\n\n\n"
@@ -213,3 +214,13 @@ def test_a_source_that_was_edited_since_gives_words() -> None:
     assert was.prescriptions[0].patch is not None
     assert now.prescriptions[0].patch is None
     assert now.prescriptions[0].change
+
+
+def test_the_patches_of_a_report_are_one_document_for_git(tmp_path: Path) -> None:
+    diagnosis = examine(dict(sick_recordings())["DD301"], plugins.load().checks.values())
+    (finding,) = (one for one in diagnosis.findings if one.code == "DD301")
+    patch = finding.prescriptions[0].patch
+
+    assert patch is not None
+    assert render(replace(diagnosis, findings=(finding, finding))) == patch.text, "one file is changed once"
+    assert render(replace(diagnosis, findings=())) == ""
