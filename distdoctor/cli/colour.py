@@ -38,5 +38,5 @@ THEME = Theme(
 
 
 def console(stream: TextIO) -> Console:
-    """A console that colours reports."""
-    return Console(file=stream, theme=THEME, highlighter=Findings())
+    """A console that colours reports, also where the stream is no terminal (`--color always`)."""
+    return Console(file=stream, theme=THEME, highlighter=Findings(), force_terminal=True)

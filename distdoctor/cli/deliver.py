@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from distdoctor.cli.loudness import coloured, quiet, verbose
 from distdoctor.errors import WrongUse
 from distdoctor.report.printable import printable
 
@@ -98,7 +99,7 @@ def write(report: str, form: str, output: Path | None, stdout: TextIO | None = N
             raise WrongUse(
                 f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE."
             ) from trouble
-        notice(f"report written to {output}")
+        remark(f"report written to {output}")
     elif form == "text":
         show(report, stdout or sys.stdout)
     else:
@@ -108,7 +109,7 @@ def write(report: str, form: str, output: Path | None, stdout: TextIO | None = N
 def show(text: str, stream: TextIO) -> None:
     """Text for people: in colour on a terminal, plain elsewhere; never wrapped, so that lines can be searched."""
     text = printable(text)
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
+    if not coloured(stream):
         stream.write(text)
         stream.flush()
         return
@@ -123,12 +124,22 @@ def notice(words: str) -> None:
         print(f"distdoctor: {printable(words)}", file=sys.stderr, flush=True)
 
 
+def remark(words: str) -> None:
+    """A notice that nobody has to read: not with `-q`."""
+    if not quiet():
+        notice(words)
+
+
 def not_examined(diagnosis: Diagnosis) -> None:
-    """Say in one line which checks could not be made."""
+    """Say in one line which checks could not be made; with `-v` each with its reason."""
+    if verbose():
+        for one in diagnosis.not_examined:
+            notice(f"not examined: {one.code} {one.slug}: {one.reason}")
+        return
     codes = [one.code for one in diagnosis.not_examined if one.applies]
     if codes:
         more = f" and {len(codes) - 8} more" if len(codes) > 8 else ""
-        notice(f"not examined: {', '.join(codes[:8])}{more} (`distdoctor show` says why)")
+        remark(f"not examined: {', '.join(codes[:8])}{more} (-v or `distdoctor show` says why)")
 
 
 def troubles(recording: Recording) -> None:

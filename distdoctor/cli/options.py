@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from distdoctor.cli import completion
+from distdoctor.cli.loudness import loudness
 
 FAIL_ON = ("error", "warning", "note", "never")
 ON_HANG = ("report", "abort", "wait")
@@ -57,6 +58,7 @@ baseline = click.option(
 
 def reporting(command: Command) -> Command:
     """The options of every command that ends with a diagnosis."""
+    command = loudness(command)
     for option in (no_plugin, output, output_format, baseline, fail_on, ignore):
         command = option(command)
     return command

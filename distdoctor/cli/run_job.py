@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from distdoctor.cli import deliver, fire_drills
-from distdoctor.cli.deliver import notice
+from distdoctor.cli.deliver import notice, remark
+from distdoctor.cli.loudness import quiet
 from distdoctor.cli.settings import Settings, load, load_plugins
 from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
@@ -421,7 +422,7 @@ def _report(
     if outcome.interrupted:
         notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
     else:
-        notice(f"{_counts(outcome)}: {summary(diagnosis)} ({where})")
+        remark(f"{_counts(outcome)}: {summary(diagnosis)} ({where})")
     return deliver.exit_code(diagnosis, settings, hung=outcome.hung, job_failed=job_failed)
 
 
@@ -430,7 +431,7 @@ def _step_times(diagnosis: Diagnosis) -> None:
     from distdoctor.report.step_table import step_table
 
     table = step_table(diagnosis.recording) if diagnosis.recording is not None else None
-    if table is not None:
+    if table is not None and not quiet():
         deliver.show("\n".join(table.lines()) + "\n", sys.stderr)
 
 

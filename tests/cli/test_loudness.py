@@ -1,0 +1,39 @@
+"""How much a command says beside its report, and in which colours."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Say = Callable[..., Any]
+GOLDEN = Path(__file__).parents[1] / "recording" / "golden"
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """What a real job left."""
+    with tarfile.open(max(GOLDEN.glob("*/data.tar.xz"))) as archive:
+        archive.extractall(tmp_path / "run", filter="data")
+    return next((tmp_path / "run").rglob("*.trace")).parent
+
+
+def test_verbose_gives_the_reasons_and_quiet_is_left_behind_by_the_next_command(say: Say, run_folder: Path) -> None:
+    usual, verbose, quiet, again = (say("examine", run_folder, *option) for option in ([], ["-v"], ["-q"], []))
+
+    assert "not examined: DD" in usual.err
+    assert "not examined: DD115 stuck-in-data: no stacks were taken" in verbose.err
+    assert "not examined" not in quiet.err
+    assert (quiet.out, quiet.code) == (usual.out, usual.code)
+    assert again.err == usual.err
+
+
+def test_colours_are_as_asked(say: Say, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    assert "\x1b[" in say("examine", run_folder, "--color", "always").out
+    assert "\x1b[" not in say("examine", run_folder).out
+    assert "\x1b[" not in say("examine", run_folder, "--color", "never").out
