@@ -93,3 +93,19 @@ def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_sa
     assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
     assert "# from here" in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
     assert found(tmp_path, "rest", "DD704") == []
+
+
+@pytest.mark.parametrize("how", ["dcp", "safetensors"])
+def test_what_other_ways_of_saving_left_is_compared_too(how: str, tmp_path: Path) -> None:
+    job = jobs.saved_by_others
+    run(tmp_path, "first", job=job, how=how)
+    run(tmp_path, "bare", job=job, how=how, resumes=True, whole=False)
+    run(tmp_path, "whole", job=job, how=how, resumes=True)
+
+    (finding,) = found(tmp_path, "bare")
+
+    assert finding.title.endswith("without the optimizer's state of then")
+    assert finding.ranks == (0, 1)
+    saved = finding.places[-1]
+    assert "# of then" in Path(saved.site.path).read_text("utf-8").splitlines()[saved.site.line - 1]
+    assert found(tmp_path, "whole") == []

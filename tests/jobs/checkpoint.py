@@ -181,3 +181,35 @@ def in_the_midst_of_an_epoch(
         torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, path)
     dist.barrier()
     return digest_of_training(model)
+
+
+def saved_by_others(
+    rank: int, world_size: int, *, folder: str, how: str, resumes: bool = False, whole: bool = True
+) -> str:
+    """A training that saves its weights by torch's distributed checkpoints (`dcp`) or by `safetensors`, and goes on; not `whole`:
+    without the optimizer's state."""
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file, save_file
+
+    net = Net()
+    model = DistributedDataParallel(net)
+    optimizer = adam(net)
+    if resumes:
+        state = net.state_dict()
+        if how == "dcp":
+            dcp.load(state, checkpoint_id=f"{folder}/dcp")
+        else:
+            state = load_file(f"{folder}/model.safetensors")
+        net.load_state_dict(state)
+        if whole:
+            optimizer.load_state_dict(torch.load(f"{folder}/{how}.optimizer", weights_only=True))
+    digest = train(model, rank, optimizer=optimizer)
+    if not resumes:
+        if how == "dcp":
+            dcp.save(net.state_dict(), checkpoint_id=f"{folder}/dcp")  # of then
+        elif rank == 0:
+            save_file(net.state_dict(), f"{folder}/model.safetensors")  # of then
+        if rank == 0:
+            torch.save(optimizer.state_dict(), f"{folder}/{how}.optimizer")
+    dist.barrier()
+    return digest

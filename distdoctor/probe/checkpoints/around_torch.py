@@ -48,11 +48,15 @@ def lay(stream: CheckpointStream) -> None:
 
 
 def _once(stream: CheckpointStream) -> Callable[[], None]:
-    """Wrap torch's distributed checkpoints as soon as somebody has imported them; we do not."""
+    """Wrap torch's distributed checkpoints, and safetensors, as soon as somebody has imported them; we do not."""
+    plain = ["safetensors.torch"]
     missing = ["state_dict_saver", "state_dict_loader", "_async_thread_executor", "_async_process_executor"]
 
     @stream.guarded
     def lay_distributed() -> None:
+        if plain and "safetensors.torch" in sys.modules:
+            # What `save_file` calls by this name at the time, whoever has imported it from where before.
+            wrappers.lay(sys.modules[plain.pop()], "serialize_file", _around_serialize(stream))
         for name in list(missing):
             module = sys.modules.get(f"torch.distributed.checkpoint.{name}")
             if module is None:
@@ -85,6 +89,24 @@ def _around_save(stream: CheckpointStream) -> Make:
                 ended(seq, failed)
 
         return skipped(save)
+
+    return make
+
+
+def _around_serialize(stream: CheckpointStream) -> Make:
+    begins, ended = stream.guarded(stream.file_begins), stream.guarded(stream.save_ended)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            seq, failed = begins(tensors, absolute(filename)), True
+            try:
+                result = original(tensors, filename, *args, **kwargs)
+                failed = False
+                return result
+            finally:
+                ended(seq, failed)
+
+        return skipped(serialize_file)
 
     return make
 

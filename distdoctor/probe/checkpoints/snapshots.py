@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from distdoctor.probe.checkpoints.live_state import (
 )
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
-from distdoctor.probe.tensors.module_trees import ModuleTrees
+from distdoctor.probe.tensors.module_trees import ModuleTrees, plain_name
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.state_file import KEPT_SAVES, MOMENTS, SAVE, START, WEIGHTS, file_name
 
@@ -130,6 +130,11 @@ class Snapshots:
             self._last = (self.rank.step, number, document)
             self._add_path(path)
         self.spent += time.thread_time() - began
+
+    def are_of_the_model(self, names: Iterable[str]) -> bool:
+        """Whether some of these are names of what an optimizer of this rank trains."""
+        weights = self.live.tensors()[WEIGHTS] if self.live.optimizers else {}
+        return any(plain_name(name).removeprefix("module.") in weights for name in names)
 
     def renamed(self, path: str, to: str) -> None:
         """What was saved last has another name now: that of a finished checkpoint."""

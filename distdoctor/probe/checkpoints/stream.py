@@ -18,7 +18,7 @@ import torch
 from distdoctor.probe import sites
 from distdoctor.probe.checkpoints.pointers import pointers_in
 from distdoctor.probe.checkpoints.snapshots import Snapshots
-from distdoctor.probe.checkpoints.tensors import count_names, tensors_in
+from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_in
 from distdoctor.probe.context import Rank
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
@@ -81,14 +81,23 @@ class CheckpointStream(ProbeStream):
         thread = threading.current_thread()
         if thread is not threading.main_thread():
             self._savers[thread] = None
-        tensors, wrapped = count_names(state)
         self.snapshots.saving(state, path)
+        return self._save_begun(path, by, *count_names(state))
+
+    def _save_begun(self, path: str, by: str, tensors: int, wrapped: int) -> Noted:
         if not path:
             return None
         self._saved.pop(path, None)
         self._saved[path] = None
         event = Saving(path, by, self.rank.step, 0, tensors, wrapped)
         return self.note(event, sites.user_site())
+
+    def file_begins(self, tensors: Mapping[str, Any], path: str) -> Noted:
+        """safetensors writes these names; of what is in them only addresses are left."""
+        if not self.snapshots.are_of_the_model(tensors):
+            return None
+        self.snapshots.saving(None, path)
+        return self._save_begun(path, "safetensors", len(tensors), sum(name.startswith(PREFIXES) for name in tensors))
 
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))

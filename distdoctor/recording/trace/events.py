@@ -456,7 +456,7 @@ class Saving(TraceEvent):
     """A checkpoint began to be written at `at_ns`. `done_ns`: when that was over, 0: not yet, -1: it failed."""
 
     path: str = ""  # absolute
-    by: str = ""  # `torch.save`, `dcp.save`, `dcp.async_save`
+    by: str = ""  # `torch.save`, `dcp.save`, `dcp.async_save`, `safetensors`
     step: int = 0
     done_ns: int = 0
     tensors: int = 0  # in it
