@@ -7,18 +7,18 @@ from distdoctor.diagnosis.remedy import Remedy
 REMEDIES = (
     Remedy(
         slug="barrier-after-save",
-        what="Let every rank wait until the one that saves is done, before any of them loads.",
+        what="Call barrier on every rank after the save and before any rank loads.",
         how="""if rank == 0:
     torch.save(model.module.state_dict(), path)
 dist.barrier()                                  # on every rank
 model.module.load_state_dict(torch.load(path, map_location="cpu"))""",
-        effect="All ranks load the same file, the one that was just written.",
+        effect="All ranks load the same, just written file.",
         safety="the ranks wait for the disk once per save",
         source="PyTorch, DDP tutorial: Save and load checkpoints",
     ),
     Remedy(
         slug="map-location",
-        what="Say onto which device the checkpoint is loaded.",
+        what="Pass map_location to torch.load.",
         how="""state = torch.load(path, map_location="cpu", mmap=True)
 model.load_state_dict(state)                    # copies onto the model's own device""",
         effect="No rank touches another rank's GPU.",
@@ -27,7 +27,7 @@ model.load_state_dict(state)                    # copies onto the model's own de
     ),
     Remedy(
         slug="restore-everything",
-        what="Save and load all that the training is made of, on every rank.",
+        what="Save the complete training state, and load it on every rank.",
         how="""state = {
     "model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
     "scaler": scaler.state_dict(), "ema": ema.state_dict(), "step": step, "rng": torch.get_rng_state(),
@@ -35,13 +35,13 @@ model.load_state_dict(state)                    # copies onto the model's own de
 ...
 state = torch.load(path, map_location="cpu")    # on every rank
 optimizer.load_state_dict(state["optimizer"])   # and each of the others""",
-        effect="The loss goes on where it was.",
-        safety="changes no training that was never interrupted",
+        effect="The loss continues where it was.",
+        safety="changes no uninterrupted training",
         source="PyTorch, Saving and Loading a General Checkpoint",
     ),
     Remedy(
         slug="save-on-rank-zero",
-        what="Save on one rank, under another name first, and let the others wait.",
+        what="Save on one rank, to a temporary name first, and let the others wait.",
         how="""if dist.get_rank() == 0:
     torch.save(state, path + ".tmp")
     os.replace(path + ".tmp", path)             # a reader never sees half a file
@@ -52,7 +52,7 @@ dist.barrier()""",
     ),
     Remedy(
         slug="save-the-module",
-        what="Save what is inside the wrapper, and load with strict=True.",
+        what="Save the module inside the wrapper, and load with strict=True.",
         how="""torch.save(ddp_model.module.state_dict(), path)  # was ddp_model.state_dict()
 # an old checkpoint:
 torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
@@ -63,14 +63,14 @@ model.load_state_dict(state)                    # strict: missing names are an e
     ),
     Remedy(
         slug="wait-for-the-save",
-        what="Wait for the save before the next one begins and before the job ends; write the pointer last.",
+        what="Wait for the save before the next one starts and before the job ends; write the pointer last.",
         how="""future = dcp.async_save(state, checkpoint_id=folder)
 ...
 future.result()                                 # before the next save, and before destroy_process_group()
 with open("latest", "w") as file:               # only now
     file.write(folder)""",
-        effect="The newest checkpoint is whole whenever somebody looks for it.",
-        safety="the job ends as much later as the write takes",
+        effect="The newest checkpoint is always complete.",
+        safety="the job ends later by the time that the write takes",
         source="PyTorch, Asynchronous Saving with Distributed Checkpoint",
     ),
 )

@@ -14,7 +14,7 @@ REMEDIES = (
 scaler.unscale_(optimizer)
 scaler.step(optimizer)
 scaler.update()""",
-        effect="An infinity of one rank is seen by all, and all of them skip the step.",
+        effect="All ranks see one rank's infinity, and all of them skip the step.",
         safety="changes which steps are skipped",
         source="torch.amp.GradScaler; torch.distributed.fsdp.sharded_grad_scaler for sharded gradients",
     ),
@@ -27,13 +27,13 @@ scaler.update()""",
 with torch.autograd.detect_anomaly():
     loss = criterion(model(inputs), targets)
     loss.backward()""",
-        effect="Rank, step, layer and direction of the first value that is not finite.",
+        effect="Shows rank, step, layer and direction of the first non-finite value.",
         safety="detect_anomaly costs 20-160 % of a step",
         source="torch.autograd.detect_anomaly",
     ),
     Remedy(
         slug="reduce-in-full-precision",
-        what="Reduce gradients in 32 bits where the error that was measured is not far below the noise of a batch.",
+        what="Reduce gradients in 32 bits unless the measured error is far below the noise of a batch.",
         how="""model = DistributedDataParallel(model)                     # without a compressing hook
 MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)   # fully_shard""",
         effect="Gradients are exact to 32 bits.",
@@ -48,8 +48,8 @@ scaler.unscale_(optimizer)
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 scaler.step(optimizer)             # does not unscale again
 scaler.update()""",
-        effect="The limit meets the real gradients.",
-        safety="steps become as large as the limit was meant to allow",
+        effect="The limit applies to the real gradients.",
+        safety="steps become as large as the limit intends",
         source="PyTorch, Automatic Mixed Precision examples",
     ),
     Remedy(
@@ -59,8 +59,8 @@ scaler.update()""",
 torch.amp.autocast("cuda")              # was torch.cuda.amp.autocast()
 torchrun --nproc-per-node 8 train.py    # was python -m torch.distributed.launch
 fully_shard(model)                      # was FullyShardedDataParallel(model)""",
-        effect="The job starts under the next version of torch.",
-        safety="the first three change no result; fully_shard saves its checkpoints in another layout",
+        effect="The job keeps running on the next version of torch.",
+        safety="the first three change no result; fully_shard saves checkpoints in a different layout",
         source="PyTorch, FSDP1 to FSDP2 migration guide; torchrun, transitioning from torch.distributed.launch",
     ),
 )

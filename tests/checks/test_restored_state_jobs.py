@@ -48,14 +48,14 @@ def found(folder: Path, name: str, code: str = "DD706") -> list[Finding]:
 @pytest.mark.parametrize(
     ("forgets", "ranks", "words"),
     [
-        ("optimizer", (0, 1), "without the optimizer's state of then"),
-        ("optimizer on rank 1", (1,), "without the optimizer's state of then"),
-        ("scheduler", (0, 1), "without the schedule of then"),
-        ("scaler", (0, 1), "without the loss scale of then"),
-        ("ema", (0, 1), "without the copies of the model (EMA, target) of then"),
-        ("buffers", (0, 1), "without the buffers of then"),
-        ("precision", (0, 1), "without the weights of then"),
-        ("model on rank 1", (1,), "without the weights and the buffers of then"),
+        ("optimizer", (0, 1), "without restoring the optimizer's state"),
+        ("optimizer on rank 1", (1,), "without restoring the optimizer's state"),
+        ("scheduler", (0, 1), "without restoring the schedule"),
+        ("scaler", (0, 1), "without restoring the loss scale"),
+        ("ema", (0, 1), "without restoring the copies of the model (EMA, target)"),
+        ("buffers", (0, 1), "without restoring the buffers"),
+        ("precision", (0, 1), "without restoring the weights"),
+        ("model on rank 1", (1,), "without restoring the weights and the buffers"),
     ],
 )
 def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(

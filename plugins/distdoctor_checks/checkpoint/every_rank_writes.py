@@ -1,11 +1,11 @@
 """
 DD703 every-rank-writes: several ranks write one file at the same step.
 
-What it means    The save is not guarded by the rank, so that all ranks open the same path and write over each other.
-Why it hurts     The file may hold pieces of two writes, or what only one of them had; the disk does the work many times.
-How we know      torch.save was called with the same absolute path, from the same line, at the same step, by ranks of one machine.
-What to do       Save on rank 0 and let the others wait, or write one file per rank, with the rank in its name.
-When it is fine  Distributed checkpoints: there every rank writes a file of its own, and nothing is reported.
+What it means    The save has no rank guard, so all ranks open the same path and overwrite each other.
+Why it hurts     The file may mix two writes or hold only one rank's state, and the disk does the work many times over.
+How we know      Ranks of one machine called torch.save with the same absolute path, from the same line, at the same step.
+What to do       Save on rank 0 and let the others wait, or write one file per rank with the rank in its name.
+When it is fine  Distributed checkpoints: every rank writes its own file, and nothing is reported.
 Source           PyTorch, DDP tutorial: save on one process, load on all.
 """
 
@@ -44,7 +44,7 @@ def _finding(site: SourceLine, together: list[Together]) -> Finding:
     first = min(together[0], key=lambda save: save.event.at_ns)
     ranks = tuple(sorted({save.rank for saves in together for save in saves}))
     overlapping = sum(_overlap(saves) for saves in together)
-    at_once = f", {overlapping} of them at the same moment" if overlapping else ""
+    at_once = f", {overlapping} of them simultaneously" if overlapping else ""
     return Finding(
         title=f"{named(ranks)} all write {first.event.path}",
         ranks=ranks,
@@ -52,7 +52,7 @@ def _finding(site: SourceLine, together: list[Together]) -> Finding:
         place=site,
         places=(Place(site, ranks, f"saves {first.event.path}, step {first.event.step}"),),
         evidence={"path": first.event.path, "ranks": len(ranks), "saves": len(together), "overlapping": overlapping},
-        why=f"{len(together)} saves of one path were made by {len(ranks)} ranks{at_once}",
+        why=f"{len(ranks)} ranks made {len(together)} saves to one path{at_once}",
         prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}"),),
         at_ns=first.event.at_ns,
     )

@@ -1,12 +1,12 @@
 """
 DD702 load-without-map-location: every rank loads the checkpoint onto the device from which it was saved.
 
-What it means    torch.load puts each tensor back where it was when it was saved: on cuda:0, when rank 0 saved it.
-Why it hurts     All ranks of a host fill the memory of its first GPU with their copies, and pay for a context there.
-How we know      Several ranks read one file without map_location before they loaded state from it. Where bytes came to lie on
-                 another rank's device that is a warning; where the tensors came from the CPU, a note.
-What to do       torch.load(path, map_location="cpu") (with mmap=True for large ones), or the rank's own device.
-When it is fine  Checkpoints of CPU tensors: hence the note.
+What it means    torch.load restores each tensor to the device from which it was saved: cuda:0, if rank 0 saved it.
+Why it hurts     All ranks of a host fill the memory of its first GPU with their copies, and pay for a CUDA context there.
+How we know      Several ranks read one file without map_location before loading state from it. If bytes landed on another
+                 rank's device it is a warning; if the tensors came from the CPU, a note.
+What to do       torch.load(path, map_location="cpu") (with mmap=True for large files), or the rank's own device.
+When it is fine  Checkpoints of CPU tensors: only a note.
 Source           PyTorch, DDP tutorial: "map_location"; torch.load.
 """
 
@@ -38,18 +38,16 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
 def _finding(loads: list[Loaded]) -> Finding:
     event, ranks = loads[0].event, tuple(sorted({load.rank for load in loads}))
     foreign = sum(load.event.foreign for load in loads)
-    where = (
-        f"{foreign:,} bytes came to lie on other ranks' devices" if foreign else "harmless while it holds CPU tensors"
-    )
+    where = f"{foreign:,} bytes landed on other ranks' devices" if foreign else "harmless while it holds CPU tensors"
     return Finding(
-        title=f"torch.load of {event.path} does not say onto which device: {where}",
+        title=f"torch.load of {event.path} has no map_location: {where}",
         ranks=ranks,
         confidence=CERTAIN if foreign else POSSIBLE,
         severity=WARNING if foreign else NOTE,
         place=event.site,
         places=(Place(event.site, ranks, "loads without map_location"),),
         evidence={"path": event.path, "ranks": len(ranks), "foreign_bytes": foreign},
-        why=f"{len(ranks)} ranks read the file, each tensor goes to the device from which it was saved",
+        why=f"{len(ranks)} ranks read the file, and each tensor goes to the device from which it was saved",
         prescriptions=(Prescription("map-location"),),
         at_ns=event.at_ns,
     )

@@ -1,12 +1,13 @@
 """
-DD705 rank-zero-barrier-missing: a rank reads a checkpoint that another one is still writing, or has not written yet.
+DD705 rank-zero-barrier-missing: a rank reads a checkpoint that another rank is still writing or has not written yet.
 
-What it means    One rank saves, the others go on to the load without waiting for it.
-Why it hurts     They find no file, half of one, or the one of last time: ranks go on with different weights, or one fails.
-How we know      The load began before the save of the same path was over, and neither rank had entered a collective that the
-                 other had not: nothing stands between the two. Certain.
-What to do       A barrier between the save and the load, on every rank.
-When it is fine  The reader waits in another way (for a file, a store): then its load begins after the save, and nothing is said.
+What it means    One rank saves, and the others proceed to the load without waiting for it.
+Why it hurts     They find no file, half a file, or the previous one: ranks continue with different weights, or one fails.
+How we know      The load began before the save of the same path had finished, and neither rank had entered a collective that
+                 the other had not, so nothing orders the two. Certain.
+What to do       Put a barrier between the save and the load, on every rank.
+When it is fine  The reader waits in another way (for a file, a store): its load then begins after the save, and nothing is
+                 reported.
 Source           PyTorch, DDP tutorial: "Use a barrier() to make sure that process 1 loads the model after process 0 saves it".
 """
 
@@ -60,7 +61,7 @@ def _finding(found: list[tuple[Saved, Loaded]]) -> Finding:
             "times": len(found),
             "failed": sum(one.done_ns == FAILED for _, one in found),
         },
-        why=f"no collective of rank {save.rank} and {named(ranks)} stands between the save and the load",
+        why=f"no collective of rank {save.rank} and {named(ranks)} separates the save from the load",
         prescriptions=(Prescription("barrier-after-save", effect="every rank reads what was just saved"),),
         at_ns=load.event.at_ns,
     )

@@ -1,17 +1,17 @@
 """
-DD706 resume-restores-other-state: the job goes on with the saved weights, and without other state that had been there.
+DD706 resume-restores-other-state: the job resumes with the saved weights, but without other state that was saved or existed then.
 
-What it means    A training is more than its weights: the optimizer's moments, the schedule, the loss scale, running statistics,
-                 averaged copies, the random state. A piece of it was not saved, or not loaded, or not on every rank.
-Why it hurts     Adam without its moments takes wrong steps for a while, a warm-up begins anew, an average forgets: the loss
-                 jumps and nobody knows why. Where only some ranks have it, replicas drift apart.
-How we know      Digests of every piece were taken when the earlier run of this program saved, and when this one began to train.
-                 This one began with those weights to the bit (or read that file), and the piece is another one. Likely: whether
-                 it was meant is not on record. Possible, when nothing but the weights was restored and no argument speaks of
-                 resuming: that may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted
-                 and resumed, and compares every step: certain.
-What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows what it changes.
-When it is fine  Fine-tuning from trained weights. The random state alone is a note: no result is wrong by it.
+What it means    Training state is more than weights: the optimizer's moments, the schedule, the loss scale, running statistics,
+                 averaged copies, the RNG state. A piece of it was not saved, not loaded, or not on every rank.
+Why it hurts     Adam without its moments takes wrong steps for a while, a warm-up restarts, an average forgets: the loss jumps
+                 for no visible reason. If only some ranks restore it, replicas drift apart.
+How we know      Digests of every piece were taken when the earlier run of this program saved, and when this run began to train.
+                 This run began with bit-identical weights (or read that file), but the piece differs. Likely: whether it was
+                 intended is not on record. Possible, if only the weights were restored and no argument mentions resuming: that
+                 may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted and resumed,
+                 and compares every step: certain.
+What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
+When it is fine  Fine-tuning from trained weights. The RNG state alone is a note: it makes no result wrong.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
 """
 
@@ -43,12 +43,12 @@ def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding
     replay = recording.replay
     if replay is not None:
         if replay.trouble:
-            raise NotSeen(f"resuming was not compared: {replay.trouble}")
+            raise NotSeen(f"the resume was not compared: {replay.trouble}")
         if not replay.healthy and not _is_of_the_data(recording, replay):
             yield _replayed(replay)
         return
     if restored is None:
-        raise NotApplicable("no earlier run of this program left a save beside this one")
+        raise NotApplicable("no earlier run of this program left a save next to this one")
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in restored.ranks.values():
         if one.pieces:
@@ -68,13 +68,13 @@ def _replayed(replay: Replay) -> Finding:
     site = SourceLine(replay.path, replay.line, replay.function)
     if replay.anew:
         title, what = (
-            f"the resumed run began from nothing instead of step {replay.at}",
-            "its first weights are the fresh ones",
+            f"the resumed run started from scratch instead of step {replay.at}",
+            "its first weights are freshly initialized",
         )
     else:
         differ = "differs" if len(replay.ranks) == 1 else "differ"
         title = f"resumed after step {replay.at}, {named(replay.ranks)} {differ} in step {replay.step}: {replay.piece}"
-        what = "; ".join(replay.missing) or "weights and the optimizer's state agree: what is random, or read, does not"
+        what = "; ".join(replay.missing) or "weights and optimizer state agree; the RNG state or the data does not"
     where = f"{replay.tensor} {replay.words}".strip()
     return Finding(
         title=title,
@@ -90,7 +90,7 @@ def _replayed(replay: Replay) -> Finding:
             "where": where,
             "largest_loss_gap": replay.gap,
         },
-        why=f"{what}; losses part by up to {replay.gap:.3g} in {replay.compared} steps",
+        why=f"{what}; losses differ by up to {replay.gap:.3g} in {replay.compared} steps",
         prescriptions=(Prescription("restore-everything"),),
     )
 
@@ -101,10 +101,10 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     load, some = where_loaded(restored, recording, ranks), len(found) < len(restored.ranks)
     only_noise = all(piece.kind == RNG for piece in pieces)
     meant = some or bool(first.restored) or first.start.document.resumes
-    saved = Place(first.save.site, (first.save.rank,), f"was saved here, at step {document.step}")
-    places = (Place(load, ranks, "goes on from it"),) if load else ()
+    saved = Place(first.save.site, (first.save.rank,), f"saved here, at step {document.step}")
+    places = (Place(load, ranks, "resumes from it"),) if load else ()
     return Finding(
-        title=f"{named(ranks)} resumed from step {document.step} without {_joined(pieces)} of then",
+        title=f"{named(ranks)} resumed from step {document.step} without restoring {_joined(pieces)}",
         ranks=ranks,
         confidence=LIKELY if meant else POSSIBLE,
         severity=NOTE if only_noise else WARNING,

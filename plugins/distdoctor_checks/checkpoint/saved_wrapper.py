@@ -1,12 +1,12 @@
 """
-DD701 saved-wrapper: the keys of the checkpoint carry a wrapper's prefix, and what is loaded does not fit.
+DD701 saved-wrapper: the checkpoint's keys carry a wrapper's prefix and do not match the module.
 
-What it means    DistributedDataParallel puts `module.` and torch.compile `_orig_mod.` in front of every name. Saved with the
-                 wrapper and loaded without it (or the other way round), no name is found again.
-Why it hurts     With strict=True the job ends with an error. With strict=False it goes on with fresh weights.
-How we know      What load_state_dict found was noted: every name of the module was missing, or the names differ by the prefix
-                 alone. Certain.
-What to do       Save `model.module.state_dict()`; read strict=False's answer and refuse missing names.
+What it means    DistributedDataParallel prefixes every name with `module.`, torch.compile with `_orig_mod.`. If saved with the
+                 wrapper and loaded without it (or the other way round), no name matches.
+Why it hurts     With strict=True the job ends with an error. With strict=False it continues with fresh weights.
+How we know      The result of load_state_dict was recorded: every name of the module was missing, or the names differ only by
+                 the prefix. Certain.
+What to do       Save `model.module.state_dict()`; check the result of strict=False and reject missing names.
 When it is fine  A wrapper's state that is loaded into the wrapper again, or not at all: a save alone is never reported.
 Source           PyTorch, DDP tutorial, "Save and load checkpoints"; torch.nn.Module.load_state_dict.
 """
@@ -51,7 +51,7 @@ def _by_prefix(event: StateLoaded) -> bool:
 def _not_loaded(found: list[tuple[int, StateLoaded]]) -> Finding:
     ranks, event = tuple(sorted({rank for rank, _ in found})), found[0][1]
     missing, unexpected = event.names[1], event.names[2]
-    reason = "the names differ by a wrapper's prefix" if _by_prefix(event) else "no name fits"
+    reason = "the names differ by a wrapper's prefix" if _by_prefix(event) else "no name matches"
     loaded = event.own - event.missing
     how_many = "loaded nothing" if not loaded else f"loaded {loaded} of {event.own} entries"
     return Finding(
@@ -62,8 +62,8 @@ def _not_loaded(found: list[tuple[int, StateLoaded]]) -> Finding:
         places=(Place(event.site, ranks, f"loads with strict={event.strict}, {event.missing} names missing"),),
         evidence={"missing": event.missing, "unexpected": event.unexpected, "own": event.own, "first_missing": missing,
                   "first_unexpected": unexpected},
-        why=f"{event.missing} of {event.own} names of the module were missing and {event.unexpected} of the checkpoint had no "
-        "place; strict=False leaves what the module had before",
+        why=f"{event.missing} of {event.own} names of the module were missing, and {event.unexpected} of the checkpoint were "
+        "unexpected; strict=False keeps the module's previous values",
         prescriptions=(Prescription("save-the-module", effect=f"all {event.own} entries are restored"),),
         at_ns=event.at_ns,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def _refused(checkpoints: Checkpoints) -> Iterator[Finding]:
     if wrapped:
         ranks, event = tuple(rank for rank, _ in wrapped), wrapped[0][1]
         yield Finding(
-            title="load_state_dict refused a checkpoint whose names differ by a wrapper's prefix",
+            title="load_state_dict rejected a checkpoint whose names differ by a wrapper's prefix",
             ranks=ranks,
             confidence=CERTAIN,
             place=event.site,

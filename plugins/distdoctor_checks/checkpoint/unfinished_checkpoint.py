@@ -1,14 +1,14 @@
 """
-DD707 unfinished-checkpoint: the job ended before its checkpoint was whole, or the checkpoint points at nothing.
+DD707 unfinished-checkpoint: the job ended before its checkpoint was complete, or a pointer names a missing checkpoint.
 
-What it means    An asynchronous save was not waited for, a thread that writes was cut off with the process, or a small file such
-                 as `latest` names a checkpoint that is not there.
+What it means    The job did not wait for an asynchronous save, a writer thread was cut off with the process, or a small file
+                 such as `latest` names a checkpoint that does not exist.
 Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
-How we know      The save began and was not over when the rank ended by itself: certain. A rank that was killed or failed leaves
-                 half a file as a consequence: likely. A thread that had called torch.save was at work (not waiting for
-                 something to do) when the interpreter shut down. What a pointer names was looked for as the process ended.
-What to do       Ask the save's future for its result, join the thread, and write the pointer last.
-When it is fine  A pointer into another place than its own folder, in a format of its own: then it is not read.
+How we know      The save had begun but not finished when the rank exited on its own: certain. A rank that was killed or failed
+                 leaves half a file as a consequence: likely. A thread that had called torch.save was working (not waiting for
+                 work) when the interpreter shut down. Targets of pointers were checked as the process ended.
+What to do       Wait for the save's future, join the thread, and write the pointer last.
+When it is fine  A pointer to a location outside its own folder, in a format of its own: it is not read.
 Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
 """
 
@@ -50,8 +50,8 @@ def _cut_off(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding
             place=site,
             places=(Place(site, ranks, f"{event.by} begins, step {event.step}"),),
             evidence={"path": event.path, "by": event.by, "step": event.step, "saves": len(saves)},
-            why=f"{event.by} began at step {event.step} and was not over when the process ended"
-            + ("; nobody waited for its future" if asynchronous and in_order else ""),
+            why=f"{event.by} began at step {event.step} and had not finished when the process ended"
+            + ("; its future was never waited for" if asynchronous and in_order else ""),
             prescriptions=(Prescription("wait-for-the-save"),),
             at_ns=event.at_ns,
         )
@@ -76,11 +76,11 @@ def _threads(checkpoints: Checkpoints) -> Iterator[Finding]:
             ranks=(rank,),
             confidence=LIKELY,
             place=event.site,
-            places=(Place(event.site, (rank,), "was at work here"),),
+            places=(Place(event.site, (rank,), "was working here"),),
             evidence={"thread": event.thread, "daemon": event.daemon, "step": event.step},
-            why="a daemon thread ends wherever it is when the interpreter shuts down"
+            why="a daemon thread is cut off when the interpreter shuts down"
             if event.daemon
-            else "the thread was at work when the interpreter shut down",
+            else "the thread was working when the interpreter shut down",
             prescriptions=(Prescription("wait-for-the-save"),),
             at_ns=event.at_ns,
         )
@@ -100,10 +100,10 @@ def _pointers(checkpoints: Checkpoints) -> Iterator[Finding]:
             ranks=ranks,
             confidence=LIKELY,
             place=site,
-            places=(Place(site, ranks, "saves beside it"),) if site else (),
+            places=(Place(site, ranks, "saves next to it"),) if site else (),
             evidence={"pointer": path, "target": event.target, "saved_here": event.target in _saved(checkpoints)},
-            why="what it names was looked for when the process ended"
-            + (" (it was saved, and removed again)" if event.target in _saved(checkpoints) else ""),
+            why="its target was checked when the process ended"
+            + (" (it was saved and removed again)" if event.target in _saved(checkpoints) else ""),
             prescriptions=(Prescription("wait-for-the-save"),),
             at_ns=event.at_ns,
         )

@@ -1,12 +1,13 @@
 """
-DD607 oversubscribed-cpu: ranks, their threads and their workers want more cores than there are.
+DD607 oversubscribed-cpu: ranks, their threads and their workers need more cores than there are.
 
-What it means    ranks x OMP_NUM_THREADS, or ranks x workers, is more than the cores that this host or its cgroup lets them use.
-Why it hurts     Threads that wait for each other are descheduled in the middle of a step: everything slows down, by far more than
-                 the ratio, and ranks arrive late at collectives.
-How we know      Affinity, the cgroup's cpu.max, OMP_NUM_THREADS (torchrun sets 1) and the workers that you named.
-What to do       OMP_NUM_THREADS = cores / ranks at most; fewer workers; a larger CPU request.
-When it is fine  Workers that mostly wait for storage: up to twice the cores nothing is said.
+What it means    ranks x OMP_NUM_THREADS, or ranks x workers, exceeds the cores available to this host or its cgroup.
+Why it hurts     Threads that wait for each other are descheduled in the middle of a step: everything slows down by far more
+                 than the ratio, and ranks arrive late at collectives.
+How we know      The affinity mask, the cgroup's cpu.max, OMP_NUM_THREADS (torchrun sets 1) and the workers given on the command
+                 line.
+What to do       Set OMP_NUM_THREADS to at most cores / ranks; use fewer workers; request more CPUs.
+When it is fine  Workers that mostly wait for storage: nothing is reported up to twice the cores.
 Source           https://docs.pytorch.org/docs/stable/notes/multiprocessing.html (CPU oversubscription)
 """
 
@@ -31,8 +32,8 @@ def examine(trial: Trial) -> Iterator[Finding]:
     if wanted > TOLERATED * machine.cores:
         most = max(1, int(machine.cores // machine.ranks))
         yield Finding(
-            title=f"{machine.ranks} ranks with {threads} threads and {machine.workers} workers each want {wanted} cores, and "
-            f"there are {machine.cores:g}",
+            title=f"{machine.ranks} ranks with {threads} threads and {machine.workers} workers each need {wanted} cores, but "
+            f"there are only {machine.cores:g}",
             confidence=LIKELY,
             evidence={"cores": f"{machine.cores:g}", "OMP_NUM_THREADS": str(machine.threads or "not set")},
             why="Threads that wait for each other lose their core in the middle of a step.",

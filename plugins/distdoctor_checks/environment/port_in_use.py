@@ -1,11 +1,11 @@
 """
-DD605 port-in-use: the port of the rendezvous is taken on the host that should listen there.
+DD605 port-in-use: the rendezvous port is already in use on the host that should listen there.
 
-What it means    Another process listens there already: an earlier run that still lives, a second job, or a service.
+What it means    Another process already listens there: an earlier run that is still alive, a second job, or a service.
 Why it hurts     The job ends with EADDRINUSE before it starts; worse, the ranks may join the other job's store.
-How we know      This host tried to listen there, and the kernel's table says who does.
-What to do       End that process, or take another port (--rdzv-endpoint HOST:0 with one host lets the system choose).
-When it is fine  Never: two jobs cannot meet at one endpoint.
+How we know      This host tried to listen there, and the kernel's socket table shows which process does.
+What to do       End that process, or use another port (with one host, --rdzv-endpoint HOST:0 lets the system choose).
+When it is fine  Never: two jobs cannot share one endpoint.
 Source           man 7 socket, SO_REUSEADDR; https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
@@ -25,7 +25,7 @@ def examine(trial: Trial) -> Iterator[Finding]:
     machine = trial.machine
     if machine.holder:
         yield Finding(
-            title=f"{machine.address} is taken: {machine.holder} listens there",
+            title=f"{machine.address} is in use: {machine.holder} listens there",
             ranks=tuple(trial.found.ranks)[:1],  # who would listen there
             confidence=CERTAIN,
             evidence={"who listens": machine.holder},

@@ -1,13 +1,13 @@
 """
-DD604 rendezvous-unreachable: ranks cannot meet at the endpoint of the rendezvous.
+DD604 rendezvous-unreachable: ranks cannot meet at the rendezvous endpoint.
 
-What it means    The host name leads to no address, nothing answers there, it cannot listen there, or ranks did not come back from
-                 the group in time.
-Why it hurts     Ranks wait in init_process_group until its timeout, half an hour by default, without saying for whom.
+What it means    The host name does not resolve, nothing answers there, the host cannot listen there, or ranks did not return
+                 from the group in time.
+Why it hurts     Ranks wait in init_process_group until its timeout, half an hour by default, without showing for which rank.
 How we know      This host resolved the name and connected (or listened) itself; then empty ranks joined a group and left it.
-What to do       Use an address that every host reaches, open the port, and name the interface (GLOO_SOCKET_IFNAME,
-                 NCCL_SOCKET_IFNAME) where a host has several.
-When it is fine  On hosts that are asked before the first host listens: ask again once it does.
+What to do       Use an address that every host can reach, open the port, and name the interface (GLOO_SOCKET_IFNAME,
+                 NCCL_SOCKET_IFNAME) if a host has several.
+When it is fine  The check ran before the first host was listening: run it again once it is.
 Source           https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
@@ -45,7 +45,7 @@ def _finding(title: str, ranks: tuple[int, ...]) -> Finding:
         title=title,
         ranks=ranks,
         confidence=CERTAIN,
-        why="init_process_group waits there for every rank; where one cannot come, all wait until the timeout.",
+        why="init_process_group waits there for every rank; if one cannot arrive, all wait until the timeout.",
         prescriptions=(Prescription("reachable-rendezvous"),),
     )
 

@@ -1,10 +1,10 @@
 """
-DD606 small-shm: /dev/shm is too small for the loaders' workers of all ranks.
+DD606 small-shm: /dev/shm is too small for the DataLoader workers of all ranks.
 
-What it means    DataLoader workers hand batches over in shared memory, and NCCL keeps its buffers there; a container has
-                 64 MiB of it unless it is told otherwise.
-Why it hurts     A worker is killed by SIGBUS ("DataLoader worker is killed by signal: Bus error"), or NCCL fails to start.
-How we know      The size of /dev/shm against 64 MiB for each worker (two prefetched batches of 32 MiB) and 16 MiB for each rank.
+What it means    DataLoader workers pass batches through shared memory, and NCCL keeps buffers there; a container has 64 MiB of
+                 it by default.
+Why it hurts     SIGBUS kills a worker ("DataLoader worker is killed by signal: Bus error"), or NCCL fails to start.
+How we know      The size of /dev/shm, compared with 64 MiB per worker (two prefetched batches of 32 MiB) and 16 MiB per rank.
 What to do       docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
 When it is fine  Small batches, or num_workers=0.
 Source           https://docs.docker.com/reference/cli/docker/container/run/ (--shm-size); NCCL troubleshooting, "Shared memory"
@@ -32,11 +32,11 @@ def examine(trial: Trial) -> Iterator[Finding]:
     wanted = machine.ranks * (OF_A_RANK + machine.workers * OF_A_WORKER)
     if machine.shm_free < wanted:
         yield Finding(
-            title=f"shared memory has {machine.shm_free >> 20} MiB free, and {machine.ranks} ranks with {machine.workers} "
-            f"workers each may want {wanted >> 20} MiB",
+            title=f"shared memory has {machine.shm_free >> 20} MiB free, but {machine.ranks} ranks with {machine.workers} "
+            f"workers each may need {wanted >> 20} MiB",
             confidence=LIKELY,
             evidence={"size": f"{(machine.shm_bytes or 0) >> 20} MiB", "free": f"{machine.shm_free >> 20} MiB"},
-            why="Workers hand their batches over in shared memory; when it is full they are killed by SIGBUS.",
+            why="Workers pass batches through shared memory; when it is full, SIGBUS kills them.",
             prescriptions=(Prescription("more-shared-memory"),),
         )
 

@@ -1,11 +1,13 @@
 """
-DD608 stacks-not-readable: the kernel does not let us look into a process, and this is the setting that would.
+DD608 stacks-not-readable: the kernel refuses access to a process's stacks; the finding names the setting that allows it.
 
-What it means    Reading another process's memory needs the right to ptrace it. Another user's process, kernel.yama.ptrace_scope,
-                 a container without CAP_SYS_PTRACE and a process that made itself undumpable all refuse it.
-Why it hurts     Without stacks a hang can be seen, but not where it is.
-How we know      py-spy was refused; the reason is read from /proc and from our own capabilities.
-What to do       The one setting that the finding names. Jobs that distdoctor run starts need none: they record by themselves.
+What it means    Reading another process's memory requires permission to ptrace it. Another user's process,
+                 kernel.yama.ptrace_scope, a container without CAP_SYS_PTRACE and a process that made itself undumpable all
+                 refuse it.
+Why it hurts     Without stacks a hang is visible, but not its location.
+How we know      py-spy was refused; the reason is read from /proc and from distdoctor's own capabilities.
+What to do       Change the one setting that the finding names. Jobs started with distdoctor run need none: they record
+                 themselves.
 When it is fine  Never reported for processes that could be read.
 Source           man 2 ptrace, "Ptrace access mode checking"; https://docs.kernel.org/admin-guide/LSM/Yama.html
 """

@@ -1,12 +1,12 @@
 """
-DD603 version-skew: the ranks run different versions, or different code.
+DD603 version-skew: the ranks run different versions or different code.
 
-What it means    Python, torch, NCCL, distdoctor or the Python files of the working folder are not the same on all hosts.
-Why it hurts     Collectives change between versions: ranks hang in init or in the first collective, or compute other numbers;
-                 other code means another sequence of collectives.
-How we know      Every rank of the preflight told the others its versions and a digest of the Python files of its folder.
+What it means    Python, torch, NCCL, distdoctor or the Python files of the working directory are not the same on all hosts.
+Why it hurts     Collectives change between versions: ranks hang at init or in the first collective, or compute different
+                 numbers; different code means a different sequence of collectives.
+How we know      Every rank of the preflight sent the others its versions and a digest of the Python files in its directory.
 What to do       Install the same lock file, or start the same image, on every host; copy the code again.
-When it is fine  Patch versions of Python alone do no harm as a rule.
+When it is fine  Differences only in Python's patch version are usually harmless.
 Source           https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
 """
 
@@ -37,9 +37,9 @@ def examine(trial: Trial) -> Iterator[Finding]:
                 ranks=odd,
                 confidence=CERTAIN,
                 evidence={name: "; ".join(f"{value} on {named(members)}" for value, members in sides)},
-                why="Ranks of one job have to run the same versions and the same code.",
+                why="Ranks of one job must run the same versions and the same code.",
                 prescriptions=(
-                    Prescription("same-environment", change=f"bring {name} {usual} to {_hosts(trial, odd)}"),
+                    Prescription("same-environment", change=f"install {name} {usual} on {_hosts(trial, odd)}"),
                 ),
             )
 

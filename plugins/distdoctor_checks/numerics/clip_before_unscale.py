@@ -1,11 +1,11 @@
 """
 DD803 clip-before-unscale: gradients are clipped while they are still multiplied by the GradScaler scale.
 
-What it means    clip_grad_norm_ compares the norm of scaled gradients, thousands of times too large, with a limit that is meant
-                 for real ones.
+What it means    clip_grad_norm_ compares the norm of scaled gradients, thousands of times too large, with a limit meant for
+                 unscaled ones.
 Why it hurts     Every step is clipped to limit / scale: training becomes very slow, and slower whenever the scale grows.
-How we know      The call is seen between scaler.scale(loss).backward() and the scaler's step, without an unscale_ before it.
-What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_. The step afterwards does not unscale a second time.
+How we know      The clip was called between scaler.scale(loss).backward() and the scaler's step, without unscale_ before it.
+What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_. The scaler's step does not unscale again.
 When it is fine  A limit that is multiplied by the scale on purpose: accept it with --ignore DD803.
 Source           PyTorch, Automatic Mixed Precision examples, "Gradient clipping".
 """
@@ -35,7 +35,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     for site, rows in found.items():
         ranks = tuple(sorted({rank for rank, *_ in rows}))
         yield Finding(
-            title=f"gradients are clipped by {rows[0][2]} while they are still scaled, first in step {rows[0][1]}",
+            title=f"{rows[0][2]} clips gradients while they are still scaled, first in step {rows[0][1]}",
             ranks=ranks,
             place=site,
             places=(Place(site, ranks, "clips scaled gradients"),),

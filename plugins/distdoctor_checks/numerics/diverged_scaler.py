@@ -1,13 +1,13 @@
 """
 DD802 diverged-scaler: GradScaler skipped a step on some ranks only, or scales differ between replicas.
 
-What it means    An overflow was seen on one rank and not on the others: gradients were checked before they were averaged, or they
-                 never are. That rank left its step out and halved its scale, the others stepped.
-Why it hurts     The replicas are different models from that step on, and gradients at different scales are averaged.
-How we know      Each rank counts the steps that its scaler left out and notes the scale after update().
-What to do       Average first, then unscale: with DistributedDataParallel that is so by itself. By hand, reduce gradients before
+What it means    One rank saw an overflow and the others did not: gradients were checked before they were averaged, or they are
+                 never averaged. That rank skipped its step and halved its scale; the others stepped.
+Why it hurts     The replicas are different models from that step on, and gradients with different scales are averaged.
+How we know      Each rank records the number of steps that its scaler skipped, and the scale after update().
+What to do       Average first, then unscale: DistributedDataParallel does so by default. By hand, reduce gradients before
                  scaler.unscale_(), or reduce the scaler's found_inf over the ranks.
-When it is fine  All ranks skip together: that is what a scaler is for.
+When it is fine  All ranks skip together: that is the scaler's purpose.
 Source           torch.amp.GradScaler.unscale_, "working with multiple GPUs"; torch.distributed.fsdp.sharded_grad_scaler.
 """
 
@@ -70,7 +70,7 @@ def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Find
             for rank in list(updates)[:6]
         ),
         evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},
-        why=f"{named(peers.ranks)} should decide together whether a step overflows; here each rank decided by its own gradients",
+        why=f"{named(peers.ranks)} must decide together whether a step overflows, but each rank decided by its own gradients",
         prescriptions=(Prescription("average-before-unscale"),),
         at_ns=min(update.at_ns for update in updates.values()),
     )

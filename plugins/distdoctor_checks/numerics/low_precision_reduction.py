@@ -1,14 +1,14 @@
 """
 DD805 low-precision-reduction: gradients are averaged in a lower precision than they are computed in.
 
-What it means    A communication hook, reduce_dtype or a cast by hand sends gradients in 16 bits, while parameters and gradients
+What it means    A communication hook, reduce_dtype or a manual cast sends gradients in 16 bits, while parameters and gradients
                  have 32.
-Why it hurts     It halves the traffic and rounds every gradient to three or four digits (bfloat16: two or three). Mostly that
-                 is meant and harmless; with many ranks, small gradients or a long accumulation it is not.
-How we know      A few elements of two gradients are noted before the reduction on each rank and again when the optimizer steps:
-                 what it finds is their mean, and fits into 16 bits every time; what the ranks computed does not.
-What to do       Keep it where the measured error is far below the noise of the batch; else reduce in 32 bits.
-When it is fine  Nearly always, which is why it is a note: it says by how much gradients are off.
+Why it hurts     It halves the traffic and rounds every gradient to three or four digits (bfloat16: two or three). Usually this
+                 is intended and harmless; with many ranks, small gradients or a long accumulation it is not.
+How we know      A few elements of two gradients are sampled on each rank before the reduction and again at the optimizer step:
+                 the reduced value is their mean and always fits into 16 bits, but the values that the ranks computed do not.
+What to do       Keep it if the measured error is far below the noise of the batch; otherwise reduce in 32 bits.
+When it is fine  Nearly always, so it is a note that reports the size of the error.
 Source           torch.distributed.algorithms.ddp_comm_hooks.default_hooks; MixedPrecisionPolicy(reduce_dtype=...).
 """
 
@@ -104,7 +104,7 @@ def _finding(
     line = line_with(recording.sources, update.site, "register_comm_hook") or update.site
     errors = [one.error for one in elements]
     return Finding(
-        title=f"gradients are averaged in {dtype} over {named(peers.ranks)}: they are off by {median(errors):.1e} of their size",
+        title=f"gradients are averaged in {dtype} over {named(peers.ranks)}, with a relative error of {median(errors):.1e}",
         ranks=peers.ranks,
         place=line,
         places=(Place(line, peers.ranks, "the hook" if line != update.site else "the optimizer steps"),),
@@ -115,8 +115,8 @@ def _finding(
             "elements": len(elements),
             "replicas_by": peers.by,
         },
-        why=f"{len(elements)} elements that the optimizer found all fit into {dtype}, those that the ranks computed do not; "
-        f"against their mean they are off by {median(errors):.1e} (largest {max(errors):.1e})",
+        why=f"{len(elements)} reduced elements all fit into {dtype}, but those that the ranks computed do not; "
+        f"they differ from the mean by {median(errors):.1e} (largest {max(errors):.1e})",
         prescriptions=(Prescription("reduce-in-full-precision"),),
         confidence=CERTAIN,
         at_ns=update.at_ns,

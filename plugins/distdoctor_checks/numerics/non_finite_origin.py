@@ -1,15 +1,15 @@
 """
-DD801 non-finite-origin: the first NaN or infinity: rank, step, layer, forward or backward.
+DD801 non-finite-origin: the first NaN or infinity, with its rank, step, layer, and whether it arose in forward or backward.
 
-What it means    A loss, an activation or a gradient is no finite number. Averaging carries it to every rank within one step,
-                 and the optimizer into every weight.
-Why it hurts     From then on everything is NaN everywhere, and whoever looks then learns nothing about where it began.
-How we know      The loss is read on each rank when backward begins, before anything is averaged. In `check-grads` each module's
-                 output and every local gradient is looked at as well, so that the layer is known.
-What to do       Look at that rank's batch of that step first, then at the layer: log or division of zero, a too large learning
-                 rate, fp16 without a scaler, an empty mask in a softmax.
-When it is fine  Overflows under GradScaler are skipped by it and not reported. Where the job leaves such a step out by itself,
-                 and every rank steps with finite gradients afterwards, it is a note.
+What it means    A loss, an activation or a gradient is not finite. Averaging carries it to every rank within one step, and the
+                 optimizer into every weight.
+Why it hurts     From then on everything is NaN everywhere, and nothing shows any longer where it began.
+How we know      The loss is read on each rank when backward begins, before averaging. `check-grads` also checks each module's
+                 output and every local gradient, so that the layer is known.
+What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
+                 fp16 without a scaler, an empty mask in a softmax.
+When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
+                 with finite gradients afterwards, it is a note.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
@@ -54,7 +54,7 @@ def _steps_after(first: list[tuple[int, NonFinite]], gradients: Gradients) -> di
 
 def _left_out(finding: Finding) -> Finding:
     """The same of a pass whose gradients no optimizer has used: an overflow that the job deals with."""
-    title = f"{finding.title}; no optimizer used it, and the steps after it were finite on every rank"
+    title = f"{finding.title}; no optimizer used it, and later steps were finite on every rank"
     return replace(finding, title=title, severity=NOTE)
 
 
@@ -93,12 +93,12 @@ def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite |
         return f"the loss is {loss.name if loss else 'not finite'}: the first non-finite value {came} {layer.name}"
     if loss is not None:
         return f"the loss is {loss.name} when backward begins"
-    return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, the loss is"
+    return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, but the loss is"
 
 
 def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
     if layer is not None and layer.what == "input":
-        return "the batch, or what prepares it, holds a NaN or an infinity"
+        return "the batch or its preprocessing produced a NaN or an infinity"
     if loss is not None and layer is None:
         return "it arose in the forward pass or in the loss; `distdoctor check-grads` names the layer"
     if gradient is not None and loss is None:
@@ -122,7 +122,7 @@ def _from_updates(gradients: Gradients) -> Iterator[Finding]:
         places=(Place(first[0].site, ranks, "steps with NaN or infinity"),),
         evidence={"step": step, "parameters": names[:8], "tensors": max(u.number("non_finite") for u in first)},
         why=f"{max(u.number('non_finite') for u in first)} of {first[0].number('tensors')} gradients hold a NaN or an infinity, "
-        "and no rank's loss was seen to; averaging spreads it, `distdoctor check-grads` names rank and layer",
+        "but no rank's loss did; averaging spreads it, and `distdoctor check-grads` names the rank and layer",
         prescriptions=(Prescription("find-the-first-nan"),),
         confidence=LIKELY,
         at_ns=min(update.at_ns for update in first),

@@ -2,12 +2,12 @@
 DD804 removed-or-deprecated-api: the job uses an API that torch has deprecated or removed.
 
 What it means    torch.cuda.amp, FSDP1, torch.distributed.launch and others have successors; torch.distributed.pipeline.sync is
-                 gone already.
-Why it hurts     The next version of torch may not start the job. FSDP1 gets no new features; fully_shard takes its place.
-How we know      The uses were seen while the job ran (a constructor, a function, the launcher's command line), or an import that
-                 failed named the module.
-What to do       Use the successor; most of them take the same arguments.
-When it is fine  Pinned versions of torch: a note, nothing more.
+                 already removed.
+Why it hurts     The next version of torch may not start the job. FSDP1 gets no new features; fully_shard replaces it.
+How we know      The uses were seen while the job ran (a constructor, a function, the launcher's command line), or a failed
+                 import named the module.
+What to do       Use the successor; most take the same arguments.
+When it is fine  Pinned versions of torch: only a note.
 Source           The deprecation notes of torch 2.15; torchrun's page on torch.distributed.launch; the FSDP1 to FSDP2 guide.
 """
 
