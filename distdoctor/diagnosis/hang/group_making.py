@@ -80,6 +80,48 @@ class Stalled:
         return bool(self.instead)
 
 
+@dataclass(frozen=True)
+class EachItsOwn:
+    """The call of new_group, by its number, at which ranks name different groups that no rank of another one ever makes: all of
+    these look for their members under one name. `makers`: members -> who made it."""
+
+    number: int
+    makers: Mapping[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(rank for ranks in self.makers.values() for rank in ranks))
+
+
+def each_its_own(facts: Collectives, living: Mapping[int, Timeline]) -> EachItsOwn | None:
+    """The first such call, where a rank waits inside new_group or in a call on one of these groups; None when there is none."""
+    everybody = tuple(range(facts.recording.world_size))
+    made = {
+        rank: [_members(call, everybody) for call in Making(timeline).calls if not call.is_local]
+        for rank, timeline in living.items()
+    }
+    for number in range(max(map(len, made.values()), default=0)):
+        makers: dict[tuple[int, ...], list[int]] = {}
+        for rank, own in made.items():
+            if len(own) > number:
+                makers.setdefault(own[number], []).append(rank)
+        foreign = any(members in made[rank] for members in makers for rank in made if rank not in makers[members])
+        if len(makers) > 1 and not foreign and all(len(members) > 1 for members in makers):
+            found = EachItsOwn(number + 1, {members: tuple(ranks) for members, ranks in makers.items()})
+            return found if any(_waits_there(facts, living[rank], found) for rank in found.ranks) else None
+    return None
+
+
+def _members(call: NewGroup, everybody: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(ranks_of(call.members))) or everybody
+
+
+def _waits_there(facts: Collectives, timeline: Timeline, apart: EachItsOwn) -> bool:
+    groups = [group for call in timeline.sitting if (group := facts.group_of(call)) is not None]
+    inside = Making(timeline).inside
+    return inside is not None or any(tuple(sorted(group.members)) in apart.makers for group in groups)
+
+
 def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | None:
     """The new_group that some ranks sit in without others; None when there is none."""
     making = {rank: Making(timeline) for rank, timeline in living.items()}

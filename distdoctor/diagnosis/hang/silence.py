@@ -10,7 +10,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
-from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.rendezvous import misfit
 from distdoctor.diagnosis.hang.wait_for import Wait
@@ -63,7 +63,7 @@ def silence(facts: Collectives, ended: dict[int, Ending]) -> IdleTime | None:
     patience = WITHOUT_RHYTHM_NS if not usual or phase else max(SHORTEST_NS, STEPS_OF_PATIENCE * usual)
     if _is_starting(facts):
         patience = MEETING_NS if misfit(facts) is not None else AT_START_NS
-    elif stalled(facts, _living(facts, ended)) is not None:
+    elif stalled(facts, _living(facts, ended)) is not None or each_its_own(facts, _living(facts, ended)) is not None:
         patience = min(patience, MEETING_NS)
     if job.running and not facts.one_host:
         patience += LATE_NS
@@ -166,7 +166,9 @@ def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | No
 
 
 def _in_new_group(facts: Collectives, living: dict[int, Timeline], quiet: IdleTime) -> Judgement | None:
-    """Ranks inside new_group, and others that have called it less often, or for other ranks."""
-    found = stalled(facts, living)
+    """Ranks that made each a group of its own, or are inside new_group while others have called it less often."""
+    apart, found = each_its_own(facts, living), stalled(facts, living)
+    if apart is not None:
+        return IncidentKind.PASSED_BY, apart.ranks, LIKELY
     long = quiet.timed_out or quiet.seconds * SECOND >= AT_START_NS  # else they may only be late
     return (IncidentKind.PASSED_BY, found.odd, LIKELY if long else POSSIBLE) if found else None

@@ -21,7 +21,7 @@ from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, diverge
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.ending import LEFT, Ending, end_of, endings, failures
-from distdoctor.diagnosis.hang.group_making import stalled
+from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
@@ -508,7 +508,7 @@ class _Judge:
         """Some ranks make a group, and others wait for them elsewhere."""
         living = {rank: timeline for rank, timeline in self.facts.timelines.items() if rank not in self.known.endings}
         found = stalled(self.facts, living)
-        if found is not None and found.is_proven:
+        if found is not None and found.is_proven and each_its_own(self.facts, living) is None:
             begun = [self.known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
             waits = [self.known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
             yield Incident(

@@ -293,6 +293,24 @@ def test_ranks_that_are_no_members_of_a_group_under_construction_are_not_accused
     assert codes(Recording(Job(world_size=3, running=True, read_at_ns=START_NS + 3 * SECOND), logs)) == []
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_groups_that_only_their_own_members_make_share_a_name(everywhere: bool) -> None:
+    logs = {}
+    for rank in range(4):
+        log = TraceBuilder(rank, world_size=4)
+        log.group("0", [0, 1, 2, 3])
+        for members in [(0, 1), (2, 3)]:
+            if rank in members or everywhere:
+                log.note(NewGroupBegun(members, done_ns=0 if rank == 3 == members[-1] else 1), site="train.py:8 main")
+        log.call("barrier", returned_ns=0) if rank < 2 else None
+        logs[rank] = log.build()
+    later = START_NS + 90 * SECOND
+    told = findings(Recording(Job(world_size=4, running=True, read_at_ns=later, read_wall_ns=later), logs))
+
+    shared = [(one.code, one.ranks, one.confidence) for one in told if "share one name" in one.title]
+    assert shared == ([] if everywhere else [("DD119", (0, 1, 2, 3), LIKELY)])
+
+
 # --- which code ----------------------------------------------------------------------------------------------------------------
 
 
