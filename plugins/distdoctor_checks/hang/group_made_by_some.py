@@ -42,31 +42,31 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.PASSED_BY):
-        apart = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})
-        known = apart is not None and apart.ranks == incident.ranks
-        yield _of_one_name(verdict, incident, apart) if apart is not None and known else _finding(verdict, incident)
+        own = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})
+        is_that = own is not None and own.ranks == incident.ranks
+        yield _of_one_name(verdict, incident, own) if own is not None and is_that else _finding(verdict, incident)
 
 
-def _of_one_name(verdict: Verdict, incident: Incident, apart: EachItsOwn) -> Finding:
+def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Finding:
     """Every rank has made a group of its own, under the name that the others' groups have."""
     made = {
         ranks: [one for one in verdict.timeline(ranks[0]).log.noted(NewGroupBegun) if not one.members_only]
-        for ranks in apart.makers.values()
+        for ranks in own.makers.values()
     }
-    sites = {ranks: calls[apart.number - 1].site for ranks, calls in made.items()}
+    sites = {ranks: calls[own.number - 1].site for ranks, calls in made.items()}
     place = next(iter(sites.values()))
-    asked = "; ".join(f"{named(ranks)}: {list(members)}" for members, ranks in list(apart.makers.items())[:6])
+    asked = "; ".join(f"{named(ranks)}: {list(members)}" for members, ranks in list(own.makers.items())[:6])
     silent = f", and no rank has moved for {seconds(incident.silence.seconds)}" if incident.silence else ""
     return Finding(
-        title=f"call number {apart.number} of new_group is for other members on each side, so their groups share one name",
+        title=f"call number {own.number} of new_group is for other members on each side, so their groups share one name",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=place,
         places=tuple(
-            Place(sites[ranks], ranks, f"makes new_group({list(members)})") for members, ranks in apart.makers.items()
+            Place(sites[ranks], ranks, f"makes new_group({list(members)})") for members, ranks in own.makers.items()
         ),
-        evidence={"new_groups": {str(list(members)): list(ranks) for members, ranks in apart.makers.items()}},
+        evidence={"new_groups": {str(list(members)): list(ranks) for members, ranks in own.makers.items()}},
         why=f"groups are named by a running number, and members find each other by that name ({asked}){silent}",
         prescriptions=(
             Prescription(

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import GroupCalls
+from distdoctor.diagnosis.facts.timeline import is_pairwise
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -27,8 +28,11 @@ from distdoctor.diagnosis.hang.live.rank_activity import line_of
 from distdoctor.diagnosis.hang.played import agrees_without
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, SWAPPED, UNCLEAR
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.hang.wording import (
     at,
+    by_site,
+    deciding_places,
     of_variants,
     short,
     tipped,
@@ -46,8 +50,29 @@ _GROUP = re.compile(r"\bgroup\s*=\s*([\w.]+(?:\[\w+\])?)")
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
         meant = _meant_for_a_subgroup(verdict, incident)
-        if meant is not None:
-            yield _finding(verdict, meant)
+        if meant is not None and meant.divergence is not None:
+            yield _finding(verdict, meant, meant.divergence.group)
+    for incident in verdict.of_kind(IncidentKind.RING):
+        for wait in incident.cycle:
+            meant = _waits_in_the_larger(verdict, incident, wait)
+            if meant is not None and wait.group is not None:
+                yield _finding(verdict, meant, wait.group)
+                break
+
+
+def _waits_in_the_larger(verdict: Verdict, incident: Incident, wait: Wait) -> Incident | None:
+    """The ring as a call on the wrong group, when exactly the members of a smaller one wait in a collective that no other rank
+    ever issued, and those wait for them in sends and receives."""
+    others = [one for one in incident.cycle if one is not wait]
+    if wait.group is None or is_pairwise(wait.call) or not all(is_pairwise(one.call) for one in others):
+        return None
+    smaller = 1 < len(wait.ranks) < len(wait.group.members)
+    meant = [group for group in verdict.facts.groups if smaller and set(group.members) == set(wait.ranks)]
+    if not meant or _passed(verdict, wait.on, wait.call.site):
+        return None
+    return replace(
+        incident.decided_by(incident.choice), ranks=wait.ranks, odd=wait.call, usual=others[0].call, group=meant[0]
+    )
 
 
 def _meant_for_a_subgroup(verdict: Verdict, incident: Incident) -> Incident | None:
@@ -85,12 +110,11 @@ def _passed(verdict: Verdict, ranks: Iterable[int], site: SourceLine) -> bool:
     return any(site in {log.site(number) for number in set(log.calls["site"].tolist())} for log in logs)
 
 
-def _finding(verdict: Verdict, incident: Incident) -> Finding:
-    assert incident.divergence is not None
+def _finding(verdict: Verdict, incident: Incident, larger: GroupCalls) -> Finding:
     assert incident.odd is not None
     assert incident.group is not None
     assert incident.usual is not None
-    larger, odd = incident.divergence.group, incident.odd
+    odd, ring = incident.odd, [call for wait in incident.cycle for call in wait.calls]
     return Finding(
         title=f"issued {short(odd)} on {larger.words}, where the others are at {at(incident.usual.site)}: most likely meant for "
         f"{incident.group.words}",
@@ -98,7 +122,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         confidence=LIKELY,
         stalls=incident.stalls,
         place=odd.site,
-        places=of_variants(verdict, incident),
+        places=(*by_site(verdict, ring), *deciding_places(incident)) if ring else of_variants(verdict, incident),
         evidence={
             "group_used": larger.name,
             "group_meant": incident.group.name,

@@ -65,6 +65,19 @@ def test_ranks_that_part_along_groups_that_all_have_did_not_forget_one() -> None
     assert codes(_norms_on_the_default_group(4, [0, 1], [[2, 3]]))[0][0] == "DD101"
 
 
+def test_a_last_stage_that_forgot_its_group_is_told_although_the_first_stage_waits_in_a_send() -> None:
+    script = recording(4).group("first", [0, 1]).group("last", [2, 3])
+    for _ in range(2):
+        for rank in (0, 1):
+            script.send(rank, rank + 2, [8], site="train.py:27 step")
+            script.recv(rank + 2, rank, [8], site="train.py:30 step")
+        script.collective("all_reduce", [1], only=[2, 3], site="train.py:19 mean_loss")
+    (finding,) = findings(script.live(silent_for=90))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD124", (2, 3), LIKELY)
+    assert finding.evidence["group_meant"] == "last"
+
+
 def test_a_rank_that_used_to_take_part_has_skipped_the_call_whatever_groups_there_are() -> None:
     script = recording(3).group("pair", [0, 1])
     for step in range(4):
