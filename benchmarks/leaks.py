@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -25,11 +26,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.launch.fork_server import run_ranks, values
 from distdoctor.launch.sources import with_sources
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.run_folder import read_run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from jobs import run_ranks, values
 
 SHORT, LONG = 12, 24
 INPUTS, OUTPUTS, STATE = 32, 10, 64

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,10 +26,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.launch.fork_server import run_ranks, values
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.run_folder import read_run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from jobs import run_ranks, values
 
 STEPS, FORWARD, BACKWARD = 80, 0.018, 0.018
 CODES = {"data": "DD504", "forward": "DD123", "backward": "DD123"}

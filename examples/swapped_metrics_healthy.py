@@ -5,6 +5,7 @@ distdoctor run --nproc 2 examples/swapped_metrics_healthy.py
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # first imported after init_process_group, it keeps the group and its threads for ever
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

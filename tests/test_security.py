@@ -11,7 +11,6 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*(ROOT / "distdoctor").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")])
 # Where such a call is, and why it cannot be given somebody else's bytes.
 ALLOWED = {
-    ("distdoctor/launch/fork_server.py", "pickle.loads"): "from our own child, over a pipe that it alone holds",
     ("distdoctor/workloads/baseline.py", "torch.load"): "weights_only, of a file that this run wrote",
     ("distdoctor/workloads/checkpoint.py", "torch.load"): "weights_only, of the reference training's own checkpoint",
     **{

@@ -124,7 +124,7 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"exit code {job.exit_code}"
     elif job.running:
         yield "still running when it was read"
-    if cause is not None and not diagnosis.ended_by_distdoctor and (cause.signal or cause.exit_code is not None):
+    if cause is not None and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
         yield f"root cause: rank {cause.rank}, {cause.words}"
     if others and not diagnosis.ended_by_distdoctor:
         yield f"{named(others)} ended because of it"

@@ -90,7 +90,8 @@ class NotExaminedJson(msgspec.Struct, frozen=True):
 
 
 class RootCauseJson(msgspec.Struct, frozen=True):
-    """The rank that brought the job down. `exit_code` is null when a signal killed it or its end was not seen."""
+    """The rank that brought the job down. `exit_code` is null when a signal killed it or its end was not seen; `signal`
+    too where it came after an exception that is on record."""
 
     rank: int
     exit_code: int | None

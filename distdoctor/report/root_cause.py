@@ -18,24 +18,31 @@ class RootCause:
     exit_code: int | None
     signal: int = 0
     ended_by_distdoctor: bool = False
+    exception: str = ""
+    """What it had raised, where that is on record: a signal that meets it on its way out after that is no cause."""
 
     @property
     def words(self) -> str:
-        """`exit code 3`, `SIGKILL`."""
+        """`exit code 3`, `SIGKILL`, `ValueError: no such column`."""
         if self.ended_by_distdoctor:
             return "ended by distdoctor"
         if self.signal:
             return signal_name(self.signal)
-        return "exit code unknown" if self.exit_code is None else f"exit code {self.exit_code}"
+        if self.exit_code is None:
+            return self.exception or "exit code unknown"
+        return f"exit code {self.exit_code}"
 
 
 def root_cause(diagnosis: Diagnosis) -> RootCause | None:
     """The rank that the first error blames, else the rank that failed first; None when the job did not fail.
 
-    The finding comes first: gloo often aborts an innocent rank, so who dies first is no proof.
+    The finding comes first: gloo often aborts an innocent rank, so who dies first is no proof. Nor is a signal that gloo sends a
+    rank while its interpreter goes down after an exception: then the exception is the cause.
     """
     ends = diagnosis.job.ends
-    blamed = [finding.ranks[0] for finding in diagnosis.at_least(ERROR)[:1] if finding.ranks]
+    first = [finding for finding in diagnosis.at_least(ERROR)[:1] if finding.ranks]
+    blamed = [finding.ranks[0] for finding in first]
+    raised = {finding.ranks[0]: str(finding.evidence.get("exception") or "").partition("\n")[0] for finding in first}
     if not (failed(diagnosis.job) or blamed):
         return None
     by_time = sorted((end.at_ns, rank) for rank, end in ends.items() if failed_by_itself(end))
@@ -43,7 +50,8 @@ def root_cause(diagnosis: Diagnosis) -> RootCause | None:
         end = ends.get(rank)
         if end is None or end.ended_by_launcher:  # how it was ended says nothing about why
             return RootCause(rank, None, ended_by_distdoctor=diagnosis.ended_by_distdoctor)
-        return RootCause(rank, end.exit_code, end.signal)
+        exception = raised.get(rank, "")
+        return RootCause(rank, end.exit_code, 0 if exception else end.signal, exception=exception)
     return None
 
 

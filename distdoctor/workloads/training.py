@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before any group: its functions keep the default group, as a default argument, for ever
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.distributed import DistributedSampler

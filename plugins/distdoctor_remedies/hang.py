@@ -243,8 +243,9 @@ REMEDIES = (
     ),
     Remedy(
         slug="leave-in-order",
-        what="Release the wrapped model, its optimizer and all handles before destroying the process group.",
+        what="Let nothing keep the process group when it is destroyed: no wrapped model, no handle, no late import.",
         how=(
+            "import torch.distributed.nn  # first imported after init_process_group, it would keep the group\n"
             "def main():\n    dist.init_process_group()\n    train()  # the model is local to train()\n"
             "    dist.destroy_process_group()"
         ),

@@ -1,5 +1,5 @@
-"""Real ranks for tests: the fork server that distdoctor's own pytest plugin uses."""
+"""Real ranks for tests, from a fork server that has imported torch once for all of them."""
 
-from distdoctor.launch.fork_server import RankResult, run_ranks, values
+from jobs.fork_server import RankResult, run_ranks, values
 
 __all__ = ["RankResult", "run_ranks", "values"]

