@@ -172,9 +172,19 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def root_of(script: Sequence[str], paths: Sequence[str], cwd: str) -> Path:
-    """The folder to copy: the working folder where everything lies below it, else the one that script and patched files share."""
+    """The folder to copy: the working folder where everything lies below it, else the one that script and patched files share.
+    Of a module that is imported by its package that is the folder which holds the package."""
     scripts = [os.path.abspath(word) for word in script[:1] if os.path.isfile(word)]
-    named = [*scripts, *paths]
-    if all(path.startswith(cwd.rstrip("/") + "/") for path in named):
+    if all(_is_below(path, cwd) for path in (*scripts, *paths)):
         return Path(cwd)
-    return Path(os.path.commonpath([os.path.dirname(path) for path in named]))
+    return Path(os.path.commonpath([*map(os.path.dirname, scripts), *map(_imported_from, paths)]))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _imported_from(path: str) -> str:
+    """The entry of sys.path that a module lies below, else its own folder."""
+    found = [os.path.abspath(entry) for entry in sys.path if entry and "site-packages" not in entry]
+    return max((entry for entry in found if _is_below(path, entry)), key=len, default=os.path.dirname(path))

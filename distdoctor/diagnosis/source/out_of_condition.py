@@ -29,7 +29,7 @@ def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: i
     """
     file = source_file(sources, site.path)
     guard = next((n for n in file.nodes(ast.If) if n.lineno == guard_line), None) if file is not None else None
-    if file is None or guard is None or isinstance(guard.test, ast.NamedExpr):
+    if file is None or guard is None or any(isinstance(one, ast.NamedExpr) for one in ast.walk(guard.test)):
         return ()
     found = _held(guard, site.line)
     if found is None or not _every_rank_gets_there(sources, site, guard):

@@ -36,6 +36,7 @@ from distdoctor.diagnosis.hang.wording import (
 )
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
+from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.testing import recording
@@ -105,10 +106,13 @@ def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
 
 def _edits(verdict: Verdict, incident: Incident, guarded: Call) -> tuple[Edit, ...]:
     """The call taken out of its condition, where the calls on record then agree."""
-    site = guarded.site
+    site, sources = guarded.site, verdict.recording.sources
+    others = [one.site for one in (incident.odd, incident.usual) if one is not None and one.site != site]
+    if any(guard.on_rank for other in others for guard in guards_at(sources, other)):
+        return ()  # `if not main: barrier()` ... `if main: barrier()`: the one is meant to meet the other
     if incident.guard is None or not agrees_with_all_at(verdict.facts, site):
         return ()
-    return out_of_condition(verdict.recording.sources, site, incident.guard.line)
+    return out_of_condition(sources, site, incident.guard.line)
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

@@ -139,6 +139,7 @@ def test_a_condition_on_more_than_the_rank_keeps_the_rest_where_all_count_it_ali
 
     assert moved(loop, 3, 2) == ["-    if step % 3 == 0 and rank == 0:", "+    if step % 3 == 0:"]
     assert moved(loop.replace("step % 3 == 0", "loss < best"), 3, 2) == []
+    assert moved(loop.replace("step % 3 == 0", "(step := step + 1) % 3 == 0"), 3, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,24 @@ def test_an_edit_after_which_the_calls_on_record_still_disagree_is_none() -> Non
     assert agrees_with_all_at(job(then="all_reduce"), guarded)
     assert not agrees_with_all_at(job(then="broadcast"), guarded)
     assert not agrees_with_all_at(job(then="all_reduce"), SourceLine("/job/train.py", 70)), "no such call"
+
+
+def test_a_call_that_is_meant_to_meet_one_under_the_opposite_condition_stays() -> None:
+    source = (
+        "def train(main):\n    for step in range(4):\n        dist.all_reduce(loss)\n"
+        "        if not main:\n            dist.barrier()\n"
+        "        prepare()\n        if main:\n            dist.broadcast(loss, 0)\n"
+    )
+    script = recording(ranks=2).source("train.py", HEAD + source)
+    for _ in range(3):
+        script.collective("all_reduce", [1], site="train.py:6 train").step()
+    script.collective("barrier", only=1, site="train.py:8 train")
+    script.collective("broadcast", only=0, site="train.py:11 train")
+
+    findings = examine(script.live(), plugins.load().checks.values()).findings
+
+    assert findings
+    assert not [cure.patch for one in findings for cure in one.prescriptions if cure.patch is not None]
 
 
 def test_a_call_on_a_group_of_some_ranks_is_not_given_to_all() -> None:
