@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,20 +51,21 @@ def real_rank() -> RankTrace:
         return read_run(Path(folder) / "run").ranks[0]
 
 
-def job_of(log: RankTrace, ranks: int) -> Recording:
-    """Every rank did what this one did; the groups that held all ranks hold all of these."""
+def job_of(log: RankTrace, ranks: int, odd: Mapping[int, RankTrace] | None = None) -> Recording:
+    """Every rank did what this one did, but for the `odd` ones; the groups that held both ranks hold all of these."""
     everybody = ranks_text(range(ranks))
-    texts = tuple(everybody if text and ranks_of(text) == (0, 1) else text for text in log.texts)
     logs = {
         rank: replace(
-            log,
+            did,
             rank=rank,
-            texts=texts,
+            texts=tuple(everybody if text and ranks_of(text) == (0, 1) else text for text in did.texts),
+            world_size=ranks,
             pid=1000 + rank,
             host=f"node{rank // RANKS_OF_A_HOST}",
             process=ProcessKey(1000 + rank, 1, f"node{rank // RANKS_OF_A_HOST}", f"{rank // RANKS_OF_A_HOST:032x}"),
         )
         for rank in range(ranks)
+        for did in ((odd or {}).get(rank, log),)
     }
     ends = {rank: RankEnd(0, at_ns=1 << 62) for rank in range(ranks)}
     return Recording(Job(("train.py",), ranks, ends, exit_code=0), logs)
