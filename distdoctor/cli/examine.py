@@ -12,15 +12,15 @@ from distdoctor.cli.options import reporting
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.argument("places", nargs=-1, metavar="[PATH]...", type=click.Path())
 @reporting
 @click.pass_context
-def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> None:
+def examine(ctx: click.Context, /, places: tuple[str, ...], **values: Any) -> None:
     """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory).
 
     Several PATHs are the parts of one job on many hosts, of any kind and mixed: run folders, host bundles (`distdoctor bundle`),
     documents of `hang-dump --json`. Parts that belong to different jobs are refused.
-    PATH `-` reads a job log from standard input.
+    PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
     Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it says what is in it, without running any of it.
     """
     from distdoctor.cli import deliver
@@ -32,6 +32,7 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     output, baseline = values.pop("output"), values.pop("baseline")
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
+    paths = [_brought_here(ctx, place) for place in places]
     if len(paths) == 1 and _is_checkpoint(paths[0]):
         ctx.exit(_show_contents(paths[0], settings.output_format, output))
     plugins = load_plugins(settings)
@@ -49,6 +50,14 @@ def examine(ctx: click.Context, /, paths: tuple[Path, ...], **values: Any) -> No
     job_failed = failed(recording.job)
     hung = not job_failed and bool(diagnosis.stalled)
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
+
+
+def _brought_here(ctx: click.Context, place: str) -> Path:
+    """A path on this machine, for as long as the command runs."""
+    from distdoctor.cli.deliver import notice
+    from distdoctor.launch.remote_places import brought_here, is_address
+
+    return ctx.with_resource(brought_here(place, notice)) if is_address(place) else Path(place)
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -1,0 +1,160 @@
+"""Recordings that lie elsewhere (`s3://bucket/run`, any address that fsspec knows), brought here for as long as they are read.
+
+Credentials and endpoints come from the environment and the user's own settings, as for every other program that uses fsspec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from distdoctor.errors import CouldNotLook, NothingToInspect, WrongUse
+
+MOST_FILES = 200_000  # 100,000 ranks with a trace and what lies beside it
+LARGEST_FILE = 1 << 30
+MOST_BYTES = 64 << 30
+BATCH_BYTES = 256 << 20  # that are on the way at once, and in memory
+BATCH_FILES = 256
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_INSTALL = (
+    "pip install 'distdoctor[remote]' brings fsspec with S3; other stores have packages of their own (gcsfs, adlfs)."
+)
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file over there, and what its path is below the place."""
+
+    path: str
+    below: PurePosixPath
+    size: int
+
+
+def is_address(place: str) -> bool:
+    """Whether a place is `scheme://...` rather than a path."""
+    return _ADDRESS.match(place) is not None
+
+
+@contextlib.contextmanager
+def brought_here(address: str, notice: Callable[[str], None]) -> Iterator[Path]:
+    """The folder or file at the address, as long as this lasts.
+
+    WrongUse: nobody here knows how to read such an address, or it holds more than a recording can. NothingToInspect: there is
+    nothing. CouldNotLook: it cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="distdoctor-") as folder:
+        with _in_one_sentence(address):
+            system, root = _opened(address)
+            files = _files(system, root)
+            _require_bounds(address, files)
+            single = len(files) == 1 and files[0].below == PurePosixPath(".")
+            missed = _fetch(system, files, Path(folder), notice)
+        if missed and len(missed) == len(files):
+            raise CouldNotLook(f"{_shown(address)} cannot be read: {next(iter(missed.values()))}", way_out=_WAY_OUT)
+        for path, why in list(missed.items())[:3]:
+            notice(f"{path} cannot be read: {why}")
+        yield Path(folder) / PurePosixPath(root).name if single else Path(folder)
+
+
+_WAY_OUT = "Check the address, and the credentials and endpoint that its program takes from the environment."
+
+
+@contextlib.contextmanager
+def _in_one_sentence(address: str) -> Iterator[None]:
+    """Whatever a storage library raises, as an error that a user can read."""
+    from distdoctor.errors import DoctorError
+
+    try:
+        yield
+    except DoctorError:
+        raise
+    except FileNotFoundError as trouble:
+        raise NothingToInspect(f"there is nothing at {_shown(address)}", way_out=_WAY_OUT) from trouble
+    except ImportError as trouble:
+        raise WrongUse(f"{_shown(address)} cannot be read here: {_words(trouble)}", way_out=_INSTALL) from trouble
+    except Exception as trouble:
+        raise CouldNotLook(f"{_shown(address)} cannot be read: {_words(trouble)}", way_out=_WAY_OUT) from trouble
+
+
+def _opened(address: str) -> tuple[Any, str]:
+    """The file system, and the place in its own words."""
+    try:
+        import fsspec
+    except ImportError as trouble:
+        raise WrongUse(f"{_shown(address)} needs fsspec", way_out=_INSTALL) from trouble
+    scheme = address.partition("://")[0].lower()
+    if scheme not in fsspec.available_protocols():
+        raise WrongUse(
+            f"there is no storage named {scheme}", way_out="fsspec.available_protocols() lists what there is."
+        )
+    system, root = fsspec.core.url_to_fs(address)
+    return system, str(root).rstrip("/") or "/"
+
+
+def _files(system: Any, root: str) -> list[_File]:
+    found = []
+    for path, about in system.find(root, detail=True).items():
+        below = PurePosixPath(path).relative_to(root) if path != root else PurePosixPath(".")
+        if about.get("type") == "file" and ".." not in below.parts:
+            found.append(_File(path, below, int(about.get("size") or 0)))
+    if not found:
+        raise FileNotFoundError(root)
+    return sorted(found, key=lambda one: one.path)
+
+
+def _require_bounds(address: str, files: Sequence[_File]) -> None:
+    largest, total = max(files, key=lambda one: one.size), sum(one.size for one in files)
+    way_out = "Point at the run folder itself, or copy what is to be examined."
+    if len(files) > MOST_FILES:
+        raise WrongUse(f"{_shown(address)} holds {len(files)} files, more than {MOST_FILES}", way_out=way_out)
+    if largest.size > LARGEST_FILE:
+        raise WrongUse(f"{largest.path} has {largest.size} bytes, more than any recording", way_out=way_out)
+    if total > MOST_BYTES:
+        raise WrongUse(f"{_shown(address)} holds {total >> 30} GiB, more than {MOST_BYTES >> 30}", way_out=way_out)
+
+
+def _fetch(system: Any, files: Sequence[_File], folder: Path, notice: Callable[[str], None]) -> Mapping[str, str]:
+    """Write the files into the folder; what could not be read, with the reason."""
+    missed: dict[str, str] = {}
+    done = 0
+    for batch in _batches(files):
+        found = system.cat([one.path for one in batch], on_error="return")
+        found = found if isinstance(found, dict) else {batch[0].path: found}
+        for one in batch:
+            content = found.get(one.path)
+            if isinstance(content, bytes):
+                to = folder / (one.below if one.below.parts else PurePosixPath(one.path).name)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(content)
+            else:
+                missed[one.path] = _words(content) if isinstance(content, BaseException) else "it is not there any more"
+        done += len(batch)
+        if done < len(files):
+            notice(f"{done} of {len(files)} files are here")
+    return missed
+
+
+def _batches(files: Sequence[_File]) -> Iterator[list[_File]]:
+    batch: list[_File] = []
+    for one in files:
+        if batch and (len(batch) == BATCH_FILES or sum(f.size for f in batch) + one.size > BATCH_BYTES):
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch
+
+
+def _words(trouble: BaseException) -> str:
+    first = (str(trouble).splitlines() or [""])[0][:200]
+    return f"{type(trouble).__name__}: {first}".rstrip(": ")
+
+
+def _shown(address: str) -> str:
+    """The address without a name or password that it may hold."""
+    return re.sub(r"//[^/@]*@", "//", address)
