@@ -152,7 +152,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     multiple=True,
     metavar="nan|CODE",
     shell_complete=completion.stop_on,
-    help="End the job when this is certain: nan (DD801), or any code or slug.",
+    help="End the job when this is certain, or holds ranks for ever: nan (DD801), a code, a slug.",
 )
 @click.option(
     "--try-fix/--no-try-fix",

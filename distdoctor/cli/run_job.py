@@ -274,8 +274,10 @@ def _usual_on_hang() -> str:
 def _stop_on(asked: Sequence[str], plugins: Plugins) -> frozenset[str]:
     """The codes that end the job, from codes, slugs and `nan`.
 
-    WrongUse: there is no such check, or none that is asked while the job runs.
+    WrongUse: there is no such check, or none that is asked while the job runs, or none that ever proves anything.
     """
+    from distdoctor.diagnosis.finding import CERTAIN, Stalls
+
     slugs = {check.slug: check for check in plugins.checks.values()}
     found = set()
     for word in asked:
@@ -289,6 +291,11 @@ def _stop_on(asked: Sequence[str], plugins: Plugins) -> frozenset[str]:
             raise WrongUse(
                 f"--stop-on {word}: {check.code} is certain only when the job is over",
                 way_out="Leave it out; the report at the end has it.",
+            )
+        if check.at_most is not CERTAIN and check.stalls is not Stalls.FOREVER:
+            raise WrongUse(
+                f"--stop-on {word}: {check.code} is never certain, only {check.at_most}",
+                way_out="Leave it out; the job goes on, and it is told as soon as it is seen.",
             )
         found.add(check.code)
     return frozenset(found)

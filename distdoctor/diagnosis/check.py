@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Protocol, Self
 
 from distdoctor.diagnosis.derived import derived
-from distdoctor.diagnosis.finding import CERTAIN, Finding, Severity, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, Confidence, Finding, Severity, Stalls
 from distdoctor.errors import PluginTrouble
 from distdoctor.recording.recording import Job, Recording
 
@@ -60,6 +60,7 @@ class Check:
         False  # only a look from outside can say more than what it finds in a recording: at stacks, at the network
     )
     specificity: int = 0  # among checks that explain the same fact, the most specific one is heard
+    at_most: Confidence = CERTAIN  # how sure its findings can be
 
     @property
     def handbook(self) -> str:
@@ -101,6 +102,7 @@ class Check:
                 code=finding.code or self.code,
                 slug=finding.slug or self.slug,
                 severity=finding.severity or self.severity,
+                confidence=max(finding.confidence, self.at_most, key=list(Confidence).index),
                 stalls=self._stalls(finding),
                 specificity=self.specificity if finding.specificity is None else finding.specificity,
             )
@@ -133,11 +135,13 @@ def check(
     stalls: Stalls = Stalls.NO,
     outside: bool = False,
     specificity: int = 0,
+    at_most: Confidence = CERTAIN,
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
 
     Where ranks left no recording, findings are at most "likely", unless the check `stands_alone`. Of the findings that explain
-    the same fact (`Finding.explains`), only those of the check with the highest `specificity` are told.
+    the same fact (`Finding.explains`), only those of the check with the highest `specificity` are told. `at_most` LIKELY: what
+    the check looks at is never a proof, so that nobody can wait for it to be certain (`--stop-on`).
     """
 
     def make(examine: Examine) -> Check:
@@ -166,6 +170,7 @@ def check(
             stalls,
             outside,
             specificity,
+            at_most,
         )
 
     return make

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import CERTAIN, Finding
+from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
 from distdoctor.launch.environment import environment
@@ -287,9 +287,12 @@ class RunningJob:
             self.orders.notice(f"{_named(finding)}: withdrawn, the job went on after {seconds:.0f} s")
 
     def _hung(self, diagnosis: Diagnosis, proven: bool) -> None:
+        """`proven`: its ranks wait for ever, whatever the code that says why; a likely reason is then enough for `--stop-on`."""
         self._keep_what_was_seen()
-        if self.orders.on_hang == "abort":
-            why = "--on-hang abort" if proven else f"--hang-after {self.orders.hang_after:g}"
+        told = {one.code for one in diagnosis.findings if proven and one.stalls is Stalls.FOREVER}
+        if self.orders.on_hang == "abort" or told & self.orders.stop_on:
+            limit = "--on-hang abort" if proven else f"--hang-after {self.orders.hang_after:g}"
+            why = limit if self.orders.on_hang == "abort" else f"--stop-on {min(told & self.orders.stop_on)}"
             self.orders.notice(f"the job hangs: ending its ranks ({why})")
             self._start_abort()
         elif self.orders.on_hang == "report":

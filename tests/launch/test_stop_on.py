@@ -51,8 +51,25 @@ def test_another_finding_ends_nothing(distdoctor: Run, script: Script, tmp_path:
     assert len(list(tmp_path.glob("done-*"))) == 2
 
 
+def test_a_likely_reason_ends_the_job_once_it_is_proven_that_ranks_wait_for_ever(
+    distdoctor: Run, script: Script
+) -> None:
+    script("if rank == 0:\n    dist.barrier()\ndist.all_reduce(t)\n")
+
+    done = distdoctor("run", "--nproc", 2, "--on-hang", "report", "--stop-on", "DD112", "train.py")
+
+    assert "the job hangs: ending its ranks (--stop-on DD112)" in done.err
+    assert done.out.startswith("DD112")
+    assert done.code == 3
+
+
 @pytest.mark.parametrize(
-    ("word", "words"), [("DD999", "there is no such check"), ("DD204", "DD204 is certain only when the job is over")]
+    ("word", "words"),
+    [
+        ("DD999", "there is no such check"),
+        ("DD204", "DD204 is certain only when the job is over"),
+        ("corrupted-replica", "DD214 is never certain, only likely"),
+    ],
 )
 def test_what_can_never_end_a_job_is_refused_before_it_starts(
     distdoctor: Run, script: Script, word: str, words: str

@@ -31,7 +31,7 @@ from distdoctor.recording.trace.layout import PassFlag
 LEAST_SHARE = 0.01
 
 
-@check("DD309", "padded-evaluation", severity=WARNING)
+@check("DD309", "padded-evaluation", severity=WARNING, at_most=LIKELY)
 def examine(orders: SampleOrders) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():

@@ -24,7 +24,7 @@ from distdoctor.testing.preflight import checked_machine
 TOLERATED = 2.0  # times the cores: workers wait for storage, ranks for each other
 
 
-@check("DD607", "oversubscribed-cpu", severity=WARNING, stands_alone=True)
+@check("DD607", "oversubscribed-cpu", severity=WARNING, stands_alone=True, at_most=LIKELY)
 def examine(trial: Trial) -> Iterator[Finding]:
     machine = trial.machine
     threads = machine.threads or int(machine.cores)

@@ -24,7 +24,7 @@ OF_A_WORKER = 64 << 20  # two prefetched batches (torch's prefetch_factor) of 32
 OF_A_RANK = 16 << 20  # NCCL's buffers between ranks of one host: some 10 MiB a peer
 
 
-@check("DD606", "small-shm", severity=WARNING, stands_alone=True)
+@check("DD606", "small-shm", severity=WARNING, stands_alone=True, at_most=LIKELY)
 def examine(trial: Trial) -> Iterator[Finding]:
     machine = trial.machine
     if machine.shm_free is None:

@@ -47,7 +47,7 @@ class Line:
         return bool(self.dropped) and (not self.asked or max(self.dropped.values()) > 1)
 
 
-@check("DD120", "handle-not-waited", severity=ERROR, stands_alone=True)
+@check("DD120", "handle-not-waited", severity=ERROR, stands_alone=True, at_most=LIKELY)
 def examine(calls: Collectives) -> Iterator[Finding]:
     lines: dict[SourceLine, Line] = defaultdict(Line)
     backends = {group.name: group.backend for group in calls.groups}

@@ -31,7 +31,7 @@ from distdoctor.testing import recording
 SHORT_TIMEOUT_SECONDS = 120.0
 
 
-@check("DD129", "timeout-too-short", severity=ERROR, family="hang", specificity=10)
+@check("DD129", "timeout-too-short", severity=ERROR, family="hang", specificity=10, at_most=LIKELY)
 def examine(verdict: Verdict) -> Iterator[Finding]:
     for incident in verdict.of_kind(IncidentKind.ABSENT):
         silence = incident.silence

@@ -37,7 +37,7 @@ _BITS = {"float32": 32, "float64": 64, "float16": 16, "bfloat16": 16, "int64": 6
 _MANTISSA = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}
 
 
-@check("DD214", "corrupted-replica", severity=ERROR, family="replicas", specificity=20)
+@check("DD214", "corrupted-replica", severity=ERROR, family="replicas", specificity=20, at_most=LIKELY)
 def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
     for parting in partings.found:
         bit = single_bit(parting)

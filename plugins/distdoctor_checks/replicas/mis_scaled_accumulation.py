@@ -36,7 +36,7 @@ from distdoctor.recording.trace.layout import UpdateFlag
 SEEN = 2  # steps; one could be an accident
 
 
-@check("DD208", "mis-scaled-accumulation", severity=WARNING)
+@check("DD208", "mis-scaled-accumulation", severity=WARNING, at_most=LIKELY)
 def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     by_optimizer: dict[int, list[Update]] = defaultdict(list)
     for update in gradients.every_update():

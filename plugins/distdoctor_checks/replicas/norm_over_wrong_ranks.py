@@ -40,7 +40,7 @@ class Scaled:
     factors: Mapping[int, float]
 
 
-@check("DD220", "norm-over-wrong-ranks", severity=ERROR, family="replicas")
+@check("DD220", "norm-over-wrong-ranks", severity=ERROR, family="replicas", at_most=LIKELY)
 def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     optimizers = {t.optimizer for own in gradients.ranks.values() for t in own.tensors.values() if not t.agree}
     for optimizer in sorted(optimizers):

@@ -26,7 +26,7 @@ from distdoctor.recording.recording import Recording
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
 
-@check("DD221", "unreduced-over-mesh", severity=ERROR, family="replicas")
+@check("DD221", "unreduced-over-mesh", severity=ERROR, family="replicas", at_most=LIKELY)
 def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED and len(peers.names) >= ENOUGH:
