@@ -32,15 +32,15 @@ def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: i
     if file is None or guard is None or any(isinstance(one, ast.NamedExpr) for one in ast.walk(guard.test)):
         return ()
     found = _held(guard, site.line)
-    if found is None or not _every_rank_gets_there(sources, site, guard):
+    if found is None or not every_rank_gets_there(sources, site, guard):
         return ()
     body, statement = found
     if not _runs_anywhere(file.tree, guard, body, statement):
         return ()
-    rest = _without_the_rank(guard.test) if body is guard.body else []
-    if not all(_COUNTED.search(name) for part in rest for name in _loaded(part)):
-        return ()  # `loss < best and rank == 0`: what is left may be each rank's own
-    return _Move(lines_of(file.text), guard, body, statement, " and ".join(map(ast.unparse, rest))).edits(site.path)
+    rest = shared_rest(guard) if body is guard.body else ""
+    if rest is None:
+        return ()
+    return _Move(lines_of(file.text), guard, body, statement, rest).edits(site.path)
 
 
 def _held(guard: ast.If, line: int) -> tuple[list[ast.stmt], ast.stmt] | None:
@@ -51,7 +51,7 @@ def _held(guard: ast.If, line: int) -> tuple[list[ast.stmt], ast.stmt] | None:
     return None
 
 
-def _every_rank_gets_there(sources: Mapping[str, str], site: SourceLine, guard: ast.If) -> bool:
+def every_rank_gets_there(sources: Mapping[str, str], site: SourceLine, guard: ast.If) -> bool:
     """Whether no other condition on the rank keeps ranks from this line."""
     others = [one for one in guards_at(sources, site) if (one.line, one.how) != (guard.lineno, ENCLOSES)]
     return not any(one.on_rank for one in others)
@@ -62,7 +62,7 @@ def _runs_anywhere(tree: ast.Module, guard: ast.If, body: list[ast.stmt], statem
     if isinstance(statement, _COMPOUND | _LEAVING) or any(_leaves(one) for one in body[: body.index(statement)]):
         return False
     called = {last_word(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
-    wanted = set(_loaded(statement))
+    wanted = set(names_loaded(statement))
     bound_inside = {name for one in (*guard.body, *guard.orelse) for name in _stored(one) if one is not statement}
     return not (called & _BY_RANK or wanted & bound_inside or wanted & _bound_by_rank(tree))
 
@@ -102,12 +102,19 @@ def _stored(node: ast.AST) -> Iterator[str]:
         yield from _names_bound_by(inner)
 
 
-def _loaded(node: ast.AST) -> Iterator[str]:
+def names_loaded(node: ast.AST) -> Iterator[str]:
     return (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
 
 
 def _leaves(node: ast.AST) -> bool:
     return any(isinstance(inner, _LEAVING) for inner in ast.walk(node))
+
+
+def shared_rest(guard: ast.If) -> str | None:
+    """What is left of a condition without the rank; None where that may be each rank's own (`loss < best and rank == 0`)."""
+    rest = _without_the_rank(guard.test)
+    shared = all(_COUNTED.search(name) for part in rest for name in names_loaded(part))
+    return " and ".join(map(ast.unparse, rest)) if shared else None
 
 
 def _without_the_rank(test: ast.expr) -> list[ast.expr]:

@@ -82,13 +82,21 @@ def epoch_told_above(
     begins = [node for node in file.nodes(ast.For) if node.lineno == loop.line]
     arguments = [one.arg for one in ast.walk(around) if isinstance(one, ast.arg)]
     epoch = epoch_variable(sources, loop) or ("epoch" if "epoch" in arguments else "")
-    if len(begins) != 1 or not epoch:
+    if len(begins) != 1 or not epoch or not _can_be_told(sources, made, what):
         return ()
     name = sampler_name(sources, made) if what == "sampler" else dataset_name(sources, made)
     if not name or made.path != loop.path or not _holds(around, made.line):
         loader = _iterated(begins[0].iter)
         name = f"{loader}.{what}" if loader else ""
     return row_inserted(loop.path, file.text, loop.line, f"{name}.set_epoch({epoch})") if name else ()
+
+
+def _can_be_told(sources: Mapping[str, str], made: SourceLine, what: str) -> bool:
+    """Whether the loader made on this line has the object that set_epoch is meant for: a batch sampler leaves `loader.sampler`
+    as it was, and a data set of somebody's own has the method only where they wrote it. No line: it will be given one."""
+    if what != "sampler":
+        return any("def set_epoch(" in text for text in sources.values())
+    return not made or any(keyword(call, "sampler") is not None for call in calls_at(sources, made, "DataLoader"))
 
 
 def _iterated(loop: ast.expr) -> str:

@@ -34,6 +34,7 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
+from distdoctor.diagnosis.source.called_before import called_before
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import guards_at
@@ -112,7 +113,7 @@ def _edits(verdict: Verdict, incident: Incident, guarded: Call) -> tuple[Edit, .
         return ()  # `if not main: barrier()` ... `if main: barrier()`: the one is meant to meet the other
     if incident.guard is None or not agrees_with_all_at(verdict.facts, site):
         return ()
-    return out_of_condition(sources, site, incident.guard.line)
+    return out_of_condition(sources, site, incident.guard.line) or called_before(sources, site, incident.guard.line)
 
 
 def _places(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:

@@ -15,6 +15,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.diagnosis.hang.played import agrees_with_all_at
+from distdoctor.diagnosis.source.called_before import called_before
 from distdoctor.diagnosis.source.edits import Edit, applied, diff, row_inserted, words_replaced
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.patch import patch_of
@@ -140,6 +141,45 @@ def test_a_condition_on_more_than_the_rank_keeps_the_rest_where_all_count_it_ali
     assert moved(loop, 3, 2) == ["-    if step % 3 == 0 and rank == 0:", "+    if step % 3 == 0:"]
     assert moved(loop.replace("step % 3 == 0", "loss < best"), 3, 2) == []
     assert moved(loop.replace("step % 3 == 0", "(step := step + 1) % 3 == 0"), 3, 2) == []
+
+
+HELPER = """\
+def average(loss):
+    dist.all_reduce(loss)
+    return loss / 2
+
+
+def train(rank, loss):
+    for step in range(9):
+        if rank == 0 and step % 4 == 3:
+            print(f"loss {average(loss):.3f}")
+"""
+
+
+def test_a_helper_that_communicates_is_called_by_every_rank_and_its_value_used_by_one() -> None:
+    sources = {"t.py": HEAD + HELPER}
+    edits = called_before(sources, SourceLine("t.py", 5, "average"), 11)
+
+    after, count = applied(sources["t.py"], edits)
+
+    assert count == 2
+    assert [row for row in diff("t.py", sources["t.py"], after).splitlines()[2:] if row[0] in "+-"] == [
+        "+        if step % 4 == 3:",
+        "+            average_result = average(loss)",
+        '-            print(f"loss {average(loss):.3f}")',
+        '+            print(f"loss {average_result:.3f}")',
+    ]
+
+
+def test_a_helper_that_is_called_by_itself_is_moved_and_one_that_may_not_be_called_stays() -> None:
+    alone = HEAD + HELPER.replace('print(f"loss {average(loss):.3f}")', "average(loss)")
+    perhaps = HEAD + HELPER.replace('print(f"loss {average(loss):.3f}")', "print(loss and average(loss))")
+    local = HEAD + HELPER.replace("step % 4 == 3", "loss < best")
+
+    made = [called_before({"t.py": text}, SourceLine("t.py", 5, "average"), 11) for text in (alone, perhaps, local)]
+
+    assert [len(edits) for edits in made] == [1, 0, 0]
+    assert "        if step % 4 == 3:\n            average(loss)\n" in applied(alone, made[0])[0]
 
 
 @pytest.mark.parametrize(
