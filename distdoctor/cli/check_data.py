@@ -151,5 +151,7 @@ def _show(recording: Recording, values: dict[str, Any], *, text: bool) -> None:
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     found = load_plugins(settings)
     checks = {code: check for code, check in found.checks.items() if code.startswith(("DD3", "DD704"))}
-    findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
-    deliver.show(sample_table.render(recording, findings, str(Path.cwd())) + "\n", sys.stdout if text else sys.stderr)
+    diagnosis = diagnose(recording, checks, found.remedies, frozenset(settings.ignore))
+    unasked = [one.code for one in diagnosis.could_not_look]
+    table = sample_table.render(recording, diagnosis.findings, str(Path.cwd()), unasked)
+    deliver.show(table + "\n", sys.stdout if text else sys.stderr)

@@ -89,6 +89,14 @@ def require_format(form: str, plugins: Plugins) -> None:
         raise WrongUse(f"there is no report format {form}", way_out=f"{guess}There are {', '.join(known)}.")
 
 
+def require_folder(output: Path | None) -> None:
+    """WrongUse now, rather than after hours of training, when the report's folder is not there."""
+    if output is not None and not output.absolute().parent.is_dir():
+        raise WrongUse(
+            f"{output} cannot be written: there is no folder {output.parent}", way_out="Take another -o FILE."
+        )
+
+
 def write(report: str, form: str, output: Path | None, stdout: TextIO | None = None) -> None:
     """Write a report where it was asked for. Text on a terminal is coloured, unless NO_COLOR is set."""
     if output is not None:
@@ -157,22 +165,30 @@ def without_accepted(diagnosis: Diagnosis, baseline: Path | None) -> Diagnosis:
     """
     from dataclasses import replace
 
+    accepted = accepted_by(baseline)
+    known = [f for f in diagnosis.findings if _identity(f.code, f.place.path, f.place.function) in accepted]
+    kept = tuple(finding for finding in diagnosis.findings if finding not in known)
+    return replace(diagnosis, findings=kept, suppressed=(*diagnosis.suppressed, *known)) if known else diagnosis
+
+
+def accepted_by(baseline: Path | None) -> frozenset[tuple[str, str, str]]:
+    """What the findings of an earlier report are known by; nothing without one.
+
+    WrongUse: the file is no JSON report.
+    """
     from distdoctor.errors import UnreadableRecording
     from distdoctor.recording.files import LARGEST_JSON, read_json
 
     if baseline is None:
-        return diagnosis
+        return frozenset()
     try:
-        found = read_json(baseline, LARGEST_JSON)
-        accepted = {_identity(f["code"], f["place"]["path"], f["place"]["function"]) for f in found["findings"]}
+        found = read_json(baseline, LARGEST_JSON)["findings"]
+        return frozenset(_identity(f["code"], f["place"]["path"], f["place"]["function"]) for f in found)
     except (UnreadableRecording, KeyError, TypeError):
         raise WrongUse(
             f"--baseline {baseline} is no report of distdoctor",
             way_out="Make one: `distdoctor report -o baseline.json`.",
         ) from None
-    known = [f for f in diagnosis.findings if _identity(f.code, f.place.path, f.place.function) in accepted]
-    kept = tuple(finding for finding in diagnosis.findings if finding not in known)
-    return replace(diagnosis, findings=kept, suppressed=(*diagnosis.suppressed, *known))
 
 
 def _identity(code: str, path: str | None, function: str | None) -> tuple[str, str, str]:

@@ -131,7 +131,7 @@ def _flushed(code: int) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = None
-        return 141
+        return code or 141
     except OSError as trouble:
         sys.stdout = None
         return _say(f"the output cannot be written: {trouble.strerror}", "Take -o FILE on another disk.", code or 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from distdoctor.cli import deliver, fire_drills
 from distdoctor.cli.deliver import notice, remark
 from distdoctor.cli.loudness import quiet
+from distdoctor.cli.references import require_function
 from distdoctor.cli.settings import Settings, load, load_plugins
 from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
@@ -56,10 +58,13 @@ def execute(
     )
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
+    deliver.require_folder(values["output"])
+    deliver.accepted_by(values["baseline"])  # now, rather than after hours of training, where it is no report
     stop_on = _stop_on(values["stop_on"], plugins)
     wants = _Wanted.of(argv, values, command, plugins)
     if values["off"] or os.environ.get("DISTDOCTOR") == "0":
         _plain_launcher(wants)
+    recorded = _recorded(probe or ProbeSettings(), values["streams"], wants.deep)
     step = step_of(os.environ) if wants.command or wants.nodes > 1 else None
     folder = _run_folder(wants, values["run_dir"], step)
     launch = wants.launch(folder)
@@ -70,7 +75,7 @@ def execute(
         folder,
         on_hang=settings.on_hang or ("abort" if try_fix else _usual_on_hang()),
         hang_after=settings.hang_after,
-        probe=_recorded(probe or ProbeSettings(), values["streams"], wants.deep),
+        probe=recorded,
         ignored=frozenset(settings.ignore),
         tell=_tell,
         notice=notice,
@@ -187,6 +192,7 @@ class _Wanted:
             backend=backend,
         )
         validate(self.request, ranks)
+        _try_factories(self.request, values)
         self.deep = fire_drills.deep_streams(drills)
         self.name = "-".join([strategy.name, *(drill.slug for drill in drills)])
         if backend is None and not devices.visible_gpus():
@@ -217,6 +223,11 @@ class _Wanted:
             )
         if not command:
             raise WrongUse("no launcher follows `--`", way_out="For example `distdoctor run -- torchrun train.py`.")
+        if shutil.which(command[0]) is None:
+            raise WrongUse(
+                f"{command[0]} cannot be started: there is no such program",
+                way_out="What follows `--` is a whole command line, for example `distdoctor run -- torchrun train.py`.",
+            )
         self.command = tuple(command)
         self.name = Path(command[0]).name
 
@@ -247,6 +258,18 @@ class _Wanted:
                 f"{', '.join(given)} without --strategy: only the reference training knows it",
                 way_out="Add --strategy NAME, or put options of your script after the script.",
             )
+
+
+def _try_factories(request: Any, values: Mapping[str, Any]) -> None:
+    """Raise WrongUse where the user's own model or data cannot be made, before any rank is started."""
+    own = [(option, request_of) for option, request_of in (("model", request.model), ("data", request.data))
+           if values.get(f"training_{option}") == request_of]  # fmt: skip
+    for option, reference in own:
+        require_function(f"--{option}", reference)
+    if own:
+        from distdoctor.launch.factories import try_factories
+
+        try_factories(request)
 
 
 def _plain_launcher(wanted: _Wanted) -> NoReturn:
@@ -374,8 +397,12 @@ def _report_or_say(
 
     try:
         return _report(outcome, settings, plugins, folder, output, stdout)
-    except (DoctorError, BrokenPipeError):
+    except DoctorError:
         raise
+    except BrokenPipeError:
+        notice(f"nobody reads our output any more; {os.path.relpath(folder)} has the report")
+        job_failed = failed(outcome.diagnosis.job) or bool(outcome.interrupted)
+        return deliver.exit_code(outcome.diagnosis, settings, hung=outcome.hung, job_failed=job_failed)
     except Exception as trouble:
         notice(f"the report cannot be written: {type(trouble).__name__}: {trouble}")
         return int(failed(outcome.diagnosis.job) or bool(outcome.interrupted))

@@ -20,15 +20,15 @@ _APART = "the ranks' data sets do not hold the same (made without a common seed,
 HEAD = ("epoch", "rank", "drawn", "distinct", "padding", "order")
 
 
-def render(recording: Recording, findings: Iterable[Finding] = (), base: str = "") -> str:
+def render(recording: Recording, findings: Iterable[Finding] = (), base: str = "", unasked: Sequence[str] = ()) -> str:
     """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data; `base`: the
-    folder that paths are shown relative to."""
+    folder that paths are shown relative to; `unasked`: codes of the checks on data that could not look."""
     try:
         orders = derived(SampleOrders, recording)
     except NotSeen as reason:
         return f"no verdict on data: {reason}\n"
     loaders = accounts(orders)
-    blocks = [answer(loaders, list(findings)), *(_loader(one, base) for one in loaders)]
+    blocks = [answer(loaders, list(findings), unasked), *(_loader(one, base) for one in loaders)]
     if recording.resumption is not None:
         blocks.append(_resumption(recording.resumption))
     return "\n\n".join(blocks) + "\n"
@@ -46,7 +46,7 @@ def _resumption(found: Resumption) -> str:
     return "\n  ".join(words)
 
 
-def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding]) -> str:
+def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding], unasked: Sequence[str] = ()) -> str:
     """The first line: what is wrong first, or what was looked at."""
     wrong = [one for one in findings if one.severity != NOTE]
     if wrong:
@@ -57,6 +57,9 @@ def answer(loaders: Sequence[LoaderAccount], findings: Sequence[Finding]) -> str
         return "nothing is wrong with what was read, and no optimizer stepped while a loader was read: no training was seen"
     epochs = [epoch for one in training for epoch in one.epochs]
     ranks = {rank for epoch in epochs for rank in epoch.ranks}
+    if unasked:
+        looked = f"no check found anything wrong, and {', '.join(unasked)} could not look"
+        return f"what {named(ranks)} read to train: {_facts(epochs)}; {looked}"
     return f"nothing is wrong with what {named(ranks)} read to train: {_facts(epochs)}"
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from distdoctor.cli.check_data import WALK_STREAMS
 from distdoctor.diagnosis.data.sample_account import accounts
 from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.report.sample_table import render
 from distdoctor.testing.samples import sampled_job, share
+from distdoctor_checks.data.missing_distributed_sampler import examine as missing_distributed_sampler
+from distdoctor_checks.data.missing_distributed_sampler import sick
 
 
 def test_a_healthy_training_is_one_row_an_epoch() -> None:
@@ -95,3 +101,18 @@ def test_the_first_line_is_the_first_finding() -> None:
 
 def test_where_no_loader_was_read_there_is_no_verdict() -> None:
     assert render(Recording(Job(), {})) == "no verdict on data: no DataLoader was iterated\n"
+
+
+def test_checks_that_could_not_look_are_named_instead_of_calling_it_right() -> None:
+    (first, *_) = render(sampled_job(ranks=2, length=100).train().recording(), unasked=("DD305",)).splitlines()
+
+    assert "nothing is wrong" not in first
+    assert first.endswith("no check found anything wrong, and DD305 could not look")
+
+
+def test_a_bare_loader_is_told_where_only_samples_are_recorded() -> None:
+    """As `check-data --loader` records: there is no gradient to look at."""
+    whole = sick()
+    found = examine(replace(whole, streams=frozenset(WALK_STREAMS.split(","))), [missing_distributed_sampler])
+
+    assert [(one.code, one.ranks) for one in found.findings] == [("DD304", (0, 1))]

@@ -25,6 +25,8 @@ _FOR_LACK_OF_A_PEER = re.compile(
 )
 _TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass monitored|Watchdog caught")
 _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
+# Python's own error of a pipe that nobody reads any more (stdout, a logger, a worker): torch's backends raise other kinds.
+_OWN_PIPE = "BrokenPipeError"
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
 SIGABRT, SIGKILL = 6, 9
 CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
@@ -120,9 +122,9 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
     if raised is not None and timeline is not None:
         words, at_wall_ns = raised.words, timeline.wall(raised.at_ns)
-        victim = bool(_FOR_LACK_OF_A_PEER.search(words)) and _was_waiting(timeline)
+        victim = bool(_FOR_LACK_OF_A_PEER.search(words)) and not words.startswith(_OWN_PIPE) and _was_waiting(timeline)
         code = end.exit_code if end else None
-        if words.startswith(_BY_THE_USER):
+        if words.startswith(_BY_THE_USER) and not _of_its_own(facts, rank):
             return Ending(rank, ENDED, at_wall_ns, words, raised.site, code)
         kept = raised.traceback_file
         return Ending(rank, RAISED, at_wall_ns, words, raised.site, code, victim=victim, traceback=kept)
@@ -156,6 +158,16 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     if end is not None:
         return Ending(rank, ENDED, at_ns)
     return None
+
+
+def _of_its_own(facts: Collectives, rank: int) -> bool:
+    """Whether only this rank was interrupted, and not because somebody ended the job: then nobody but it knows why."""
+    job, logs = facts.recording.job, facts.recording.ranks
+    end = job.ends.get(rank)
+    if job.interrupted or job.running or end is None or end.ended_by_launcher or len(logs) < 2:
+        return False
+    said = (raised.words for other, log in logs.items() if other != rank for raised in log.noted(UncaughtException))
+    return not any(words.startswith(_BY_THE_USER) for words in said)
 
 
 def _left_at(timeline: Timeline, exiting_ns: int) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.edits import words_replaced
 from distdoctor.diagnosis.source.sampler_calls import epoch_variable, set_epoch_call
@@ -27,15 +28,15 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD302", "constant-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
-def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
     for repeated in repetitions(orders):
         if repeated.told_again:
-            yield _finding(repeated, recording)
+            yield _finding(repeated, sources)
 
 
-def _finding(repeated: Repetition, recording: Recording) -> Finding:
+def _finding(repeated: Repetition, sources: Sources) -> Finding:
     later = repeated.later
-    call = set_epoch_call(recording.sources, later.set_epoch_line)
+    call = set_epoch_call(sources.texts, later.set_epoch_line)
     argument = call.argument if call is not None else ""
     told = (
         f"{argument} = {later.epoch_told}" if argument and not argument.lstrip("-").isdigit() else f"{later.epoch_told}"
@@ -61,20 +62,20 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
         },
         why=f"set_epoch was called {later.set_epoch_calls} times, the last two times with {later.epoch_told}; the first "
         f"{repeated.draws:,} {what} of epochs {repeated.epoch - 1} and {repeated.epoch} are equal",
-        prescriptions=(_prescription(recording, repeated),),
+        prescriptions=(_prescription(sources, repeated),),
         at_ns=later.started_ns,
     )
 
 
-def _prescription(recording: Recording, repeated: Repetition) -> Prescription:
+def _prescription(sources: Sources, repeated: Repetition) -> Prescription:
     line = repeated.later.set_epoch_line
-    call = set_epoch_call(recording.sources, line)
+    call = set_epoch_call(sources.texts, line)
     if call is None:
         return Prescription("set-epoch", change="sampler.set_epoch(epoch)  # the counter of the epoch loop")
-    epoch = epoch_variable(recording.sources, line)
+    epoch = epoch_variable(sources.texts, line)
     known = bool(epoch) and epoch != call.argument
     new = f"{call.receiver}.set_epoch({epoch if known else 'epoch'})"
-    old, text = f"{call.receiver}.set_epoch({call.argument})", recording.sources.get(line.path, "")
+    old, text = f"{call.receiver}.set_epoch({call.argument})", sources.texts.get(line.path, "")
     return Prescription("set-epoch", new, edits=words_replaced(line.path, text, line.line, old, new) if known else ())
 
 

@@ -24,6 +24,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.sharing import SameData, same_data
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription, Severity
 from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
 from distdoctor.diagnosis.source.edits import Edit
@@ -34,7 +35,7 @@ from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for same in same_data(orders, replicas):
         passes = same.passes
@@ -44,10 +45,10 @@ def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> I
         ):
             continue
         told.add(loader)
-        yield _training(same, recording) if passes.trains else _evaluation(same)
+        yield _training(same, sources) if passes.trains else _evaluation(same)
 
 
-def _training(same: SameData, recording: Recording) -> Finding:
+def _training(same: SameData, sources: Sources) -> Finding:
     one, ranks = same.passes.one, same.passes.ranks
     severity: Severity = ERROR if same.identical else WARNING
     what = "draw the same samples in the same order" if same.identical else "each draw the whole dataset"
@@ -75,7 +76,7 @@ def _training(same: SameData, recording: Recording) -> Finding:
             Prescription(
                 "distributed-sampler",
                 change=f"DataLoader(dataset, ..., sampler=DistributedSampler(dataset, shuffle={one.shuffles is not False}))",
-                edits=_edits(recording, same),
+                edits=_edits(sources, same),
                 effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
                 if one.length > 0
                 else "",
@@ -92,16 +93,16 @@ def _why(same: SameData) -> str:
     return f"{same.replicas.words}; {one.sampler_name} covers all {one.length:,} samples on each, so one epoch is really {count}"
 
 
-def _edits(recording: Recording, same: SameData) -> tuple[Edit, ...]:
+def _edits(sources: Sources, same: SameData) -> tuple[Edit, ...]:
     """The loader given a sampler in the place of its own shuffle, and the sampler told the epoch where it shuffles."""
-    one, sources = same.passes.one, recording.sources
-    call, data = only_call(sources, one.made_line, "DataLoader"), dataset_name(sources, one.made_line)
+    one, texts = same.passes.one, sources.texts
+    call, data = only_call(texts, one.made_line, "DataLoader"), dataset_name(texts, one.made_line)
     if call is None or not data or any(keyword_of(call, name) for name in ("sampler", "batch_sampler")):
         return ()
-    shuffles, text = one.shuffles is not False, sources[one.made_line.path]
+    shuffles, text = one.shuffles is not False, texts[one.made_line.path]
     known = "DistributedSampler" if _imports_it(text) else "torch.utils.data.distributed.DistributedSampler"
     value = f"{known}({data})" if shuffles else f"{known}({data}, shuffle=False)"
-    told = epoch_told_above(sources, one.loop_line, SourceLine()) if shuffles else ()
+    told = epoch_told_above(texts, one.loop_line, SourceLine()) if shuffles else ()
     given = keyword_set(one.made_line.path, call, "sampler", value, instead_of="shuffle")
     return (*given, *told) if given and (told or not shuffles) else ()
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.sampler_calls import (
@@ -39,16 +40,16 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
-def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
     for repeated in repetitions(orders):
-        if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, recording)):
-            yield _finding(repeated, recording)
+        if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, sources)):
+            yield _finding(repeated, sources)
 
 
-def _finding(repeated: Repetition, recording: Recording) -> Finding:
+def _finding(repeated: Repetition, sources: Sources) -> Finding:
     later = repeated.later
-    told, name = _told_object(repeated, recording)
-    epoch = epoch_variable(recording.sources, later.loop_line) or "epoch"
+    told, name = _told_object(repeated, sources)
+    epoch = epoch_variable(sources.texts, later.loop_line) or "epoch"
     kind = later.data.name if repeated.iterable else later.sampler_name
     return Finding(
         title=f"{named(repeated.ranks)} drew epoch {repeated.epoch} in the order of epoch {repeated.epoch - 1}: "
@@ -84,7 +85,7 @@ def _finding(repeated: Repetition, recording: Recording) -> Finding:
             Prescription(
                 "set-epoch",
                 change=_change(repeated, f"{name}.set_epoch({epoch})"),
-                edits=_edits(repeated, recording),
+                edits=_edits(repeated, sources),
                 effect=f"each epoch draws its {later.length:,} samples in a different order"
                 if later.length > 0
                 else "",
@@ -99,16 +100,16 @@ def _only_told(repeated: Repetition) -> bool:
     return repeated.told_in_vain and repeated.later.shuffles is None
 
 
-def _shuffles(repeated: Repetition, recording: Recording) -> bool:
+def _shuffles(repeated: Repetition, sources: Sources) -> bool:
     """Whether the source of the data draws an order at random and knows the epoch."""
-    return shuffles_by_epoch(recording.sources, repeated.later.data.name)
+    return shuffles_by_epoch(sources.texts, repeated.later.data.name)
 
 
-def _told_object(repeated: Repetition, recording: Recording) -> tuple[str, str]:
+def _told_object(repeated: Repetition, sources: Sources) -> tuple[str, str]:
     """What has to be told the epoch, in a word, and what the source calls it."""
     if repeated.iterable:
-        return "data", dataset_name(recording.sources, repeated.later.made_line) or "dataset"
-    return "sampler", sampler_name(recording.sources, repeated.later.made_line) or "sampler"
+        return "data", dataset_name(sources.texts, repeated.later.made_line) or "dataset"
+    return "sampler", sampler_name(sources.texts, repeated.later.made_line) or "sampler"
 
 
 def _change(repeated: Repetition, statement: str) -> str:
@@ -117,12 +118,12 @@ def _change(repeated: Repetition, statement: str) -> str:
     return f"{statement}  # before the loop over the batches"
 
 
-def _edits(repeated: Repetition, recording: Recording) -> tuple[Edit, ...]:
+def _edits(repeated: Repetition, sources: Sources) -> tuple[Edit, ...]:
     later = repeated.later
     if repeated.told_in_vain or (repeated.iterable and later.workers):  # a worker that persists keeps its copy
         return ()
     what = "dataset" if repeated.iterable else "sampler"
-    return epoch_told_above(recording.sources, later.loop_line, later.made_line, what)
+    return epoch_told_above(sources.texts, later.loop_line, later.made_line, what)
 
 
 def _told(repeated: Repetition) -> str:

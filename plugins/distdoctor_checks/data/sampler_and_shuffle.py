@@ -22,6 +22,7 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.edits import Edit, words_replaced
 from distdoctor.recording.rank_set import named
@@ -35,13 +36,13 @@ LEAST_DRAWS = 32  # of a rank; fewer samples are no dataset that has to be shuff
 
 
 @check("DD312", "sampler-and-shuffle", severity=NOTE, stands_alone=True)
-def examine(noted: RankEvents, orders: SampleOrders | None, recording: Recording) -> Iterator[Finding]:
-    yield from _refused(noted, recording)
+def examine(noted: RankEvents, orders: SampleOrders | None, sources: Sources) -> Iterator[Finding]:
+    yield from _refused(noted, sources)
     if orders is not None:
         yield from _in_order(orders)
 
 
-def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
+def _refused(noted: RankEvents, sources: Sources) -> Iterator[Finding]:
     """Ranks that torch's error has ended."""
     found: dict[SourceLine, list[int]] = defaultdict(list)
     at_ns = 0
@@ -60,7 +61,7 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
             evidence={"error": REFUSED},
             why="the sampler decides the order, so DataLoader raises an error if shuffle=True requests another",
             prescriptions=(
-                Prescription("shuffle-in-the-sampler", change=_WORDS, edits=_without_shuffle(site, recording)),
+                Prescription("shuffle-in-the-sampler", change=_WORDS, edits=_without_shuffle(site, sources)),
             ),
             at_ns=at_ns,
         )
@@ -69,8 +70,8 @@ def _refused(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
 _WORDS = "remove shuffle=True from the loader and pass it to the sampler"
 
 
-def _without_shuffle(site: SourceLine, recording: Recording) -> tuple[Edit, ...]:
-    text = recording.sources.get(site.path, "")
+def _without_shuffle(site: SourceLine, sources: Sources) -> tuple[Edit, ...]:
+    text = sources.texts.get(site.path, "")
     found = (words_replaced(site.path, text, site.line, words, "") for words in (", shuffle=True", "shuffle=True, "))
     return next((edits for edits in found if edits), ())
 

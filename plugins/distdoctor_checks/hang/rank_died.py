@@ -154,7 +154,7 @@ def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
         return f"raised {kind}: {words[:160]}{' ...' if len(words) > 160 else ''}" if words else f"raised {kind}"
     if _is_killed(ending):
         if _kernel_kills(verdict, ending) == 0:
-            return "was killed by SIGKILL, sent by another process and not by the OOM killer"
+            return "was killed by a SIGKILL that a process sent, not the OOM killer"
         return "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"
     if ending.how == SIGNALLED:
         return f"died of {SIGNALS.get(ending.signal, f'signal {ending.signal}')}"

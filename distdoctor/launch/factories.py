@@ -1,0 +1,53 @@
+"""The user's own model and data, made once in a child process before any rank is started: whether that can be done at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from typing import NoReturn
+
+from distdoctor.errors import WrongUse
+from distdoctor.workloads.request import TrainingRequest
+
+PATIENCE_SECONDS = 20.0  # a factory that takes longer is left to the ranks: nobody waits twice for a large data set
+
+
+def try_factories(request: TrainingRequest) -> None:
+    """Make data and model as a rank would, in a process of its own that leaves nothing behind here.
+
+    WrongUse: that fails, or returns something else.
+    """
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _make_and_say(request, writes)
+    os.close(writes)
+    try:
+        ready, _, _ = select.select([reads], [], [], PATIENCE_SECONDS)
+        told = os.read(reads, 1 << 16) if ready else b""
+    finally:
+        os.close(reads)
+        os.kill(pid, signal.SIGKILL)  # it is not waited for yet, so the number is still its own
+        os.waitpid(pid, 0)
+    if told:
+        words, way_out = json.loads(told)
+        raise WrongUse(words, way_out=way_out)
+
+
+def _make_and_say(request: TrainingRequest, writes: int) -> NoReturn:
+    """In the child: what is wrong, as JSON through the pipe; nothing where all is well, whatever else happens."""
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        from distdoctor.workloads.factory import make_data, make_model
+        from distdoctor.workloads.shapes import Shapes
+
+        train_set, _ = make_data(request.data, request.data_path)
+        make_model(request.model, Shapes.of(train_set))
+    except WrongUse as error:
+        os.write(writes, json.dumps([str(error)[:2000], error.way_out]).encode())
+    finally:
+        os._exit(0)

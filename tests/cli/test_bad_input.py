@@ -1,0 +1,73 @@
+"""Wrong use is told in one sentence with a way out, and its own exit code, before any rank is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MINE = """
+def fails():
+    raise RuntimeError("no weights here")
+
+def nothing():
+    return None
+"""
+DDP = ["run", "--strategy", "ddp", "--nproc", "2"]
+WRONG_USE: list[tuple[list[str], str]] = [
+    (["run", "--nproc", "0", "train.py"], "--nproc 0 on 1 node(s) starts no rank"),
+    (["run", "--nproc", "two", "train.py"], "Unsupported nproc_per_node value: two"),
+    (["run", "gone.py"], "there is no script gone.py"),
+    (["run", "--ignore", "DD999", "train.py"], "--ignore DD999: there is no such check"),
+    (["run", "--streams", "foo", "train.py"], "there is no stream foo"),
+    (["run", "-o", "gone/report.html", "train.py"], "gone/report.html cannot be written: there is no folder gone"),
+    (["run", "--baseline", "garbage.txt", "train.py"], "--baseline garbage.txt is no report of distdoctor"),
+    (["run", "--", "no-such-launcher", "train.py"], "no-such-launcher cannot be started: there is no such program"),
+    (["run", "--strategy", "foo"], "there is no strategy foo"),
+    ([*DDP, "--model", "foo"], "there is no model named foo"),
+    ([*DDP, "--model", "mine:gone"], "has no gone"),
+    ([*DDP, "--model", "gone.at.all:make"], "there is no module gone.at.all"),
+    ([*DDP, "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:3)"),
+    ([*DDP, "--model", "mine:nothing"], "mine:nothing returned NoneType"),
+    ([*DDP, "--data", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:3)"),
+    (["check-data", "--loader", "foo"], "--loader foo names no function"),
+    (["check-data", "--dry"], "--dry needs to know which loaders to read"),
+    (["advise", "--gpus", "many"], "--gpus many says neither how many devices nor how much memory"),
+    (["preflight", "--nproc", "0"], "0 is not in the range x>=1"),
+    (["lint", "gone.py"], "there is no file gone.py"),
+    (["explain", "DD999"], "there is no check DD999"),
+    (["examine", "empty", "--ignore", "DD999"], "--ignore DD999: there is no such check"),
+    (["report", "--output-format", "foo", "empty"], "there is no report format foo"),
+]
+NOTHING_THERE: list[tuple[list[str], str]] = [
+    *((["examine", path], path) for path in ("gone", "garbage.txt", "empty", "/dev/null")),
+    *((["report", path], path) for path in ("gone", "garbage.txt", "empty")),
+    *((["show", path], path) for path in ("gone", "garbage.txt", "empty")),
+    *((["bundle", path, "-o", "x.ddb"], path) for path in ("gone", "garbage.txt", "empty")),
+    (["diff", "empty", "garbage.txt"], "empty"),
+    (["hang-dump", "--pid", "99999999"], "there is no process 99999999"),
+]
+CASES = [*((words, 2, said) for words, said in WRONG_USE), *((words, 4, said) for words, said in NOTHING_THERE)]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), CASES, ids=[" ".join(words) for words, _, _ in CASES])
+def test_bad_input_is_one_sentence_and_a_way_out(
+    say: Callable[..., Any], tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('a rank was started')\n")
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "garbage.txt").write_text("nothing\n")
+    (tmp_path / "empty").mkdir()
+
+    done = say(*words)
+
+    assert done.code == code, done.err
+    sentence, *way_out = [line for line in done.err.splitlines() if "no GPU is visible" not in line]
+    assert sentence.startswith("distdoctor: ")
+    assert said in sentence
+    assert len(way_out) == 1
+    assert way_out[0].startswith("  ")
+    assert not done.out
+    assert not list(tmp_path.glob(".distdoctor/runs/2*"))

@@ -1,0 +1,26 @@
+"""A rank that failed for a reason of its own is told, also where its words are those of a victim or of Ctrl-C."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.plugins import load
+from distdoctor.testing.script import recording
+
+DIED = [check for check in load().checks.values() if check.code == "DD110"]
+
+
+@pytest.mark.parametrize("words", ["KeyboardInterrupt: ", "BrokenPipeError: [Errno 32] Broken pipe"])
+def test_a_rank_that_alone_was_interrupted_or_lost_its_reader_is_named(words: str) -> None:
+    script = recording(ranks=2)
+    for step in range(4):
+        if step == 2:
+            script.raises(1, words, site="train.py:33 log")
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+
+    (finding,) = examine(script.finished(survivors="fail"), DIED).findings
+
+    assert (finding.ranks, finding.confidence, finding.place.line) == ((1,), CERTAIN, 33)
+    assert finding.title.startswith(f"raised {words.partition(':')[0]}")
