@@ -29,8 +29,10 @@ MAGIC = b"DDBUNDLE"
 VERSION = 2  # readers refuse another number
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
-KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16}
+KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
+# Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs.
+WHOLE_STEPS = {"digests": 4}
 IN_JSON = "bundle"  # the field of hang-dump's document
 _ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
 
@@ -119,7 +121,7 @@ def _packed(log: RankTrace, shared: _Shared) -> _Rank:
     sections: dict[str, _Section] = {}
     lost = dict(log.lost)
     for name, rows in (*((name, getattr(log, name)) for name in _ALWAYS), *log.more.items()):
-        kept = rows[-KEPT.get(name, KEPT_OF_OTHERS) :]
+        kept = _newest(name, rows)
         lost[name] = lost.get(name, 0) + len(rows) - len(kept)
         if len(kept):
             sections[name] = shared.section(kept)
@@ -135,6 +137,16 @@ def _packed(log: RankTrace, shared: _Shared) -> _Rank:
         _number(shared.environments, json.dumps(dict(log.environment), sort_keys=True)),
         sections,
     )
+
+
+def _newest(name: str, rows: Rows) -> Rows:
+    """The rows that travel."""
+    most = KEPT.get(name, KEPT_OF_OTHERS)
+    if name not in WHOLE_STEPS or not len(rows):
+        return rows[-most:]
+    begins = np.flatnonzero(np.diff(rows["step"], prepend=rows["step"][0] + 1))[-WHOLE_STEPS[name] :]
+    fitting = begins[len(rows) - begins <= most]
+    return rows[int(fitting[0] if len(fitting) else begins[-1]) :]
 
 
 def looks_like_bundle(path: Path) -> bool:

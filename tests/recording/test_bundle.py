@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from distdoctor.testing import recording
 from distdoctor.testing.gradients import trained_job
 
 CHECKS = plugins.load().checks.values()
+OF_MANY_CALLS = ("DD506", "DD508")  # more than travel: from a bundle they are not told
 Split = Callable[[Recording], list[Recording]]
 
 
@@ -64,6 +66,30 @@ def test_the_verdict_of_all_bundles_is_that_of_the_whole_job() -> None:
     assert verdict(whole)
     assert verdict(put_together) == verdict(replace(whole, sources={}))
     assert all(len(data) < 4 * 2048 for data in bundles)
+
+
+@pytest.mark.parametrize("code", sorted(plugins.load().checks))
+def test_the_verdict_of_a_bundle_is_that_of_what_it_was_made_of(code: str) -> None:
+    sick = sys.modules[plugins.load().checks[code].module].sick()
+    if not sick.ranks or sick.resumption or sick.comparison or sick.replay or sick.states or sick.clues or sick.backend:
+        pytest.skip("it is told by more than what the ranks of one job recorded, which stays where it is")
+
+    found, whole = verdict(unpack(pack(sick), "host")), verdict(replace(sick, sources={}))
+
+    assert found == whole or code in OF_MANY_CALLS
+    assert set(found) <= set(whole)
+
+
+def test_steps_of_a_model_with_many_tensors_travel_whole() -> None:
+    trained = trained_job(2, parameters={f"layer{number}.weight": "[4]" for number in range(600)}).initial()
+    for _ in range(3):
+        trained.step()
+    (first, _) = unpack(pack(trained.recording()), "host").ranks.values()
+
+    digests = first.rows("digests")
+    assert set(digests["step"]) == {max(digests["step"])}
+    assert set(digests["tensor"]) == set(first.rows("tensors")["seq"])
+    assert len(digests) == 600
 
 
 def test_what_ranks_have_in_common_travels_once() -> None:
