@@ -11,7 +11,7 @@ from jobs.by_design import bf16_hook, power_sgd
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
-from distdoctor.diagnosis.finding import LIKELY, NOTE
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE
 
 pytestmark = pytest.mark.job
 
@@ -47,6 +47,28 @@ def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -
 
     recording, _ = watched(jobs.divided_by_a_count, times=True)
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_whole_layers_that_are_reduced_over_the_wrong_axis_of_a_mesh_are_told() -> None:
+    recording, _ = watched(jobs.mesh_axes, ranks=4)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD221", LIKELY, (0, 1, 2, 3))
+    assert "entrance.bias and 1 more are reduced over ranks 0-1, and not over ranks 0,2" in finding.title
+
+    recording, _ = watched(jobs.mesh_axes, ranks=4, right=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_losses_divided_by_far_different_counts_of_each_rank_are_noted() -> None:
+    recording, _ = watched(jobs.divided_by_its_own_count)
+    (finding,) = [one for one in found(recording) if one.code == "DD209"]
+
+    assert (finding.severity, finding.confidence, finding.evidence["counts"]) == (NOTE, POSSIBLE, {0: 30.0, 1: 70.0})
+    assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(jobs.divided_by_its_own_count, alike=True)
+    assert [one.title for one in found(recording) if one.code == "DD209"] == []
 
 
 def test_a_reduction_in_16_bits_is_noted_with_its_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
+from torch.distributed.nn.functional import all_gather, all_reduce
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -134,6 +134,52 @@ def sequence_region(rank: int, world_size: int, *, everything: bool = False) -> 
             assert parameter.grad is not None
             if everything or not name.startswith("norm"):
                 dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+class Split(nn.Module):
+    """One whole layer, and one of which each of two ranks has a half."""
+
+    def __init__(self, half: int, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.entrance = nn.Linear(12, 16)
+        self.up = nn.Parameter(torch.randn(2, 16, 16)[half].clone() * 0.2)
+        self.down = nn.Parameter(torch.randn(2, 4, 16)[half].clone() * 0.2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inner = torch.relu(self.entrance(inputs)) @ self.up.T
+        return all_reduce(torch.relu(inner) @ self.down.T, group=self.group)
+
+
+def mesh_axes(rank: int, world_size: int, *, right: bool = False) -> None:
+    """Two axes of two ranks: a whole layer's gradients are summed over the one that splits, not the one that replicates."""
+    halves, copies = ([dist.new_group(ranks) for ranks in axis] for axis in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
+    splitting, replicating = halves[rank // 2], copies[rank % 2]
+    model = Split(rank % 2, splitting)  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        inputs, targets = batch(2 * step + rank // 2)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            if name.startswith("entrance"):
+                dist.all_reduce(parameter.grad, group=splitting)
+            if right or not name.startswith("entrance"):
+                dist.all_reduce(parameter.grad, group=replicating)
+        optimizer.step()
+
+
+def divided_by_its_own_count(rank: int, world_size: int, *, alike: bool = False) -> None:
+    """Each rank divides its summed loss by what it counts, which is far more on one of them, or about the same."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        inputs, targets = batch(2 * step + rank, 30 + step + rank * (1 if alike else 40))
+        optimizer.zero_grad()
+        count = torch.tensor(float(len(targets)))
+        (cross_entropy(model(inputs), targets, reduction="sum") / count).backward()  # of its own
         optimizer.step()
 
 

@@ -8,7 +8,8 @@ Why it hurts     The effective learning rate depends on the number of ranks: set
 How we know      A few elements of two gradients are sampled on each rank before the reduction and again at the optimizer step;
                  their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
                  that each rank divides its loss by a number that only all ranks together can know, and the wrapper averages
-                 again; or that a mean loss is scaled by the number of ranks, which the source names there (likely).
+                 again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
+                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
@@ -23,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
@@ -34,6 +35,8 @@ from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
 
 TOLERANCE = 0.01  # reductions in 16 bits lose that much
 SEEN = 2  # different counts; a constant may be anything
+FEWEST = 3  # steps in which counts are far apart
+FAR = 1.5
 VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
 
 
@@ -47,6 +50,10 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         summed = any(_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
         if len(set(divisors.values())) >= SEEN and not summed:
             yield _divided_by_all(gradients, peers, divisors)
+            continue
+        own_counts = _own_divisors(gradients, peers) if peers.by == WRAPPER and not summed else {}
+        if own_counts:
+            yield _divided_alone(gradients, peers, own_counts)
             continue
         by_world = _scaled_by_ranks(gradients, peers, recording.sources) if not summed else None
         if by_world is not None:
@@ -87,6 +94,26 @@ def _loss_scale(gradients: Gradients, peers: ReplicaGroup) -> float | None:
     return factor * max(1, updates[0].number("backwards"))
 
 
+def _own_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[int, float]]:
+    """step -> rank -> the whole number by which it divides its summed loss, where every rank does and some have far more than
+    others. {} where that is not so in most steps."""
+    by_step: dict[int, dict[int, float | None]] = defaultdict(dict)
+    for rank, updates in gradients.updates(peers).items():
+        for update in updates:
+            if update.step and update.digested and update.number("backwards") == 1:
+                by_step[update.step][rank] = _divisor(update.roots, len(peers.ranks))
+    whole = {tuple(sorted(found.items())): step for step, found in by_step.items() if set(found) == set(peers.ranks)}
+    counted: dict[int, dict[int, float]] = {}
+    for (
+        found,
+        step,
+    ) in whole.items():  # each once: between the steps in which the graph is read, the last reading stands
+        counts = {rank: value for rank, value in found if value is not None}
+        if len(counts) == len(peers.ranks) and max(counts.values()) >= FAR * min(counts.values()):
+            counted[step] = counts
+    return counted if len(counted) >= max(FEWEST, len(whole) / 2) else {}
+
+
 def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, float]:
     """step -> the whole number by which every rank divides its summed loss, where it is the same on all and no rank multiplies
     by the number of ranks. {} where that is not so in every step."""
@@ -114,6 +141,33 @@ def _divisor(roots: str, ranks: int) -> float | None:
     except ValueError:
         return None
     return value if value == int(value) and value > ranks else None
+
+
+def _divided_alone(gradients: Gradients, peers: ReplicaGroup, counts: dict[int, dict[int, float]]) -> Finding:
+    step = max(counts, key=lambda number: max(counts[number].values()) / min(counts[number].values()))
+    update = next(u for updates in gradients.updates(peers, step).values() for u in updates)
+    least, most = min(counts[step].values()), max(counts[step].values())
+    shown = ", ".join(f"{value:g} on rank {rank}" for rank, value in list(counts[step].items())[:4])
+    line = update.loss_site or update.site
+    return Finding(
+        title=f"{named(peers.ranks)} divide their summed losses by counts of their own, up to {most / least:.2g} times apart",
+        ranks=peers.ranks,
+        place=line,
+        places=(Place(line, peers.ranks, "backward of the loss"),),
+        evidence={"step": step, "counts": counts[step], "steps": len(counts), "replicas_by": peers.by},
+        why=f"in step {step} by {shown}; {peers.by} gives each rank the same weight, so what a rank with few of them counted "
+        f"weighs up to {most / least:.2g} times as much as on another",
+        prescriptions=(
+            Prescription(
+                "divide-by-ranks-once",
+                change="all_reduce the count, and divide loss.sum() * ranks by it",
+                effect="every token or sample weighs the same",
+            ),
+        ),
+        confidence=POSSIBLE,
+        severity=NOTE,
+        at_ns=update.at_ns,
+    )
 
 
 def _divided_by_all(gradients: Gradients, peers: ReplicaGroup, divisors: dict[int, float]) -> Finding:

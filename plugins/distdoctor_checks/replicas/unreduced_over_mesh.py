@@ -1,11 +1,12 @@
 """
-DD221 unreduced-over-mesh: ranks share a normalization layer but never reduce its gradients, which differ on each rank.
+DD221 unreduced-over-mesh: ranks share a layer but never reduce its gradients over their group, or over another group only.
 
 What it means    In a tensor-, sequence- or context-parallel region each rank sees part of the activations. A layer replicated
                  there gets part of its gradient on each rank, and the parts must be summed over that group.
 Why it hurts     Each rank steps with its own part: the copies drift slowly and are no longer one layer.
 How we know      The ranks keep other parameters equal, step after step. The weights of a normalization layer also started
-                 equal, and from the first step on their gradients and their bits differ.
+                 equal, and from the first step on their gradients and their bits differ. Or: layers of any kind started
+                 equal on all ranks of a mesh and stay equal over one axis of it only, where the others hold other shards.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
 When it is fine  Normalization layers that are meant to be rank-local: accept it with --ignore DD221.
@@ -31,23 +32,80 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED and len(peers.names) >= ENOUGH:
             found = courses(gradients.ranks, peers.optimizer, _holders(gradients, peers.optimizer))
-            apart = [name for name, by_rank in found.items() if name not in peers.names and _is_apart(by_rank, peers)]
+            apart = [
+                name for name, by_rank in found.items() if name not in peers.names and _is_a_norm_apart(by_rank, peers)
+            ]
             if apart and not _belongs_to_a_larger_set(found, peers):
                 yield _finding(gradients, peers, apart)
+    yield from _over_another_axis(gradients)
+
+
+def _over_another_axis(gradients: Gradients) -> Iterator[Finding]:
+    """Of a mesh whose one axis replicates the shards that the other splits: whole parameters that are kept equal over the axis
+    that splits, and not over the one that replicates."""
+    for optimizer in sorted({peers.optimizer for peers in gradients.peers if peers.by == OBSERVED}):
+        found = courses(gradients.ranks, optimizer, _holders(gradients, optimizer))
+        sets = equal_sets(found)
+        for replicating, shards in sets.items():
+            for splitting, names in sets.items():
+                if not _cross(replicating, splitting) or not _are_split(found, shards, splitting):
+                    continue
+                apart = sorted(name for name in names if _is_apart(found[name], replicating))
+                if len(apart) == len(names):
+                    yield _wrong_axis(gradients, optimizer, replicating, splitting, apart)
+                    break
+            else:
+                continue
+            break
+
+
+def _cross(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return len(set(one) & set(other)) == 1
+
+
+def _are_split(found: Courses, shards: frozenset[str], ranks: tuple[int, ...]) -> bool:
+    """Whether these ranks hold different parts of each, from the beginning."""
+    held = [[found[name][rank].start for rank in ranks if rank in found[name]] for name in shards]
+    return len(shards) >= ENOUGH and all(len({*starts}) == len(ranks) for starts in held)
+
+
+def _wrong_axis(
+    gradients: Gradients, optimizer: int, replicating: tuple[int, ...], splitting: tuple[int, ...], apart: list[str]
+) -> Finding:
+    update = next(u for u in gradients.ranks[replicating[0]].updates if u.optimizer == optimizer and u.step)
+    more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+    ranks = tuple(sorted(gradients.ranks))
+    return Finding(
+        title=f"step 1: the gradients of {apart[0]}{more} are reduced over {named(splitting)}, and not over {named(replicating)}",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=update.site,
+        places=(Place(update.site, ranks, "the optimizer steps"),),
+        evidence={"parameters": apart[:8], "equal_over": list(splitting), "apart_over": list(replicating)},
+        why=f"{named(splitting)} hold different shards of other parameters, which {named(replicating)} keep equal: these "
+        f"train on different data. {apart[0]}{more} started equal on all of them but differs between {named(replicating)} from "
+        "step 1 on",
+        prescriptions=(Prescription("reduce-over-the-group"),),
+        at_ns=update.at_ns,
+    )
 
 
 def _holders(gradients: Gradients, optimizer: int) -> list[int]:
     return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
 
 
-def _is_apart(by_rank: Mapping[int, Course], peers: ReplicaGroup) -> bool:
-    """Whether a normalisation started equal on these ranks and had other gradients and other bits in each step."""
-    mine = [by_rank[rank] for rank in peers.ranks if rank in by_rank]
-    if len(mine) < len(peers.ranks) or len({(c.shape, c.start) for c in mine}) > 1:
+def _is_a_norm_apart(by_rank: Mapping[int, Course], peers: ReplicaGroup) -> bool:
+    return _is_apart(by_rank, peers.ranks) and all(by_rank[rank].owner.endswith("Norm") for rank in peers.ranks)
+
+
+def _is_apart(by_rank: Mapping[int, Course], ranks: tuple[int, ...]) -> bool:
+    """Whether it started equal on these ranks and had other gradients and other bits in each step."""
+    mine = [by_rank[rank] for rank in ranks if rank in by_rank]
+    if len(mine) < len(ranks) or len({(c.shape, c.start) for c in mine}) > 1:
         return False
     steps = range(len(mine[0].params))
     return (
-        all(course.owner.endswith("Norm") and all(course.grads) for course in mine)
+        all(all(course.grads) for course in mine)
         and all(len({course.grads[step] for course in mine}) > 1 for step in steps)
         and all(len({course.params[step] for course in mine}) > 1 for step in steps)
     )
