@@ -41,35 +41,39 @@ PER_DEVICE = 4
 @click.option("--gpus", metavar="NxMEMORY", help="The machine, such as 8x80GiB.")
 @click.option("--batch", type=click.IntRange(1), help=f"As --batch-size.  [default: {PER_DEVICE} per device]")
 @click.option(
-    "--headroom", type=click.FloatRange(0, 0.9), default=0.08, show_default=True, help="Share of a device left alone."
+    "--headroom",
+    type=click.FloatRange(0, 0.9),
+    default=0.08,
+    show_default=True,
+    help="Share of each device to keep free.",
 )
 @click.option(
     "--tflops",
     type=click.FloatRange(0.001),
-    help="Of one device, 10^12 operations a second.  [default: 125 in 16 bits, 62 in fp32]",
+    help="Speed of one device, 10^12 operations per second.  [default: 125 in 16 bits, 62 in fp32]",
 )
 @click.option(
     "--link-gb",
     type=click.FloatRange(0.001),
     default=200.0,
     show_default=True,
-    help="What a device sends, 10^9 bytes a second.",
+    help="Bandwidth of one device, 10^9 bytes per second.",
 )
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
     default="cuda",
     show_default=True,
-    help="Whose kernels and allocator to predict.",
+    help="The device whose kernels and allocator to predict.",
 )
 @click.option(
     "--try",
     "remedy",
     metavar="REMEDY",
-    help="Train a few steps without and with this remedy; predicted against measured.",
+    help="Train a few steps without and with this remedy, and compare prediction and measurement.",
 )
 @click.option(
-    "--find-batch-size", is_flag=True, help="Train for real at the edge: the largest batch within the memory of --gpus."
+    "--find-batch-size", is_flag=True, help="Train at the memory limit: find the largest batch that fits into --gpus."
 )
 @click.option(
     "--strategy", metavar="NAME", help="For --try and --find-batch-size.  [default: ddp, single on one device]"
@@ -98,7 +102,7 @@ def advise(ctx: click.Context, /, **values: Any) -> None:
     if values["remedy"]:
         ctx.exit(_try(values, plugins))
     if values["gpus"] is None:
-        raise WrongUse("--gpus is missing", way_out="Say what the machine has: --gpus 8x80GiB.")
+        raise WrongUse("--gpus is missing", way_out="Describe the machine: --gpus 8x80GiB.")
     from distdoctor.planning.machine import Machine
 
     machine = Machine.parse(values["gpus"], values["headroom"])

@@ -65,11 +65,11 @@ def _missing_defaults(args: list[str]) -> list[str]:
 def check_grads(ctx: click.Context, /, every: int, against: str | None, **values: Any) -> None:
     """Are my replicas still the same model? Compare gradients, parameters and optimizer state of all ranks, bit by bit.
 
-    Alone it trains the reference workload with DistributedDataParallel on two ranks; with --strategy any other way of training;
-    with a script or module that one, unmodified. Every step is looked at (or one in --every): the first step, parameter and
-    rank that differ are named, with the likely cause and the fix, above a table of all layers. NaNs are followed to the rank
-    and layer that they come from. --against single trains one more step both ways and compares the gradients themselves, with
-    the bound that rounding allows; a wrong factor is named as what it is.
+    By default this trains the reference workload with DistributedDataParallel on two ranks; with --strategy, another strategy;
+    with a script or module, that one, unmodified. Every step (or one in --every) is sampled: the first step, parameter and
+    rank that differ are named, with the likely cause and the fix, above a table of all layers. NaNs are traced to the rank and
+    layer where they arose. --against single trains one more step both ways and compares the gradients themselves, within the
+    bound that rounding allows; a wrong factor is named.
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills

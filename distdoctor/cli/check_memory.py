@@ -51,7 +51,7 @@ class Bytes(click.ParamType[int]):
     params=[
         *(parameter for parameter in run.params if not isinstance(parameter, click.Argument)),
         click.Option(
-            ["--budget"], type=Bytes(), help="Say whether the peak of every rank stays within it, e.g. 80GiB."
+            ["--budget"], type=Bytes(), help="Check that the peak of every rank stays within this budget, e.g. 80GiB."
         ),
         *(parameter for parameter in run.params if isinstance(parameter, click.Argument)),
     ],
@@ -62,11 +62,11 @@ class Bytes(click.ParamType[int]):
 def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> None:
     """Where did the memory go? The peak by category and rank, the modules that keep most for backward, and what grows.
 
-    Alone it trains the reference workload with DistributedDataParallel on two ranks; with --strategy any other way of training;
-    with a script or module that one, unmodified. The first line is the answer; with --budget it says whether the measured peak
-    fits, and what would make it fit (exit code 1 when it does not). Parameters, gradients, optimizer state and buffers are
+    By default this trains the reference workload with DistributedDataParallel on two ranks; with --strategy, another strategy;
+    with a script or module, that one, unmodified. The first line is the answer; with --budget it tells whether the measured peak
+    fits, and what would make it fit (exit code 1 if it does not). Parameters, gradients, optimizer state and buffers are
     counted storage by storage, activations as the graph holds them, the peak of each phase by the kernel's own mark. The first
-    six steps are looked at in depth, then one in 32: they take longer than without, results stay equal to the last bit.
+    six steps are sampled in depth, then one in 32: these take longer; results stay bit-identical.
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills

@@ -76,9 +76,7 @@ def in_place(words: Sequence[str], folder: Path) -> list[str]:
         click.Option(
             ["--at"], type=click.IntRange(1), metavar="STEP", help="End the job there.  [default: 2/3 of its steps]"
         ),
-        click.Option(
-            ["--kill"], is_flag=True, help="End it by SIGKILL, as when a machine goes away.  [default: SIGTERM]"
-        ),
+        click.Option(["--kill"], is_flag=True, help="End it by SIGKILL, as when a machine fails.  [default: SIGTERM]"),
         click.Option(
             ["--stop-args"], metavar="ARGS", help="Instead: arguments that make your script save a checkpoint and exit."
         ),
@@ -94,14 +92,15 @@ def in_place(words: Sequence[str], folder: Path) -> list[str]:
 )
 @click.pass_context
 def check_resume(ctx: click.Context, /, **values: Any) -> None:
-    """Does my job go on as if it had never been interrupted? Run it both ways, and compare every step.
+    """Does my job resume as if it had never been interrupted? Run it both ways, and compare every step.
 
-    The job is run three times: in one piece, to a step, and on from its checkpoint. The first step, rank and piece of state that
+    The job runs three times: uninterrupted, up to a step, and resumed from its checkpoint. The first step, rank and
+    piece of state that
     differ are named (weights, optimizer state, learning rate, loss scale, data, buffers), above the two loss curves. On a CPU the
-    comparison is exact. Where two uninterrupted runs differ already, the losses are compared within four times their distance.
+    comparison is exact. If two uninterrupted runs already differ, the losses are compared within four times their difference.
 
-    How the script resumes is told by --resume-args, in its own words; without them the same command is started again, as
-    torchrun and most schedulers do, and the script has to find its checkpoint. It is ended by SIGTERM after --at steps (a script
+    Pass the script's own arguments for resuming with --resume-args; without them the same command is started again, as
+    torchrun and most schedulers do, and the script must find its checkpoint. It is ended by SIGTERM after --at steps (a script
     that saves then does so), by SIGKILL with --kill, or by itself with --stop-args. `{dir}` in the arguments stands for a folder
     that the uninterrupted and the interrupted job do not share: `check-resume --nproc 2 train.py --out {dir}`.
     """

@@ -44,10 +44,10 @@ MEASURING = "distdoctor.workloads.measuring:plant"  # by name: that module impor
 def compare(ctx: click.Context, /, strategies: str, nproc: int, **values: Any) -> None:
     """Compare strategies on this machine: which is the fastest, and do they train the same model?
 
-    Trains the reference workload (or your --model and --data) with each strategy, one after the other, with the same global batch
-    and the same seed, and puts side by side what was measured: samples per second, step time, peak memory and its balance, bytes
-    sent, the share of waiting for communication, and how far the losses are from those of one process. A strategy that fails has
-    a row that says why. Exit code 1: some strategy failed.
+    Trains the reference workload (or your --model and --data) with each strategy, one after another, with the same global batch
+    and the same seed, and puts the measurements side by side: samples per second, step time, peak memory and its balance, bytes
+    sent, the share of waiting for communication, and how far the losses are from those of one process. A failed
+    strategy gets a row with the reason. Exit code 1: some strategy failed.
     """
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins

@@ -16,19 +16,22 @@ import click
     "--slower-by",
     type=click.FloatRange(0),
     metavar="PERCENT",
-    help="Exit with 1 when a step of B takes so much longer.",
+    help="Exit with 1 if a step of B takes this much longer.",
 )
 @click.option(
-    "--larger-by", type=click.FloatRange(0), metavar="PERCENT", help="Exit with 1 when the peak of B is so much higher."
+    "--larger-by",
+    type=click.FloatRange(0),
+    metavar="PERCENT",
+    help="Exit with 1 if the peak memory of B is this much higher.",
 )
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def diff(
     ctx: click.Context, a: Path, b: Path, slower_by: float | None, larger_by: float | None, output_format: str
 ) -> None:
-    """Compare two runs: the first collective, loss and gradients that differ, step times and memory. Equal is to the last bit.
+    """Compare two runs: the first collective, loss and gradients that differ, step times and memory. Equal means bit-identical.
 
-    A and B are run folders. Exit code 0, or 1 where B is beyond --slower-by or --larger-by: a gate for CI.
+    A and B are run folders. Exit code 0, or 1 if B exceeds --slower-by or --larger-by: a gate for CI.
 
     \b
     distdoctor diff .distdoctor/runs/20260101T120000-train latest-folder --slower-by 10

@@ -18,10 +18,10 @@ from distdoctor.cli.options import reporting
 def examine(ctx: click.Context, /, places: tuple[str, ...], **values: Any) -> None:
     """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory).
 
-    Several PATHs are the parts of one job on many hosts, of any kind and mixed: run folders, host bundles (`distdoctor bundle`),
-    documents of `hang-dump --json`. Parts that belong to different jobs are refused.
+    Several PATHs are the parts of one job on many hosts, in any mix: run folders, host bundles (`distdoctor bundle`),
+    documents of `hang-dump --json`. Parts of different jobs are rejected.
     PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
-    Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it says what is in it, without running any of it.
+    Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it lists the contents, without running any of it.
     """
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins

@@ -50,15 +50,18 @@ if TYPE_CHECKING:
     is_flag=True,
     help="C++ frames too; with pystack (extra `native`) C++ threads. Freezes each process for up to 1.5 s.",
 )
-@click.option("--locals", "user_locals", is_flag=True, help="With --json: the variables of every frame, also yours.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Short for --output-format json; every process and frame is in it."
+    "--locals",
+    "user_locals",
+    is_flag=True,
+    help="With --json: include the local variables of every frame, also your own.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Short for --output-format json, with every process and frame.")
 @click.option(
     "--on",
     "target",
     metavar="HOSTS",
-    help="Look on these hosts at the same time: ssh:HOST,HOST, @HOSTFILE, srun:JOBID, kubectl:[NAMESPACE:]SELECTOR.",
+    help="Examine these hosts at the same time: ssh:HOST,HOST, @HOSTFILE, srun:JOBID, kubectl:[NAMESPACE:]SELECTOR.",
 )
 @click.option(
     "--each-within",
@@ -73,23 +76,23 @@ if TYPE_CHECKING:
     default="distdoctor",
     show_default=True,
     metavar="WORDS",
-    help="With --on: how distdoctor is called there, for example '/opt/venv/bin/distdoctor'.",
+    help="With --on: the command that runs distdoctor there, for example '/opt/venv/bin/distdoctor'.",
 )
-@click.option("--keep/--no-keep", default=True, help="Whether what was seen is written into the run folder.")
+@click.option("--keep/--no-keep", default=True, help="Whether to write the snapshots into the run folder.")
 @reporting
 @click.pass_context
 def hang_dump(
     ctx: click.Context, /, pid: int | None, run: Path | None, target: str | None, keep: bool, **values: Any
 ) -> None:
-    """Say why a running job hangs: which rank is stuck, on which line, and doing what.
+    """Diagnose why a running job hangs: which rank is stuck, on which line, and doing what.
 
-    Without arguments every distributed job of this host is looked at: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
-    with their DataLoader workers. Nothing is stopped, paused or changed. What was seen is kept in the run folder of the job,
-    else in .distdoctor/runs/ here, so that `distdoctor report` and `examine` say the same when the job is gone.
+    Without arguments every distributed job on this host is examined: ranks of torchrun, accelerate, mpirun, srun and mp.spawn
+    with their DataLoader workers. Nothing is stopped, paused or changed. The snapshots are kept in the job's run folder,
+    otherwise in .distdoctor/runs/ here, so that `distdoctor report` and `examine` give the same verdict when the job is gone.
 
-    With --on each host of the job looks at its own ranks, and there is one verdict. distdoctor must be installed there, and
+    With --on each host of the job examines its own ranks, and there is one verdict. distdoctor must be installed there and
     writes nothing there. Exit codes: 0 nothing stuck, 3 a hang was diagnosed, 4 no such job or process, 5 processes or hosts
-    could not be looked at.
+    could not be read.
     """
     from distdoctor.attach.attached import recordings_of
     from distdoctor.attach.processes import HostProcesses

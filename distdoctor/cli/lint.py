@@ -37,9 +37,7 @@ class Sources:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILES...", required=True)
-@click.option(
-    "--select", multiple=True, metavar="CODE", help="Only these rules: codes, slugs or beginnings of codes (DD3)."
-)
+@click.option("--select", multiple=True, metavar="CODE", help="Only these rules: codes, slugs or code prefixes (DD3).")
 @ignore
 @click.option("--fix", is_flag=True, help="Write the safe fixes into the files.")
 @click.option("--diff", is_flag=True, help="Print the safe fixes as a patch for `git apply`, and nothing else.")
@@ -49,9 +47,9 @@ class Sources:
 @no_plugin
 @click.pass_context
 def lint(ctx: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
-    """Say what the source of a training script already shows. FILES are files, folders, or - for standard input.
+    """Find what the source of a training script already shows. FILES are files, folders, or - for standard input.
 
-    Files that are given together are one program: helper functions are followed across them.
+    Files given together are one program: helper functions are followed across them.
     `# distdoctor: ignore[DD301] -- reason` on a line accepts a finding.
     """
     from distdoctor.cli import deliver

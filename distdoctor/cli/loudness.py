@@ -44,7 +44,7 @@ def loudness(command: Command) -> Command:
             default="auto",
             expose_value=False,
             callback=_note,
-            help="Colour the report.  [default: on a terminal, unless NO_COLOR is set]",
+            help="Color the report.  [default: on a terminal, unless NO_COLOR is set]",
         ),
         click.option(
             "-v",
@@ -52,7 +52,7 @@ def loudness(command: Command) -> Command:
             is_flag=True,
             expose_value=False,
             callback=_note,
-            help="Say of each check that could not look why.",
+            help="Print why checks could not run.",
         ),
         click.option(
             "-q",
@@ -60,7 +60,7 @@ def loudness(command: Command) -> Command:
             is_flag=True,
             expose_value=False,
             callback=_note,
-            help="Say nothing but findings and troubles.",
+            help="Print only findings and problems.",
         ),
     ):
         command = option(command)

@@ -76,8 +76,8 @@ class Commands(rich_click.RichGroup):
 def cli() -> None:
     """Why does it hang? Are my replicas still the same model? Is every rank reading the right data? Where did the memory go?
 
-    `distdoctor run train.py` starts a PyTorch job as torchrun would, records what every rank does, and tells what is wrong
-    with it, with the rank, the line and the fix.
+    `distdoctor run train.py` starts a PyTorch job as torchrun would, records what every rank does, and reports what is
+    wrong with it, with the rank, the line and the fix.
 
     Exit codes: 0 healthy, 1 findings or a failed job, 2 wrong use, 3 a hang was diagnosed, 4 nothing to inspect, 5 could not
     look.

@@ -21,7 +21,7 @@ no_plugin = click.option(
     "no_plugin",
     multiple=True,
     metavar="NAME",
-    help="Leave this plugin out (`distdoctor plugins`).",
+    help="Do not load this plugin (`distdoctor plugins`).",
 )
 ignore = click.option(
     "--ignore",
@@ -31,7 +31,9 @@ ignore = click.option(
     help="Accept findings with this code or slug.",
 )
 fail_on = click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at such findings or worse.  [default: error]"
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    help="Exit with 1 at this severity or worse.  [default: error]",
 )
 output_format = click.option(
     "--output-format",
@@ -52,7 +54,7 @@ baseline = click.option(
     "--baseline",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Accept the findings of this JSON report; only new ones count.",
+    help="Accept the findings of this JSON report.",
 )
 
 

@@ -21,11 +21,11 @@ PORT = 29500  # torchrun's own default
 @click.command()
 @click.option("--nproc", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this host.")
 @click.option("--nnodes", type=click.IntRange(1), default=1, show_default=True, help="Hosts; run it on each of them.")
-@click.option("--node-rank", type=click.IntRange(0), default=0, show_default=True, help="Which of the hosts this is.")
+@click.option("--node-rank", type=click.IntRange(0), default=0, show_default=True, help="The number of this host.")
 @click.option(
     "--endpoint",
     metavar="HOST:PORT",
-    help="Where the ranks will meet, on host 0; needed with --nnodes, else only looked at.",
+    help="Where the ranks will meet, on host 0; required with --nnodes, otherwise only checked.",
 )
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl with a GPU, else gloo]")
 @click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader workers of each rank.")
@@ -39,8 +39,9 @@ PORT = 29500  # torchrun's own default
 def preflight(ctx: click.Context, /, **values: Any) -> None:
     """Can ranks meet and reduce here, with the same versions, and enough cores and shared memory?
 
-    Starts empty ranks that join a group, all_reduce known sums of three sizes, compare versions, code and clocks, and leave. With
-    several hosts run the same on each, as torchrun: `distdoctor preflight --nproc 8 --nnodes 2 --node-rank 0 --endpoint
+    Starts empty ranks that join a group, all_reduce known sums of three sizes, compare versions, code and clocks, and
+    leave. With several hosts, run the same command on each, as with torchrun: `distdoctor preflight --nproc 8 --nnodes
+    2 --node-rank 0 --endpoint
     node0:29500`. Nothing is trained. Exit codes: 0 nothing found, 1 findings.
     """
     from distdoctor.cli import deliver

@@ -18,7 +18,7 @@ from distdoctor.cli.options import ignore, no_plugin, output, output_format
 @ignore
 @no_plugin
 def report(path: Path | None, output: Path | None, **values: Any) -> None:
-    """Write the report about a run (default: the latest) in any format; exits with 0 whatever it says."""
+    """Write the report about a run (default: the latest) in any format; always exits with 0."""
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import diagnose, open_recording

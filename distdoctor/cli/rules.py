@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 )
 @no_plugin
 def rules(output_format: str, no_plugin: tuple[str, ...]) -> None:
-    """List the checks: code, severity, whether they are also made while the job runs, and what they find."""
+    """List the checks: code, severity, whether they also run while the job is running, and what they find."""
     from distdoctor.cli.settings import load, load_plugins
 
     checks = list(load_plugins(load({"no_plugin": no_plugin})).checks.values())

@@ -124,7 +124,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     "--strategy",
     metavar="NAME",
     shell_complete=completion.strategies,
-    help="Train the reference workload so (`distdoctor strategies`).",
+    help="Run this reference training (`distdoctor strategies`).",
 )
 @click.option("--backend", metavar="NAME", help="gloo, nccl or mpi, for --strategy.")
 @click.option(
@@ -133,38 +133,37 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     multiple=True,
     metavar="ILLNESS",
     shell_complete=completion.drills,
-    help="Plant an illness in it; `list` shows them.",
+    help="Plant a fault in it; `list` shows them.",
 )
 @click.option(
     "--on-hang",
     type=click.Choice(ON_HANG),
-    help="At a hang: tell it, end the job (exit code 3) if it is proven, or say nothing.  "
-    "[default: report on a terminal, else abort]",
+    help="At a hang: report it, end the job if it is proven, or wait.  [default: report on a terminal, else abort]",
 )
 @click.option(
     "--hang-after",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="A wait of so long is a hang, though nothing proves it.  [default: never]",
+    help="Treat a wait of this length as a hang.  [default: never]",
 )
 @click.option(
     "--stop-on",
     multiple=True,
     metavar="nan|CODE",
     shell_complete=completion.stop_on,
-    help="End the job when this is certain, or holds ranks for ever: nan (DD801), a code, a slug.",
+    help="End the job once this is certain or hangs ranks: nan, a code or slug.",
 )
 @click.option(
     "--try-fix/--no-try-fix",
-    help="Run the job again with the first finding's patch, in a temporary copy, and say whether it helps.",
+    help="Rerun with the first finding's patch, in a copy; report whether it helps.",
 )
 @click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
 @click.option("--streams", metavar="A,B", help="Record only these: collectives, progress, samples, ...")
-@click.option("--off", is_flag=True, help="Only launch, without distdoctor (as DISTDOCTOR=0).")
+@click.option("--off", is_flag=True, help="Launch only, without distdoctor (as with DISTDOCTOR=0).")
 @click.option(
-    HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are understood."
+    HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are supported."
 )
 @reporting
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
@@ -172,9 +171,9 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
 def run(ctx: click.Context, /, **values: Any) -> None:
     """Launch a job under the probe, watch it, and diagnose what goes wrong.
 
-    A script or module is started as torchrun would, with all of torchrun's options; it stays as it is. A reference training
-    (--strategy) answers: is it my code or my machine? Any other launcher goes after two dashes. With a report on stdout that is
-    not text, what the job prints goes to stderr.
+    A script or module is started as torchrun would, with all of torchrun's options, unmodified. A reference training
+    (--strategy) answers: is it my code or my machine? Put any other launcher after two dashes. If the report on stdout is not
+    text, the job's output goes to stderr.
 
     \b
     distdoctor run --nproc 4 train.py --lr 0.1

@@ -51,7 +51,7 @@ def _words(folder: Path) -> str:
 
 
 @click.command()
-@click.option("--prune", is_flag=True, help="Remove the older runs; those that still run stay.")
+@click.option("--prune", is_flag=True, help="Remove the older runs; runs in progress stay.")
 @click.option(
     "--keep", type=click.IntRange(0), default=10, show_default=True, help="With --prune: how many of the newest stay."
 )

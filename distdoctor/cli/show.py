@@ -21,7 +21,7 @@ MOST_RANKS = 64
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @no_plugin
 def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
-    """Show a run (default: the latest): its ranks and groups, what was not examined and why, what distdoctor could not do."""
+    """Show a run (default: the latest): its ranks and groups, what was not examined and why, and what distdoctor could not do."""
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import diagnose, find_run, open_recording
 

@@ -24,7 +24,7 @@ def skill() -> None:
     default=Path(),
     help="The project's folder; by default this one.",
 )
-@click.option("--force", is_flag=True, help="Replace a SKILL.md that was changed.")
+@click.option("--force", is_flag=True, help="Replace a modified SKILL.md.")
 def install(project: Path, force: bool) -> None:
     """Write .agents/skills/distdoctor/SKILL.md into a project."""
     path = project / PLACE

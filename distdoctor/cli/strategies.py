@@ -10,7 +10,7 @@ from distdoctor.cli.options import no_plugin
 @click.command()
 @no_plugin
 def strategies(no_plugin: tuple[str, ...]) -> None:
-    """List the strategies with their options, the models and the data sets."""
+    """List the strategies with their options, the models and the datasets."""
     from distdoctor.cli.settings import load, load_plugins
 
     found = load_plugins(load({"no_plugin": no_plugin}))

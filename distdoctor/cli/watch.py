@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", required=False, metavar="[RUN]", type=click.Path(path_type=Path))
 @click.option("--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Print the table once. [default where stdout is no terminal]")
+@click.option("--once", is_flag=True, help="Print the table once. [default if stdout is not a terminal]")
 @no_plugin
 def watch(path: Path | None, every: float, once: bool, no_plugin: tuple[str, ...]) -> None:
-    """Show how far each rank of a running job is (default: the latest run): step, speed, memory, the collective it is in,
-    and who is waited for. What the live checks find stands below. It reads the recording only: the ranks notice nothing.
+    """Show the progress of each rank of a running job (default: the latest run): step, speed, memory, current collective,
+    and which rank the others wait for, with the findings of the live checks below. It only reads the recording and does not
+    affect the ranks.
 
     \b
     distdoctor watch
