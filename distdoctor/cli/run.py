@@ -151,7 +151,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     multiple=True,
     metavar="nan|CODE",
     shell_complete=completion.stop_on,
-    help="End the job once this is certain or hangs ranks: nan, a code or slug.",
+    help="End the job once this is certain or hangs it: nan, CODE, slug.",
 )
 @click.option(
     "--try-fix/--no-try-fix",
@@ -160,7 +160,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
 @click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
-@click.option("--streams", metavar="A,B", help="Record only these: collectives, progress, samples, ...")
+@click.option("--streams", metavar="A,B", help="Record only these, e.g. collectives,samples.")
 @click.option("--off", is_flag=True, help="Launch only, without distdoctor (as with DISTDOCTOR=0).")
 @click.option(
     HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are supported."
