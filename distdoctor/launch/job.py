@@ -422,6 +422,7 @@ class RunningJob:
             exit_code=end.exit_code or recording.job.exit_code,
             interrupted=job.interrupted or recording.job.interrupted,
             running=False,
+            end_unseen=recording.job.end_unseen and not self._disk_refused,  # we saw it, and could not write it down
         )
         recording = self._with_lost_hosts(self._with_last_words(replace(recording, job=whole)))
         self.presence.end()

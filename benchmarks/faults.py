@@ -1,0 +1,331 @@
+"""What a fault does to a job under plain torchrun and under `distdoctor run`: its end, its results, what is left, what is said.
+
+    python benchmarks/faults.py [--only NAME,NAME]                (root: some faults mount a small file system)
+
+Each fault happens twice, in a job of two ranks behind DistributedDataParallel that writes down its losses: once launched by
+`python -m torch.distributed.run`, once by `distdoctor run`. The two must end alike, with the same losses, and leave the same
+processes; what the report says is shown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+LIMIT_SECONDS = 150
+JOB = """
+import atexit, hashlib, json, os, signal, subprocess, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, marks = dist.get_rank(), os.environ["FAULTS_MARKS"]
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.manual_seed(rank)
+losses = []
+for step in range(60):
+    loss = model(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if rank == 0:
+        print(f"step {step}", flush=True)
+    if step == 10:
+        open(f"{marks}/ready-{rank}", "w").write(str(os.getpid()))
+        if rank == 1:
+            exec(os.environ.get("FAULTS_INSIDE", ""))
+    time.sleep(0.03)
+with open(f"{marks}/losses-{rank}.json", "w") as file:
+    json.dump(losses, file)
+dist.destroy_process_group()
+"""
+CHILD = "import sys, torch; print('child', torch.ones(1).item())"
+
+
+@dataclass
+class Stage:
+    """Where one job runs."""
+
+    folder: Path  # its working directory
+    marks: Path  # where it says how far it is, and leaves its losses
+    process: subprocess.Popen[bytes] | None = None
+
+    def wait_until_trained(self) -> None:
+        """Come back when both ranks have done some steps, or the job is over."""
+        while not self.over() and len(list(self.marks.glob("ready-*"))) < 2:
+            time.sleep(0.02)
+
+    def over(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
+
+    def signal_rank(self, *numbers: int, pause: float = 0.0) -> None:
+        self.wait_until_trained()
+        pid = int((self.marks / "ready-1").read_text())
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            time.sleep(pause)
+
+    def launcher(self) -> psutil.Process:
+        """The process that holds torch's agent: the parent of a rank."""
+        return psutil.Process(int((self.marks / "ready-1").read_text())).parent()
+
+    def signal_launcher(self, *numbers: int, pause: float = 0.0) -> None:
+        self.wait_until_trained()
+        launcher = self.launcher()
+        for number in numbers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                launcher.send_signal(number)
+            time.sleep(pause)
+
+    def press(self, *numbers: int, pause: float = 0.0) -> None:
+        """A signal to the whole foreground group, as a terminal sends it."""
+        self.wait_until_trained()
+        assert self.process is not None
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            time.sleep(pause)
+
+    def fill_disk(self) -> None:
+        with contextlib.suppress(OSError), open(self.folder / "fill", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        with contextlib.suppress(OSError), open(self.folder / "fill2", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x")
+
+    def remove_run(self) -> None:
+        self.wait_until_trained()
+        shutil.rmtree(self.folder / ".distdoctor", ignore_errors=True)
+
+    def second_job(self) -> None:
+        """The same command line once more, in the same folder at the same time."""
+        assert self.process is not None
+        marks = self.marks / "second"
+        marks.mkdir()
+        environment = {**psutil.Process(self.process.pid).environ(), "FAULTS_MARKS": str(marks)}
+        words = psutil.Process(self.process.pid).cmdline()
+        with open(os.devnull, "wb") as nowhere:
+            code = subprocess.call(words, cwd=self.folder, env=environment, stdout=nowhere, stderr=nowhere)
+        (self.marks / "second-code").write_text(str(code))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong: source that rank 1 runs after step 10, a deed from outside, a shell around the command line,
+    variables, or a file system of its own."""
+
+    name: str
+    inside: str = ""
+    outside: Callable[[Stage], None] = lambda stage: None
+    shell: str = "exec {}"
+    variables: dict[str, str | None] = field(default_factory=dict)
+    file_system: str = ""  # options of a tmpfs
+    before: Callable[[Stage], None] = lambda stage: None
+
+
+def _read_only(stage: Stage) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(stage.folder)], check=True)
+
+
+def _without(program: str) -> str:
+    where = Path(sys.executable).parent / program
+    return f"exec unshare -m bash -c 'mount --bind /dev/null {where}; exec {{}}'"
+
+
+FAULTS = [
+    Fault("none"),
+    Fault("a rank gets SIGKILL", inside="os.kill(os.getpid(), signal.SIGKILL)"),
+    Fault("a rank gets SIGTERM", outside=lambda s: s.signal_rank(signal.SIGTERM)),
+    Fault("a rank gets SIGSEGV", inside="os.kill(os.getpid(), signal.SIGSEGV)"),
+    Fault(
+        "a rank is stopped for 4 s",
+        outside=lambda s: s.signal_rank(signal.SIGSTOP, signal.SIGCONT, pause=4),
+    ),
+    Fault("a rank ends with 0", inside="sys.exit(0)"),
+    Fault("a rank ends by os._exit(0)", inside="os._exit(0)"),
+    Fault("an exception in a rank", inside="raise ValueError('sample 57 has no label')"),
+    Fault("an exception in __del__", inside="type('Bad', (), {'__del__': lambda self: 1 / 0})()"),
+    Fault("an exception in atexit", inside="atexit.register(lambda: 1 / 0)"),
+    Fault("a rank ends with 3 in atexit", inside="atexit.register(lambda: os._exit(3))"),
+    Fault("a rank closes all its files", inside="os.closerange(3, 1024)"),
+    Fault("a rank is left by KeyboardInterrupt", inside="raise KeyboardInterrupt"),
+    Fault("a rank forks", inside="pid = os.fork()\nif not pid: torch.ones(4).sum(); sys.exit(0)\nos.waitpid(pid, 0)"),
+    Fault("a rank starts Python", inside=f"subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)"),
+    Fault(
+        "a rank starts another torchrun",
+        inside="subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', "
+        "'inner.py'], check=True)",
+    ),
+    Fault("the launcher gets SIGKILL", outside=lambda s: s.signal_launcher(signal.SIGKILL)),
+    Fault("the launcher gets SIGTERM", outside=lambda s: s.signal_launcher(signal.SIGTERM)),
+    Fault("the launcher gets SIGHUP", outside=lambda s: s.signal_launcher(signal.SIGHUP)),
+    Fault(
+        "the launcher is stopped for 4 s",
+        outside=lambda s: s.signal_launcher(signal.SIGSTOP, signal.SIGCONT, pause=4),
+    ),
+    Fault("Ctrl-C", outside=lambda s: s.press(signal.SIGINT)),
+    Fault("Ctrl-C twice", outside=lambda s: s.press(signal.SIGINT, signal.SIGINT, pause=0.3)),
+    Fault("stdout goes to head -1", shell="{} | head -1; exit ${{PIPESTATUS[0]}}"),
+    Fault("stdin is closed", shell="exec {} <&-"),
+    Fault("stdout and stderr are closed", shell="exec {} >&- 2>&-"),
+    Fault("the disk is full before", file_system="size=20m", before=Stage.fill_disk),
+    Fault("the disk fills up", file_system="size=20m", outside=lambda s: (s.wait_until_trained(), s.fill_disk())[0]),
+    Fault("the folder is read-only", file_system="size=20m", before=_read_only),
+    Fault("the run folder is removed", outside=Stage.remove_run),
+    Fault("64 open files at most", shell="ulimit -n 64; exec {}"),
+    Fault("8 GiB of address space", shell="ulimit -v 8388608; exec {}"),
+    Fault("files of 1 MiB at most", shell="ulimit -f 1024; exec {}"),
+    Fault("HOME is unset", variables={"HOME": None}),
+    Fault("HOME is no folder", variables={"HOME": "/proc/version"}),
+    Fault("LANG=C", variables={"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}),
+    Fault("TERM=dumb", variables={"TERM": "dumb"}),
+    Fault("py-spy is missing", inside="os._exit(0)", shell=_without("py-spy")),
+    Fault("two jobs in one folder", outside=Stage.second_job),
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a job ended. `losses` by rank; `left`: processes that outlive the launcher by five seconds."""
+
+    code: int
+    losses: dict[str, list[float]]
+    left: int
+    said: str
+
+    def like(self, other: Seen) -> bool:
+        """Whether a user would call it the same end."""
+        return (self.code == 0, self.losses, self.left) == (other.code == 0, other.losses, other.left)
+
+    def __str__(self) -> str:
+        ended = "0" if self.code == 0 else f"{self.code}"
+        return f"{ended}, losses of {len(self.losses)}" + (f", {self.left} left" if self.left else "")
+
+
+@contextlib.contextmanager
+def _stage(fault: Fault) -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="faults-") as top:
+        stage = Stage(Path(top) / "work", Path(top) / "marks")
+        stage.folder.mkdir()
+        stage.marks.mkdir()
+        if fault.file_system:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", fault.file_system, "none", str(stage.folder)], check=True)
+        try:
+            (stage.folder / "job.py").write_text(JOB)
+            (stage.folder / "inner.py").write_text(INNER)
+            fault.before(stage)
+            yield stage
+        finally:
+            if fault.file_system:
+                subprocess.run(["umount", "-l", str(stage.folder)], check=True)
+
+
+INNER = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(5):
+    dist.all_reduce(torch.ones(dist.get_rank() + 1) if step > 9 else torch.ones(1))
+dist.destroy_process_group()
+"""
+
+
+def run(fault: Fault, launcher: str) -> Seen:
+    with _stage(fault) as stage:
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "FAULTS_MARKS": str(stage.marks), "FAULTS_INSIDE": fault.inside
+        }  # fmt: skip
+        for name, value in fault.variables.items():
+            environment.pop(name, None) if value is None else environment.update({name: value})
+        out, err = stage.marks / "out", stage.marks / "err"
+        with open(out, "wb") as stdout, open(err, "wb") as stderr:
+            stage.process = subprocess.Popen(
+                ["bash", "-c", fault.shell.format(f"{launcher} job.py")],
+                cwd=stage.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            fault.outside(stage)
+            try:
+                code = stage.process.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = -999
+        left = _left(stage)
+        losses = {path.name: json.loads(path.read_text()) for path in sorted(stage.marks.glob("**/losses-*.json"))}
+        return Seen(code, losses, left, _said(stage, err.read_text(errors="replace")))
+
+
+def _left(stage: Stage) -> int:
+    """How many processes of the job live five seconds later; they are ended."""
+    deadline = time.monotonic() + 5
+    while (mine := list(_processes(str(stage.marks)))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for process in mine:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return len(mine)
+
+
+def _processes(marks: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and marks in process.environ().get("FAULTS_MARKS", ""):
+                yield process
+
+
+def _said(stage: Stage, err: str) -> str:
+    """The findings of the stored diagnosis, else the last words on stderr."""
+    words = [line.removeprefix("distdoctor: ") for line in err.splitlines() if line.startswith("distdoctor: ")]
+    runs = sorted(stage.folder.glob(".distdoctor/runs/2*"))
+    if runs and not words:  # nobody was left to say anything: what does one see who comes later
+        look = [sys.executable, "-m", "distdoctor", "examine", str(runs[-1])]
+        looked = subprocess.run(
+            look, capture_output=True, text=True, cwd=stage.folder, timeout=LIMIT_SECONDS, check=False
+        )
+        lines = [*looked.stdout.splitlines()[:2], *looked.stderr.splitlines()[-2:]]
+        return f"later, `examine` (exit {looked.returncode}): " + "; ".join(line.strip() for line in lines)[:420]
+    stored = [run / "diagnosis.json" for run in runs if (run / "diagnosis.json").exists()]
+    findings = json.loads(stored[-1].read_text())["findings"] if stored and stored[-1].stat().st_size else []
+    told = [f"{one['code']} {one['confidence']} {one['ranks']}: {one['title']}" for one in findings]
+    trace = "TRACEBACK OF OURS; " if 'distdoctor/cli/main.py"' in err else ""
+    return trace + "; ".join([*told[:3], *[word for word in words if "withdrawn" not in word][-2:]])[:420]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    wanted = [name for name in parser.parse_args().only.split(",") if name]
+    python = sys.executable
+    plain = f"{python} -m torch.distributed.run --nproc-per-node 2"
+    ours = f"{python} -m distdoctor run --nproc 2"
+    for fault in FAULTS:
+        if not wanted or fault.name in wanted:
+            without, with_us = run(fault, plain), run(fault, ours)
+            same = "yes" if with_us.like(without) else "NO"
+            print(f"| {fault.name} | {without} | {with_us} | {same} | {with_us.said.replace('|', '/')} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
