@@ -49,7 +49,8 @@ import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 dist.destroy_process_group()
-print("inner", os.environ.get("DISTDOCTOR_PROBE") or "unrecorded")
+# In one piece: with PYTHONUNBUFFERED, print() writes word by word, and those of three processes get mixed up.
+os.write(1, f"inner {os.environ.get('DISTDOCTOR_PROBE') or 'unrecorded'}\\n".encode())
 """
 
 
