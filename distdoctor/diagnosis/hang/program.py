@@ -12,6 +12,7 @@ from distdoctor.recording.trace.layout import EQUAL_SIZES, POINT_TO_POINT, CallF
 # A call of the program is its signature and its line. What the ring holds is looked at, in windows of so many calls.
 WINDOW = 32
 CONTEXT = 12
+LONGEST_TURN = 16  # calls in one turn of an inner loop
 LAST_CALLS = 8  # in which a rank that waits now can have left its routine
 STEADY = 0.9  # a prediction counts when it was right so often in this rank's own past
 
@@ -60,7 +61,10 @@ class Program:
         return cls(tuple(found))
 
     def expected(self) -> Symbol | None:
-        """What came next whenever the last calls were these; None when the past does not say, or says different things."""
+        """What came next whenever the last calls were these; None when the past does not say, or says different things.
+
+        That a loop ended after so many turns once is no habit: it takes two precedents to expect its end.
+        """
         for length in range(min(CONTEXT, len(self.symbols) - 1), 0, -1):
             context = self.symbols[-length:]
             following = [
@@ -68,10 +72,17 @@ class Program:
                 for at in range(len(self.symbols) - length)
                 if self.symbols[at] == context[0] and self.symbols[at : at + length] == context
             ]
-            if following:
+            if len(following) > 1 or (following and following[0] in (self._next_turns() or following)):
                 best = max(set(following), key=following.count)
                 return best if following.count(best) >= STEADY * len(following) else None
         return None
+
+    def _next_turns(self) -> set[Symbol]:
+        """What would come next if the statements that were those before them once more came yet another time."""
+        lengths = range(1, min(LONGEST_TURN, len(self.symbols) // 2) + 1)
+        return {
+            self.symbols[-length] for length in lengths if self.symbols[-length:] == self.symbols[-2 * length : -length]
+        }
 
     def distance(self, one: Symbol, other: Symbol) -> int | None:
         """How many statements after `one` the statement `other` came at the earliest, before `one` came again.

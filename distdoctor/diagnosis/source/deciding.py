@@ -55,6 +55,18 @@ class Decision:
         return answers.index(single[0]) if single else None
 
     @property
+    def asks_for_the_rank(self) -> bool:
+        """Whether the test, or a part of it, is a question about the rank."""
+        if ZERO_ONLY.search(self.test):
+            return True
+        try:
+            test = ast.parse(self.test.removeprefix("if ").removeprefix("while "), mode="eval").body
+        except SyntaxError:
+            return False
+        parts = (node for node in ast.walk(test) if isinstance(node, ast.Compare | ast.Name | ast.Attribute))
+        return any(of_test(part).on_rank for part in parts)
+
+    @property
     def words(self) -> str:
         """`while not budget.exhausted()` (train.py:49), by `time.monotonic() - self.t0 > self.seconds` (train.py:19)."""
         here = f"`{self.test}` ({_at(self.site)})"

@@ -52,6 +52,8 @@ def _gathers(verdict: Verdict, incident: Incident) -> Iterator[tuple[Call, str]]
     """(the gather of a module's parameters that the other side does not answer, the module), that of the odd ranks last."""
     if incident.odd is None or incident.usual is None or incident.is_under_rank:
         return
+    if incident.decision is not None and incident.decision.asks_for_the_rank:
+        return
     same = incident.odd.site == incident.usual.site
     for call in (incident.usual, incident.odd):
         shards = call.op in _GATHERS and _SHARDS.search(verdict.recording.sources.get(call.site.path, ""))

@@ -104,7 +104,8 @@ def _starved(standing: RankActivity, standstill: Stall) -> Finding:
     where = f"{frame.path.rpartition('/')[2]}:{frame.line}"
     code = line_of(standstill.recording.sources, frame.site).strip()
     return Finding(
-        title=f"{name} never releases the GIL, in {frame.function} at {where}" + (f": `{code[:60]}`" if code else ""),
+        title=f"has not moved{standstill.how_long(standing)}: {name} never releases the GIL, in {frame.function} at {where}"
+        + (f": `{code[:60]}`" if code else ""),
         ranks=(standing.rank,),
         confidence=LIKELY,
         place=frame.site,

@@ -406,6 +406,23 @@ def test_a_sum_that_another_sum_of_equal_size_answered_is_where_they_parted(rank
     assert event.incident.usual.number == event.incident.odd.number == 13
 
 
+def test_a_loop_that_once_ended_after_so_many_turns_accuses_nobody_who_takes_one_more() -> None:
+    script = recording(ranks=2)
+    for epoch in range(2):
+        for _ in range(2):
+            script.collective("all_reduce", [32, 6], site="train.py:9 average").collective(
+                "all_reduce", [4], site="train.py:9 average"
+            )
+        if epoch:
+            script.collective("all_reduce", [32, 6], site="train.py:9 average", only=1)
+        script.collective("all_reduce", [1, 6], site="train.py:9 average", only=0 if epoch else None).collective(
+            "barrier"
+        )
+    (finding,) = findings(script.live())
+
+    assert (finding.ranks, finding.undecided) == ((0, 1), True)
+
+
 def test_tensors_that_come_in_another_order_are_swapped_where_only_a_later_size_disagrees() -> None:
     shapes = {0: ([50, 16], [16, 48], [16, 64], [16, 50]), 1: ([16, 50], [16, 64], [50, 16], [16, 48])}
     script = recording(ranks=2)

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.diagnosis.source.deciding import DTYPE, ROOT, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import DTYPE, ROOT, Decision, deciding_condition, deciding_value
 from distdoctor.recording.recording import SourceLine
 
 CLOCK = """\
@@ -148,3 +148,11 @@ def test_no_python_and_an_unknown_line_decide_nothing() -> None:
     assert deciding_condition({"t.py": "if ("}, SourceLine("t.py", 1), SourceLine("t.py", 2)) is None
     assert deciding_condition({"t.py": "x = 1\n"}, SourceLine("t.py", 40), None) is None
     assert deciding_condition({}, SourceLine("t.py", 1), None) is None
+
+
+@pytest.mark.parametrize(
+    ("test", "asks"),
+    [("if self.rank != 0 or step % self.every", True), ("if is_main_process()", True), ("if image is not None", False)],
+)
+def test_a_condition_that_asks_for_the_rank_beside_other_things_asks_for_the_rank(test: str, asks: bool) -> None:
+    assert Decision(SourceLine("train.py", 15, "log"), test).asks_for_the_rank is asks
