@@ -122,8 +122,8 @@ class Stage:
         assert self.process is not None
         marks = self.marks / "second"
         marks.mkdir()
-        environment = {**psutil.Process(self.process.pid).environ(), "FAULTS_MARKS": str(marks)}
-        words = psutil.Process(self.process.pid).cmdline()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAULTS_MARKS": str(marks)}
+        words = self.process.args
         with open(os.devnull, "wb") as nowhere:
             code = subprocess.call(words, cwd=self.folder, env=environment, stdout=nowhere, stderr=nowhere)
         (self.marks / "second-code").write_text(str(code))
