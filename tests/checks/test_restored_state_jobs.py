@@ -104,7 +104,7 @@ def test_what_other_ways_of_saving_left_is_compared_too(how: str, tmp_path: Path
 
     (finding,) = found(tmp_path, "bare")
 
-    assert finding.title.endswith("without the optimizer's state of then")
+    assert finding.title.endswith("without restoring the optimizer's state")
     assert finding.ranks == (0, 1)
     saved = finding.places[-1]
     assert "# of then" in Path(saved.site.path).read_text("utf-8").splitlines()[saved.site.line - 1]
