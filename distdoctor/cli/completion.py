@@ -58,7 +58,7 @@ def _drills(plugins: Plugins) -> Values:
 
 
 checks = _completing(_checks)
-stop_on = _completing(lambda plugins: (("nan", "DD801"), *_checks(plugins)))
+stop_on = _completing(lambda plugins: (("nan", "whatever is not finite"), *_checks(plugins)))
 strategies = _completing(lambda plugins: ((one.name, "") for one in plugins.strategies.values()))
 drills = _completing(_drills)
 models = _completing(lambda plugins: ((name, "") for name in plugins.models))

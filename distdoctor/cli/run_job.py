@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STREAMS = Recording(Job(), {}).streams  # everything that the probe can record
 _shown_live: list[Finding] = []  # in full, on stderr: a terminal shows the same only once
-NAN = "DD801"  # what `--stop-on nan` stands for
+NAN = "nan"  # in `--stop-on nan`: whatever is not finite
 
 
 def execute(
@@ -301,10 +301,11 @@ def _stop_on(asked: Sequence[str], plugins: Plugins) -> frozenset[str]:
     """
     from distdoctor.diagnosis.finding import CERTAIN, Stalls
 
-    slugs = {check.slug: check for check in plugins.checks.values()}
+    slugs = {NAN if check.family == "non-finite" else check.slug: check for check in plugins.checks.values()}
+    slugs |= {check.slug: check for check in plugins.checks.values()}
     found = set()
     for word in asked:
-        check = plugins.checks.get(NAN if word.lower() == "nan" else word.upper()) or slugs.get(word.lower())
+        check = plugins.checks.get(word.upper()) or slugs.get(word.lower())
         if check is None:
             raise WrongUse(
                 f"--stop-on {word}: there is no such check",

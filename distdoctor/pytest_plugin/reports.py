@@ -20,9 +20,6 @@ from distdoctor.recording.recording import RankEnd
 from distdoctor.recording.stacks import Stacks
 from distdoctor.report.root_cause import signal_name
 
-_FAILED_BY_RANK = frozenset({"DD110"})
-"""Findings that say no more than the traceback of a rank, which stands above them."""
-
 
 @dataclass
 class RankReport:
@@ -142,8 +139,13 @@ class TestResult:
 
     def _leading(self) -> tuple[Finding, ...]:
         told = {rank for one in self.reports for rank in one.ranks}
-        said = tuple(f for f in self.errors if not (f.code in _FAILED_BY_RANK and told.issuperset(f.ranks)))
+        said = tuple(f for f in self.errors if not (_retells_a_traceback(f) and told.issuperset(f.ranks)))
         return said[:1]
+
+
+def _retells_a_traceback(finding: Finding) -> bool:
+    """Whether it says no more than the traceback of a rank, which stands above it: no special check explains it."""
+    return bool(finding.evidence.get("traceback")) and not finding.specificity
 
 
 RESULT = pytest.StashKey[TestResult]()

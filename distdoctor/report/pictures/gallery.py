@@ -17,7 +17,15 @@ DATA: tuple[Draw, ...] = (samples.coverage, samples.orders)
 MEMORY: tuple[Draw, ...] = (training.memory,)
 SPEED: tuple[Draw, ...] = (steps.phases, steps.skew)
 ALL = (*HANG, *REPLICAS, *DATA, *MEMORY, *SPEED)
-BY_FAMILY = {"DD1": HANG, "DD2": REPLICAS, "DD3": DATA, "DD4": MEMORY, "DD5": SPEED, "DD7": DATA, "DD8": REPLICAS}
+BY_WING = {
+    "hang": HANG,
+    "replicas": REPLICAS,
+    "numerics": REPLICAS,
+    "data": DATA,
+    "checkpoint": DATA,
+    "memory": MEMORY,
+    "speed": SPEED,
+}
 
 
 def pictures(diagnosis: Diagnosis) -> tuple[list[Picture], list[Picture]]:
@@ -25,8 +33,8 @@ def pictures(diagnosis: Diagnosis) -> tuple[list[Picture], list[Picture]]:
     recording = diagnosis.recording
     if recording is None:
         return [], []
-    families = dict.fromkeys(finding.code[:3] for finding in diagnosis.findings)
-    wanted = list(dict.fromkeys(draw for family in families for draw in BY_FAMILY.get(family, ())))
+    wings = dict.fromkeys(finding.wing for finding in diagnosis.findings)
+    wanted = list(dict.fromkeys(draw for wing in wings for draw in BY_WING.get(wing, ())))
     return list(_drawn(wanted, recording)), list(_drawn([draw for draw in ALL if draw not in wanted], recording))
 
 
