@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.launch.sources import with_sources
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.run_folder import read_run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -12,10 +12,10 @@ from distdoctor.attach.processes import FoundJob, HostProcesses
 from distdoctor.attach.snapshot import Manner, look_at
 from distdoctor.errors import DoctorError
 from distdoctor.recording.flight.backend_state import state_of
+from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.source_texts import read_sources
 from distdoctor.recording.stacks import Stacks
-from distdoctor.recording.trace.run_folder import read_run
 
 
 def recordings_of(jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner) -> list[Recording]:
@@ -49,11 +49,11 @@ def recording_of(job: FoundJob, stacks: Stacks, host: HostProcesses) -> Recordin
         )
     else:
         recording = Recording(about, {}, frozenset())
-    paths = {site.path for site in _sites(stacks, recording)}
+    paths = {site.path for site in _sites(stacks)}
     dumps = flight_recorders.dumps_of(job.run_folder) if job.run_folder is not None else {}
     backend = {rank: state_of(rank, found) for rank, found in dumps.items()}
     told = ras.report_of_job(process.pid for process in job.ranks.values())
-    sources = read_sources(paths, recording.ranks).texts
+    sources = {**recording.sources, **read_sources(paths - recording.sources.keys(), recording.ranks).texts}
     return replace(recording, job=about, stacks=stacks, sources=sources, backend=backend, ras=told)
 
 
@@ -61,7 +61,7 @@ def _recorded(job: FoundJob) -> Recording | None:
     if job.run_folder is None:
         return None
     try:
-        return read_run(job.run_folder)
+        return open_run(job.run_folder)
     except DoctorError:
         return None
 
@@ -95,11 +95,9 @@ def _absolute(path: str, folder: Path) -> str:
     return path if path.startswith(("/", "<")) else str(folder / path)
 
 
-def _sites(stacks: Stacks, recording: Recording) -> Iterable[SourceLine]:
-    """Every user line that a stack or a record mentions."""
+def _sites(stacks: Stacks) -> Iterable[SourceLine]:
+    """Every user line that a stack mentions."""
     for seen in stacks.ranks.values():
         for process in (seen.process, *seen.workers):
             for thread in process.threads if process is not None else ():
                 yield from (frame.site for frame in thread.frames if frame.is_users)
-    for log in recording.ranks.values():
-        yield from (SourceLine.parse(text) for text in log.texts)

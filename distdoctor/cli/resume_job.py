@@ -65,10 +65,10 @@ def compare_runs(folder: Path, protocol: Protocol) -> None:
     from distdoctor.diagnosis.data import resumption
     from distdoctor.launch import resumed_runs
     from distdoctor.launch.resumed_runs import AFTER, BEFORE
+    from distdoctor.recording.open import open_run
     from distdoctor.recording.resumption import Resumption
-    from distdoctor.recording.trace.run_folder import read_run
 
-    whole = read_run(folder)
+    whole = open_run(folder)
     commands = _scripts(protocol) if protocol.script else _trainings(folder, protocol, _steps(whole.ranks))
     for name, command in commands.items():
         kill_at = protocol.kill_at if name == BEFORE else 0
@@ -79,7 +79,7 @@ def compare_runs(folder: Path, protocol: Protocol) -> None:
             Resumption(trouble=f"the {name} job failed: {failed}").write(folder)
             return
     try:
-        before, after = read_run(folder / BEFORE), read_run(folder / AFTER)
+        before, after = open_run(folder / BEFORE), open_run(folder / AFTER)
         resumption.compare(whole, before, after, killed=bool(protocol.kill_at)).write(folder)
     except DoctorError as trouble:
         Resumption(trouble=str(trouble)).write(folder)

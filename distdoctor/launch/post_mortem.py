@@ -15,15 +15,14 @@ from distdoctor.diagnosis.said_live import SaidLive, with_what_was_said
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.processes import is_alive
-from distdoctor.launch.sources import with_sources
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle, read_bundle
 from distdoctor.recording.flight.dumps import read_dumps
 from distdoctor.recording.merge import merged
-from distdoctor.recording.open import is_dump, parts_of, read_any
+from distdoctor.recording.open import is_dump, open_run, parts_of, read_any
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
-from distdoctor.recording.trace import run_folder
 from distdoctor.recording.trace.run_folder import is_run_folder, read_run
 from distdoctor.recording.trace.state_file import SAVE, START, WEIGHTS
 
@@ -92,13 +91,12 @@ def _at(place: Path | None) -> Recording:
 
 
 def _of_run(folder: Path) -> Recording:
-    """What lies in a run folder. Without any rank no stream was recorded."""
-    recording = with_end(with_sources(read_run(folder)))
+    """What lies in a run folder, with what only the end of the job shows."""
+    recording = with_end(open_run(folder))
     states = snapshots_in(folder)
     earlier = earlier_snapshots(folder, states)
     return replace(
         recording,
-        streams=recorded_streams(folder, recording),
         states=states,
         earlier_states=earlier,
         earlier_runs=_runs_gone_on_from(folder, states, earlier),
@@ -133,14 +131,6 @@ def _parts(path: Path) -> list[Recording]:
     if below and not (path / "latest").exists():
         return [part for one in below for part in _parts(one)]
     return [_at(path)]
-
-
-def recorded_streams(folder: Path, recording: Recording) -> frozenset[str]:
-    """What was recorded, as the launcher wrote it down (`run --streams`)."""
-    if not recording.ranks:
-        return frozenset()
-    noted = run_folder.recorded_streams(folder)
-    return recording.streams if noted is None else noted
 
 
 def diagnose(

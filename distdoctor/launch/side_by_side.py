@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.probe_settings import ProbeSettings
-from distdoctor.recording.trace.run_folder import read_run
 
 STREAMS = frozenset({"collectives", "progress", "environment"})
 """What the table needs; digests of gradients are not the strategy's cost."""
@@ -58,7 +58,7 @@ def train(request: Path, ranks: int, folder: Path, seconds: float) -> Trained:
     measured, results = _by_rank(folder, "measured"), _by_rank(folder, "result")
     if not failed and not measured:
         failed = "no rank has trained"
-    recording = read_run(folder) if not failed else Recording(Job(), {})
+    recording = open_run(folder) if not failed else Recording(Job(), {})
     return Trained(failed, recording, measured, results)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.launch.sources import line_of
+from distdoctor.recording.source_texts import line_of
 
 # `# distdoctor: ignore[DD301] -- the order is fixed on purpose`; several codes are separated by commas.
 _COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([A-Za-z0-9_,\s-]+)\]")

@@ -17,14 +17,13 @@ from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.diagnosis.said_live import SaidLive
 from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
-from distdoctor.launch.post_mortem import recorded_streams
-from distdoctor.launch.sources import with_sources
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.suppressions import suppress
+from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.events import Exiting, UncaughtException
-from distdoctor.recording.trace.run_folder import read_run, trace_paths
+from distdoctor.recording.trace.run_folder import trace_paths
 
 INTERVAL_SECONDS = 0.5
 # A look may cost this share of one core: after a look of 20 ms the next one at a job that moves comes 2 s later.
@@ -156,17 +155,14 @@ class Watcher:
         with self._lock:
             job = self._job()  # first: whoever has ended by now has written all it ever will when its trace is read
             try:
-                recording = read_run(self._folder)
+                recording = open_run(self._folder, {**self._sources, **(seen.sources if seen else {})})
             except DoctorError:
                 return None
             job = replace(job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
-            self._sources = {**self._sources, **(seen.sources if seen else {})}
-            recording = with_sources(replace(recording, job=job, sources=self._sources))
+            recording = replace(recording, job=job)
             self._sources, self._recorded = recording.sources, set(recording.ranks)
             self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
             self._failing = any(log.has_noted(UncaughtException) for log in recording.ranks.values())
-            streams = recorded_streams(self._folder, recording)
-            recording = replace(recording, streams=streams)
             if self._looks_at_rest:
                 recording = self._with_others(recording)
             diagnosis = self._examined(recording, seen)

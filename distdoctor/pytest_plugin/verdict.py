@@ -16,13 +16,12 @@ from distdoctor.attach.snapshot import Manner
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.errors import DoctorError
 from distdoctor.launch.forked_ranks import ForkedRanks
-from distdoctor.launch.post_mortem import diagnose, recorded_streams
-from distdoctor.launch.sources import with_sources
+from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.launch.watch import Watcher
 from distdoctor.pytest_plugin.mark import RankMark
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.stacks import Frame, Stacks
-from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json, read_run
+from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
 
 if TYPE_CHECKING:
     from distdoctor.pytest_plugin.reports import TestResult
@@ -92,8 +91,7 @@ class Observer:
     def _after_the_end(self, result: TestResult) -> Diagnosis:
         job = self._job(dict(result.ends))
         (self._folder / JOB_FILE).write_text(job_to_json(job), "utf-8")
-        recording = with_sources(read_run(self._folder))
-        recording = replace(recording, job=job, streams=recorded_streams(self._folder, recording))
+        recording = replace(open_recording(self._folder), job=job)
         return diagnose(recording, self._plugins.checks, self._plugins.remedies, self._mark.allow)
 
     def _with_stacks(self) -> Recording | None:

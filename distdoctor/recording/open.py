@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.errors import NothingToInspect
@@ -11,12 +12,26 @@ from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dum
 from distdoctor.recording.job_log import read_log
 from distdoctor.recording.ras import looks_like_ras, read_ras
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.layout import MAGIC
-from distdoctor.recording.trace.run_folder import is_run_folder, read_run
+from distdoctor.recording.trace.run_folder import is_run_folder, read_run, recorded_streams
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
 _DEEPEST = 3  # folders below the one given: dumps are often copied into one folder per host
+
+
+def open_run(folder: Path, sources: Mapping[str, str] | None = None) -> Recording:
+    """What lies in a run folder, as everybody sees it: with the user's sources, and the streams that the launcher noted as
+    recorded; without any rank no stream was. `sources`: those that are known from a read before.
+
+    NothingToInspect: the folder holds no recording at all.
+    """
+    recording = read_run(folder)
+    if sources:
+        recording = replace(recording, sources={**recording.sources, **sources})
+    noted = recorded_streams(folder) if recording.ranks else frozenset()
+    return replace(with_sources(recording), streams=recording.streams if noted is None else noted)
 
 
 def read_any(path: Path) -> Recording:
@@ -33,7 +48,7 @@ def read_any(path: Path) -> Recording:
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
     if _is_trace(path):
-        return read_run(path.parent)
+        return open_run(path.parent)
     if looks_like_ras(path):
         return read_ras(path)
     if looks_like_dump(path):
@@ -44,7 +59,7 @@ def read_any(path: Path) -> Recording:
 def _folder(folder: Path) -> Recording:
     for candidate in (folder, folder / "latest", folder / RUNS / "latest"):
         if candidate.is_dir() and is_run_folder(candidate):
-            return read_run(candidate)
+            return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
     if dumps:
         return read_dumps(dumps)

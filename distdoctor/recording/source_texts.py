@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import RankTrace
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine, Trouble
 from distdoctor.recording.trace.layout import source_digest, source_of
 from distdoctor.recording.trace.redaction import redacted_source
 
@@ -40,6 +40,24 @@ def read_sources(paths: Iterable[str], ranks: Mapping[int, RankTrace]) -> Source
         else:
             texts[path] = redacted_source(data.decode("utf-8", "replace"))
     return SourceTexts(texts, tuple(changed))
+
+
+def with_sources(recording: Recording) -> Recording:
+    """The recording with the text of each user file that its sites mention, as far as the files are still what the ranks ran."""
+    found = read_sources(_mentioned(recording) - recording.sources.keys(), recording.ranks)
+    changed = tuple(Trouble(words) for words in found.changed)
+    texts = {**recording.sources, **found.texts}
+    return replace(recording, sources=texts, troubles=tuple(dict.fromkeys((*recording.troubles, *changed))))
+
+
+def _mentioned(recording: Recording) -> set[str]:
+    return {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
+
+
+def line_of(sources: Mapping[str, str], path: str, number: int) -> str:
+    """One line of a file, "" when it is not there. Lines count from 1."""
+    lines = sources.get(path, "").splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _digests(ranks: Mapping[int, RankTrace]) -> dict[str, dict[str, list[int]]]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch.distributed as dist
 from reference_training import request, train_rank
 
-from distdoctor.launch.sources import with_sources
 from distdoctor.offers import Drill
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.workloads.request import TrainingRequest

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.errors import DoctorError
-from distdoctor.launch.sources import with_sources
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 from jobs import RankResult, run_ranks

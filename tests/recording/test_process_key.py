@@ -12,9 +12,9 @@ from distdoctor.attach.jobs import job_of_run
 from distdoctor.attach.processes import HostProcesses
 from distdoctor.errors import NothingToInspect
 from distdoctor.launch.processes import this_process
-from distdoctor.launch.sources import with_sources
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.layout import HEADER, site_text
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.run_folder import read_run, trace_paths
