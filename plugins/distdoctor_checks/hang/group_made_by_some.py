@@ -16,13 +16,14 @@ Source           torch.distributed.new_group: "requires that all processes in th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.group_making import EachItsOwn, Making, each_its_own
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import GROUP, RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, have_waited, seconds
 from distdoctor.recording.rank_set import named
@@ -35,8 +36,8 @@ from distdoctor.testing import recording
     "DD119", "group-made-by-some", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(GROUP)
+    if apart is not None and apart.sides is not None and apart.sides.makes_group:
+        yield _by_stacks(apart.sides)
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
@@ -45,6 +46,13 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         own = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})
         is_that = own is not None and own.ranks == incident.ranks
         yield _of_one_name(verdict, incident, own) if own is not None and is_that else _finding(verdict, incident)
+
+
+def _by_stacks(sides: Sides) -> Finding:
+    one = sides.odd[0]
+    change = f"call the {one.call} of {line_of(one)} on every rank, members or not, in the same order"
+    # It says more than that a call was skipped.
+    return replace(sides.finding("new-group-on-every-rank", change), specificity=10)
 
 
 def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Finding:

@@ -18,7 +18,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.incident import Incident
-from distdoctor.diagnosis.hang.live.apart import ROOT, RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
@@ -36,8 +36,9 @@ from distdoctor.testing import recording
     specificity=60,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(ROOT)
+    if apart is not None and apart.sides is not None and apart.sides.is_same_call:
+        one = apart.sides.odd[0]
+        yield apart.sides.finding("same-root", f"give {one.call} at {line_of(one)} the same src/dst on every rank")
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import SAVE, RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
@@ -46,6 +46,9 @@ _SAVES = (
 )
 
 
+_IN_STACKS = "state_dict"
+
+
 @check(
     "DD125",
     "partial-state-dict",
@@ -56,8 +59,8 @@ _SAVES = (
     specificity=30,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(SAVE)
+    if apart is not None and apart.sides is not None and apart.sides.is_under_rank:
+        yield from _by_stacks(apart.sides)
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
@@ -65,6 +68,14 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
         if incident.is_under_rank and _save_word(verdict, incident):
             yield _finding(verdict, incident)
+
+
+def _by_stacks(sides: Sides) -> Iterator[Finding]:
+    """A save under a condition on the rank, by the word on its line."""
+    one, guard = sides.odd[0], sides.guard
+    if guard is not None and _IN_STACKS in one.line + one.call:
+        change = f"call {line_of(one)} on every rank, before `if {guard.test}:` (line {guard.line}); keep only the writing inside"
+        yield sides.finding("state-dict-on-every-rank", change, tipped_by=(_IN_STACKS,))
 
 
 def _save_word(verdict: Verdict, incident: Incident) -> str:

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import CONDITION, RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.played import agrees_with_all_at
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -53,8 +53,8 @@ from distdoctor.testing import recording
     specificity=20,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(CONDITION)
+    if apart is not None and apart.sides is not None and apart.sides.is_under_rank:
+        yield _by_stacks(apart.sides)
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
@@ -62,6 +62,13 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.STRAYED):
         if incident.is_under_rank:
             yield _finding(verdict, incident)
+
+
+def _by_stacks(sides: Sides) -> Finding:
+    one, guard = sides.odd[0], sides.guard
+    assert guard is not None
+    change = f"call the {one.call} of {line_of(one)} on every rank: take it out of `{guard.test}` in line {guard.line}"
+    return sides.finding("call-on-every-rank", change)
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -26,7 +26,6 @@ from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHE
 from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import DIED as DIED_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site
@@ -51,8 +50,8 @@ MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
     stalls=Stalls.FOREVER,
 )
 def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(DIED_BY_STACKS)
+    if apart is not None and apart.gone is not None and not apart.gone.ended_in_order:
+        yield apart.gone.finding()
     if log is not None:
         yield from log.told(DIED)
     if verdict is None:

@@ -21,7 +21,6 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import LEFT as LEFT_BY_STACKS
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -44,8 +43,8 @@ from distdoctor.testing import recording
     "DD109", "rank-left-early", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(LEFT_BY_STACKS)
+    if apart is not None and apart.gone is not None and apart.gone.ended_in_order:
+        yield apart.gone.finding()
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")

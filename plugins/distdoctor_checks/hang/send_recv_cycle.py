@@ -18,7 +18,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import CYCLE, RanksApart
+from distdoctor.diagnosis.hang.live.apart import KEY, RanksApart, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
 from distdoctor.recording.rank_set import named
@@ -37,8 +37,8 @@ from distdoctor.testing import recording
     specificity=20,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(CYCLE)
+    if apart is not None and apart.ring:
+        yield _receives(apart)
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
@@ -46,6 +46,26 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
         if incident.kind is IncidentKind.ALL_SENT or _is_one_way(incident):
             yield _finding(verdict, incident)
+
+
+def _receives(apart: RanksApart) -> Finding:
+    """A ring of receives, seen in the stacks alone."""
+    ring = apart.ring
+    return Finding(
+        title="wait for each other: " + ", ".join(f"rank {s.rank} receives{s.peer}" for s in ring[:4]),
+        ranks=tuple(s.rank for s in ring),
+        confidence=apart.stall.confidence(*ring),
+        place=ring[0].site,
+        places=apart.stall.places(*ring),
+        why="every rank receives first, so none gets to send",
+        prescriptions=(
+            Prescription(
+                "batch-isend-irecv",
+                change=f"let one side send first at {line_of(ring[0])}, or use dist.batch_isend_irecv",
+            ),
+        ),
+        explains=(KEY,),
+    )
 
 
 def _is_one_way(incident: Incident) -> bool:

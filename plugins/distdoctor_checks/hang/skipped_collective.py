@@ -28,8 +28,7 @@ from distdoctor.diagnosis.hang.in_logs import SKIPPED as SKIPPED_IN_LOG
 from distdoctor.diagnosis.hang.in_logs import LogVerdict
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import SKIPPED as APART
-from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -65,8 +64,10 @@ from distdoctor.testing import recording
 def examine(
     verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None, apart: RanksApart | None
 ) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(APART)
+    if apart is not None and apart.sides is not None:
+        ways = " and ".join(line_of(side[0]) for side in (apart.sides.odd, apart.sides.usual))
+        change = f"compare the ways to {ways}; distdoctor run records every call and names the first that differs"
+        yield apart.sides.finding("record-the-job", change)
     if log is not None:
         yield from log.told(SKIPPED_IN_LOG)
     if verdict is None:

@@ -22,7 +22,8 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, St
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import PAIR, RanksApart
+from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording
@@ -40,14 +41,29 @@ from distdoctor.testing import recording
     specificity=10,
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
-    if apart is not None:
-        yield from apart.told(PAIR)
+    if apart is not None and apart.sides is not None and apart.sides.in_pairs:
+        yield apart.sides.finding("pair-send-with-recv", _change_by_stacks(apart.sides))
     if verdict is None:
         if apart is None:
             raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in _unmatched(verdict):
         yield _misfit(verdict, incident) if incident.pair else _finding(verdict, incident)
+
+
+def _change_by_stacks(sides: Sides) -> str:
+    """What to do about a send or a receive that the stacks show."""
+    one, other = sides.odd[0], sides.usual[0]
+    if other.op in (Op.SEND, Op.RECV):
+        return f"give {_end(other)} and {_end(one)} the same tag, group and size"
+    end = "recv" if one.op is Op.SEND else "send"
+    return f"give the {one.call} of {line_of(one)}{one.peer} its {end} on the other rank, or take it out"
+
+
+def _end(standing: RankActivity) -> str:
+    """`the send of train.py:7 (tag 3)`: one end of a message."""
+    tag = standing.arguments.get("tag", "")
+    return f"the {standing.call} of {line_of(standing)}" + (f" (tag {tag})" if tag.isdigit() else "")
 
 
 def _unmatched(verdict: Verdict) -> Iterator[Incident]:
