@@ -56,7 +56,6 @@ CODES_AS_DATA = {
     "report/checkpoint.py": "a pointer to the page that explains a number of the table",
     "recording/checkpoint/contents.py": "a pointer to the page that explains an error",
     "cli/lint.py": "an example of how to write a code",
-    "cli/run.py": "the help of an option",
     "pytest_plugin/mark.py": "an example of how to write a code",
 }
 
