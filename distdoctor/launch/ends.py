@@ -68,10 +68,13 @@ class Ends:
         os.eventfd_write(self._wake, 1)
 
     def closing(self) -> None:
-        """The launcher is about to end whoever still runs: what happens to those from now on is not their own doing."""
+        """The launcher is about to end whoever still runs: what happens to those from now on is not their own doing.
+
+        Said again when some of them have gone, it holds for these as well: their parent may be the only one that knows how.
+        """
         with self._lock:
             self._collect()
-            self._survivors = frozenset(self.alive())
+            self._survivors |= frozenset(self.alive())
 
     def seen(self) -> dict[int, RankEnd]:
         """How the ranks that have ended so far ended."""
