@@ -57,9 +57,7 @@ def execute(
         {name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after")}
     )
     plugins = load_plugins(settings)
-    deliver.require_format(settings.output_format, plugins)
-    deliver.require_folder(values["output"])
-    deliver.accepted_by(values["baseline"])  # now, rather than after hours of training, where it is no report
+    _require_what_the_report_needs(settings, plugins, values)
     stop_on = _stop_on(values["stop_on"], plugins)
     wants = _Wanted.of(argv, values, command, plugins)
     if values["off"] or os.environ.get("DISTDOCTOR") == "0":
@@ -90,17 +88,25 @@ def execute(
 
         def report(outcome: Outcome) -> int:
             answer(outcome.recording)
+            diagnosis = outcome.diagnosis
             if try_fix:
                 from distdoctor.cli.try_fix import first_run, with_fix_tried
 
                 first = first_run(argv, values, command, wants.nodes, (began[0], time.monotonic() - began[1]))
-                outcome = replace(outcome, diagnosis=with_fix_tried(outcome, first, plugins, settings.ignore))
-            diagnosis = deliver.without_accepted(outcome.diagnosis, values["baseline"])
+                diagnosis = with_fix_tried(outcome, first, plugins, settings.ignore)
+            diagnosis = deliver.without_accepted(diagnosis, values["baseline"])
             return _report_or_say(
                 replace(outcome, diagnosis=diagnosis), settings, plugins, folder, values["output"], report_to
             )
 
         return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
+
+
+def _require_what_the_report_needs(settings: Settings, plugins: Plugins, values: Mapping[str, Any]) -> None:
+    """WrongUse now, rather than after hours of training."""
+    deliver.require_format(settings.output_format, plugins)
+    deliver.require_folder(values["output"])
+    deliver.accepted_by(values["baseline"])
 
 
 def _leave(code: int) -> NoReturn:
