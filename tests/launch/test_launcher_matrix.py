@@ -159,7 +159,7 @@ def test_a_launcher_that_is_not_there_is_wrong_use(distdoctor: Run) -> None:
 
     assert done.code == 2
     assert done.err.splitlines() == [
-        "distdoctor: no-such-launcher cannot be started: No such file or directory",
+        "distdoctor: no-such-launcher cannot be started: there is no such program",
         "  What follows `--` is a whole command line, for example `distdoctor run -- torchrun train.py`.",
     ]
 
