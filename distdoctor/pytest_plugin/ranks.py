@@ -88,6 +88,7 @@ def _run(item: pytest.Function, mark: RankMark, folder: Path) -> TestResult:
     result = TestResult(item, mark, outcomes, dict(ranks.ends), late)
     if observer is not None and not result.is_skip:
         result.diagnosis, result.stacks = observer.diagnosis(result), observer.stacks
+        result.for_good = observer.is_hung
     return result
 
 
