@@ -220,6 +220,27 @@ def test_the_kernels_killer_and_torchruns_table_name_the_rank_together() -> None
     assert "for lack of memory" in finding.title
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (PREAMBLE + STORE + PEER + TORCHRUN, "DD103"),
+        (STORE + PEER + TORCHRUN, "DD118"),
+        (PEER + TORCHRUN, "DD110"),
+        (
+            STORE + "".join(watchdog(rank, 8, "BROADCAST" if rank else "ALLREDUCE", size=rank) for rank in range(4)),
+            "DD102",
+        ),
+    ],
+)
+def test_of_several_traces_in_a_log_the_most_specific_is_told_whichever_check_is_asked_first(
+    text: str, code: str
+) -> None:
+    found = examine(parse_log(text), CHECKS).findings
+
+    assert [finding.code for finding in found] == [code]
+    assert found == examine(parse_log(text), CHECKS[::-1]).findings
+
+
 def test_a_log_comes_by_standard_input(say: Callable[..., Any]) -> None:
     text = "".join(watchdog(rank, 808, size=72 if rank == 3 else 64) for rank in range(4))
 

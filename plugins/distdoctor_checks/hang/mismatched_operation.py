@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import OPERATION, LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed
+from distdoctor.diagnosis.hang.in_ras import other_operations
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import SKIPPED
@@ -46,9 +47,9 @@ from distdoctor.testing import recording
     stalls=Stalls.FOREVER,
     specificity=50,
 )
-def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(OPERATION)
+        yield from _by_log(log)
     if verdict is None:
         if log is None:
             raise NotSeen("neither the ranks' recordings nor a job log is there")
@@ -58,6 +59,13 @@ def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding
             yield _finding(verdict, incident.decided_by(incident.branch))
         elif _takes_a_branch(incident):
             yield replace(_finding(verdict, incident), specificity=35)
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    yield from claimed(other_operations(log.ras), 91)
+    if log.other_operations is not None:
+        # Of other operations the sizes differ as well: it says more than those do.
+        yield log.other_operations.finding("operation", "issued another operation", "same-operation", 70)
 
 
 def _takes_a_branch(incident: Incident) -> bool:

@@ -17,16 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
-from distdoctor.diagnosis.hang.in_logs import SIZE, LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
+
+IN_LOG = 60  # how specific it is of what a job log shows
 
 
 @check(
@@ -38,15 +41,40 @@ from distdoctor.testing import recording
     stalls=Stalls.FOREVER,
     specificity=60,
 )
-def examine(verdict: Verdict | None, log: LogVerdict | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(SIZE)
+        yield from _by_log(log)
     if verdict is None:
         if log is None:
             raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     for incident in in_place(verdict, alignment.SHAPE):
         yield _finding(verdict, incident)
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    if log.other_sizes is not None:
+        yield log.other_sizes.finding("size", "has another size", "same-shape", IN_LOG)
+    else:
+        yield from (_of_preamble(clue) for clue in log.lines(ClueKind.SIZES)[:1])
+
+
+def _of_preamble(clue: Clue) -> Finding:
+    came, expected = clue.numbers
+    found = from_line(
+        clue,
+        f"received {came} bytes where it expected {expected}: a peer issued another size or another operation",
+        who(clue),
+        LIKELY,
+        f"gloo aborts the receiver, which may be innocent: {came} bytes are {came // 4} float32, "
+        f"{expected} are {expected // 4}",
+        Prescription(
+            "same-shape", change="print the shapes of all ranks before this call, or run it under distdoctor run"
+        ),
+        IN_LOG,
+    )
+    found.evidence.update({"bytes came": came, "bytes expected": expected})
+    return found
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import NEVER_CAME, LogVerdict
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
@@ -26,11 +26,14 @@ from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import have_waited, seconds, wait
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
+
+IN_LOG = 35  # how specific it is of what a job log shows
 
 
 @check(
@@ -41,15 +44,53 @@ from distdoctor.testing.rank_trace import SECOND, START_NS
     formerly=("DD127 told-by-the-log",),
     stalls=Stalls.MAYBE,
 )
-def examine(verdict: Verdict | None, standstill: Stall | None, log: LogVerdict | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(NEVER_CAME)
+        yield from _by_log(log)
     elif standstill is not None and (verdict is None or misfit(verdict.facts) is None):
         yield from seen_at_start(standstill)
     elif verdict is not None:
         yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.NEVER_CAME))
     else:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    joined = log.lines(ClueKind.JOINED)
+    if log.never_wrote:
+        yield _never_wrote(log.never_wrote, log.lines(ClueKind.NOT_ARRIVED)[0])
+    elif joined:
+        yield _too_few(joined[0])
+
+
+def _never_wrote(ranks: tuple[int, ...], clue: Clue) -> Finding:
+    return from_line(
+        clue,
+        f"{'has' if len(ranks) == 1 else 'have'} not come: others wait for its key in the store",
+        ranks,
+        LIKELY,
+        "the key ends in the rank within its group that never wrote it",
+        Prescription(
+            "start-every-rank",
+            change=f"find out whether {named(ranks)} was started, and what it did before init_process_group",
+        ),
+        IN_LOG,
+    )
+
+
+def _too_few(clue: Clue) -> Finding:
+    came, expected = clue.numbers
+    return from_line(
+        clue,
+        f"only {came} of {expected} ranks came to the store",
+        (),
+        LIKELY,
+        "which ones are missing it does not say",
+        Prescription(
+            "start-every-rank", change=f"start all {expected} ranks with the same MASTER_ADDR and MASTER_PORT"
+        ),
+        IN_LOG,
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -21,22 +21,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
-from distdoctor.diagnosis.hang.in_logs import DIED, LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site
 from distdoctor.diagnosis.source.rank_guard import statement_at
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 from distdoctor.testing import recording
 
 # POSIX numbers of Linux; the names are what people search for.
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
+SIGABRT = 6
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
 
@@ -49,11 +52,11 @@ MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
     formerly=("DD126 ranks-apart", "DD127 told-by-the-log"),
     stalls=Stalls.FOREVER,
 )
-def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, log: LogFacts | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None and apart.gone is not None and not apart.gone.ended_in_order:
         yield apart.gone.finding()
     if log is not None:
-        yield from log.told(DIED)
+        yield from _by_log(log)
     if verdict is None:
         if log is None and apart is None:
             raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
@@ -61,6 +64,74 @@ def examine(verdict: Verdict | None, log: LogVerdict | None, apart: RanksApart |
     for incident in verdict.of_kind(IncidentKind.FAILED, IncidentKind.ECHOED):
         yield _finding(verdict, incident) if incident.kind is IncidentKind.FAILED else _unknown(incident)
         yield from (_finding(verdict, other) for other in _independent(verdict, incident))
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    """An error of its own explains whatever else a log shows; that a process ended or that a peer is gone explains little."""
+    yield from claimed(dead_processes(log.ras), 94)
+    killed = log.lines(ClueKind.KILLED_FOR_MEMORY)
+    gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
+    if log.own_error is not None:
+        yield _own_error(log.own_error)
+    elif killed:
+        yield _killed_for_memory(killed[0], log.killed_for_memory)
+    elif log.first_end is not None:
+        yield from claimed([_ended(*log.first_end)], 15)
+    elif gone:
+        yield _peer_gone(gone)
+
+
+def _own_error(clue: Clue) -> Finding:
+    kind = clue.words.partition(":")[0]
+    return from_line(
+        clue,
+        f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {clue.words[:160]}",
+        who(clue),
+        LIKELY,
+        "it is the first error that is not about a lost peer",
+        Prescription("mend-the-first-failure", change=f"mend the {kind}; the other errors follow from it"),
+        specificity=85,
+    )
+
+
+def _killed_for_memory(clue: Clue, ranks: tuple[int, ...]) -> Finding:
+    return from_line(
+        clue,
+        "was killed by the kernel for lack of memory" if ranks else "the kernel killed a process for lack of memory",
+        ranks,
+        LIKELY if ranks else POSSIBLE,
+        "the kernel says so" + ("" if ranks else "; whether the process was a rank the log does not say"),
+        Prescription("mend-the-first-failure", change="give the host more memory, or the ranks and their loaders less"),
+        specificity=85,
+    )
+
+
+def _ended(rank: int, end: RankEnd) -> Finding:
+    look = " and at dmesg (out of memory?)" if end.signal == SIGKILL else ""
+    return Finding(
+        title=f"ended with signal {end.signal}" if end.signal else f"ended with exit code {end.exit_code}",
+        ranks=(rank,),
+        confidence=POSSIBLE if end.signal == SIGABRT else LIKELY,  # gloo aborts innocent ranks
+        why="as torchrun lists it; it names whoever ended first, which is not always the cause",
+        prescriptions=(Prescription("mend-the-first-failure", change=f"look at the output of rank {rank}{look}"),),
+    )
+
+
+def _peer_gone(found: list[Clue]) -> Finding:
+    innocent = sorted({clue.rank for clue in found if clue.rank >= 0})
+    finding = from_line(
+        found[0],
+        f"a peer has left, or did not come, while {named(innocent) if innocent else 'others'} still waited",
+        (),
+        POSSIBLE,
+        "whoever printed this is not the one that left",
+        Prescription(
+            "record-the-job", change="look for a rank that printed nothing; distdoctor run would have named it"
+        ),
+        specificity=0,
+    )
+    finding.evidence["innocent ranks"] = innocent
+    return finding
 
 
 def _independent(verdict: Verdict, incident: Incident) -> Iterator[Incident]:

@@ -20,12 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
-from distdoctor.diagnosis.hang.in_logs import SKIPPED as SKIPPED_IN_LOG
-from distdoctor.diagnosis.hang.in_logs import LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
@@ -62,14 +61,14 @@ from distdoctor.testing import recording
     stalls=Stalls.FOREVER,
 )
 def examine(
-    verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None, apart: RanksApart | None
+    verdict: Verdict | None, progress: DeviceProgress | None, log: LogFacts | None, apart: RanksApart | None
 ) -> Iterator[Finding]:
     if apart is not None and apart.sides is not None:
         ways = " and ".join(line_of(side[0]) for side in (apart.sides.odd, apart.sides.usual))
         change = f"compare the ways to {ways}; distdoctor run records every call and names the first that differs"
         yield apart.sides.finding("record-the-job", change)
     if log is not None:
-        yield from log.told(SKIPPED_IN_LOG)
+        yield from (_by_log(one) for one in log.out_of_step)
     if verdict is None:
         if log is None and apart is None:
             raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
@@ -78,6 +77,18 @@ def examine(
         yield _finding(verdict, incident)
     if progress is not None:
         yield from hosts_that_went_elsewhere(progress, verdict)
+
+
+def _by_log(one: OutOfStep) -> Finding:
+    return from_line(
+        one.clue,
+        f"is at {call_in(one.clue)}, the others are at #{one.furthest}: it has left out {counted(one.short, 'call')}",
+        (one.rank,),
+        LIKELY,
+        f"{named(one.completed_by)} completed #{one.clue.numbers[0]} long ago, and rank {one.rank} has enqueued nothing after it",
+        Prescription("call-on-every-rank", change=f"compare what rank {one.rank} calls with the others; {LOOK}"),
+        specificity=50,
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

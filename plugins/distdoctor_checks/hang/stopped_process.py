@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotApplicable, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import STOPPED as STOPPED_IN_LOG
-from distdoctor.diagnosis.hang.in_logs import LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed
+from distdoctor.diagnosis.hang.in_ras import silent_processes
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_held_by_kernel
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.recording.recording import Recording
@@ -27,9 +27,9 @@ from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 
 @check("DD117", "stopped-process", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.MAYBE)
-def examine(standstill: Stall | None, log: LogVerdict | None) -> Iterator[Finding]:
+def examine(standstill: Stall | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(STOPPED_IN_LOG)
+        yield from claimed(silent_processes(log.ras), 93)
     if standstill is None:
         if log is None:
             raise NotApplicable("no stacks were taken (distdoctor hang-dump takes them from a running job)")

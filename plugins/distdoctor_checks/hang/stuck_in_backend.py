@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
-from distdoctor.diagnosis.hang.in_logs import DEVICE, LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, who
+from distdoctor.diagnosis.hang.in_ras import failed_ranks
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
@@ -31,6 +32,7 @@ from distdoctor.diagnosis.hang.live.in_backend import seen_in_backend
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
@@ -45,10 +47,10 @@ from distdoctor.testing import recording
     outside=True,
 )
 def examine(
-    verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogVerdict | None
+    verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogFacts | None
 ) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(DEVICE)
+        yield from _by_log(log)
         return
     if verdict is None and standstill is None:
         raise NotSeen("neither the ranks' recordings nor their stacks are there")
@@ -62,6 +64,53 @@ def examine(
 
 
 _WAITS = (IncidentKind.TOGETHER, IncidentKind.ABSENT)  # what a recording says of ranks that wait, and not of the reason
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    yield from claimed(failed_ranks(log.ras), 92)
+    if log.stopped_devices:
+        ranks = sorted(one.call.rank for one in log.stopped_devices)
+        yield _device(ranks, log.timeout(log.stopped_devices[0].call), log.stopped_devices[0].ahead)
+    elif log.together:
+        yield _together(log.together)
+    yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1])
+
+
+def _device(ranks: list[int], clue: Clue, ahead: int) -> Finding:
+    return from_line(
+        clue,
+        f"the device stands at {call_in(clue)}, which the others completed",
+        ranks,
+        LIKELY,
+        f"its host has enqueued {ahead} more, so it is the device or its links",
+        Prescription("gather-backend-evidence"),
+        specificity=40,
+    )
+
+
+def _together(clues: list[Clue]) -> Finding:
+    """All that printed anything timed out in the same call."""
+    return from_line(
+        clues[0],
+        f"timed out in {call_in(clues[0])}, all that printed anything",
+        sorted(clue.rank for clue in clues),
+        POSSIBLE,
+        f"{counted(len(clues), 'rank')} printed it; who is not among them, and belongs to the group, did not come",
+        Prescription("record-the-job", change=LOOK),
+        specificity=20,
+    )
+
+
+def _warning(clue: Clue) -> Finding:
+    return from_line(
+        clue,
+        f"NCCL warned: {clue.words.partition('NCCL WARN ')[2][:160]}",
+        who(clue),
+        POSSIBLE,
+        "nothing else in the log says more",
+        Prescription("gather-backend-evidence"),
+        specificity=10,
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -31,12 +31,15 @@ from distdoctor.diagnosis.finding import (
     Prescription,
     Stalls,
 )
-from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import HOST, LogVerdict
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line
+from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.recording.clue import Clue
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
@@ -52,10 +55,10 @@ OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
     stalls=Stalls.MAYBE,
 )
 def examine(
-    standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogVerdict | None
+    standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogFacts | None
 ) -> Iterator[Finding]:
     if log is not None:
-        yield from log.told(HOST)
+        yield from _by_log(log)
         return
     if standstill is not None:
         yield from _seen(standstill)
@@ -64,6 +67,55 @@ def examine(
         raise NotSeen("neither stacks nor collectives are known")
     if progress is not None:
         yield from hosts_that_stopped(progress, verdict)
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    yield from claimed(hosts_behind(log.ras), 90)
+    if log.absences:
+        yield from (_absent(absence, clue) for absence, clue in log.absences)
+    elif log.not_joined:
+        yield _not_joined(log.not_joined)
+    elif log.silent:
+        yield _silent(log.silent, list(log.timeouts.values()))
+
+
+def _absent(absence: Absence, waiting: Clue) -> Finding:
+    return from_line(
+        waiting,
+        f"did not come to {call_in(waiting)}: its host stopped",
+        (absence.rank,),
+        LIKELY,
+        f"{named(absence.waiting)} timed out in it; rank {absence.rank} has enqueued #{absence.last} at the most, "
+        "and completed that",
+        Prescription("bound-the-wait", change=f"look at what rank {absence.rank} did after its last call; {LOOK}"),
+        specificity=45,
+    )
+
+
+def _not_joined(told: list[Clue]) -> Finding:
+    ranks = sorted({clue.numbers[0] for clue in told})
+    return from_line(
+        told[0],
+        f"did not come to #{told[0].numbers[1]}, as torch's desync report says",
+        ranks,
+        LIKELY,
+        f"line {told[0].line_number} of the log",
+        Prescription("bound-the-wait", change=f"look at what {named(ranks)} did after its last call; {LOOK}"),
+        specificity=45,
+    )
+
+
+def _silent(silent: tuple[int, ...], timeouts: list[Clue]) -> Finding:
+    first, others = timeouts[0], named(clue.rank for clue in timeouts)
+    return from_line(
+        first,
+        f"printed no timeout, while {others} timed out in {first.operation} #{first.numbers[0]}: it had not come there",
+        silent,
+        POSSIBLE,
+        "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",
+        Prescription("bound-the-wait", change=f"look at what {named(silent)} did; {LOOK}"),
+        specificity=30,
+    )
 
 
 def _seen(standstill: Stall) -> Iterator[Finding]:
