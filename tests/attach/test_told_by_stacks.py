@@ -44,7 +44,7 @@ def test_ranks_that_wait_for_a_handle_at_one_line_accuse_nobody() -> None:
     finding = seen(rank(0, frame("train.py:3 step")), rank(1, frame("train.py:3 step")))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0, 1), POSSIBLE)
-    assert finding.title.startswith("all wait for the same handle")
+    assert finding.title.startswith("have all waited for the same handle")
 
 
 def test_a_receive_of_one_rank_has_no_send() -> None:

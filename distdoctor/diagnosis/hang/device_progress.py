@@ -342,11 +342,11 @@ class DeviceProgress:
             return (), ""
         begun = {rank for rank, one in at_it.items() if self._has_started(one)}
         if begun and len(begun) < len(members):
-            return tuple(sorted(at_it.keys() - begun)), "its device has not started it, and those of the others have"
+            return tuple(sorted(at_it.keys() - begun)), "its device has not started it, but those of the others have"
         enqueued = {rank: one.group.enqueued for rank, one in at_it.items()}
         most = [rank for rank, number in enqueued.items() if number == max(enqueued.values())]
         if front.pending.peer < 0 and len(set(enqueued.values())) == 2 and len(most) == 1 < len(members) - 1:
-            return tuple(most), "its host alone ran on, as it does when its device has failed"
+            return tuple(most), "only its host ran ahead, as happens when a device has failed"
         return (), ""
 
     def _has_started(self, call: StuckCall) -> bool:

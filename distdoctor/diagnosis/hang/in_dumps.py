@@ -1,4 +1,4 @@
-"""What dumps say about a job that stands still, in words: the host that has not come, the device that stands, the ring."""
+"""What dumps say about a job that stands still, in words: the host that stopped, the device that is stuck, the ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
-ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows the stack while the job lives"
+ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows its stack while the job runs"
 MOST_CALLS = 8  # named in the evidence
 
 
@@ -49,7 +49,7 @@ def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None)
     who, call = f"rank {absence.rank}", absence.call
     issued = f"has issued up to #{absence.last} of that group" if absence.last >= 0 else "has not posted its part"
     return Finding(
-        title=f"did not come to {call.words}, and its device has nothing left to do: its host stopped",
+        title=f"did not reach {call.words}, and its device has nothing left to do: its host stopped",
         ranks=(absence.rank,),
         confidence=_confidence(progress),
         place=_last_place(verdict, absence.rank),
@@ -66,7 +66,7 @@ def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None)
         why=_why(
             progress,
             f"{named(absence.waiting)} {'has' if len(absence.waiting) == 1 else 'have'} enqueued it, {who} {issued} and has "
-            "completed all that it enqueued; what its host does (a lock, the GIL, a loader) only its stack says",
+            "completed all that it enqueued; only its stack shows what its host does (a lock, the GIL, a loader)",
         ),
         prescriptions=(Prescription("bound-the-wait", change=ON_THE_HOST.format(who=who)),),
     )
@@ -84,7 +84,7 @@ def _elsewhere(absence: Absence, progress: DeviceProgress, verdict: Verdict | No
         evidence={"skipped": call.words, "went_on_to": at.words, "waiting_ranks": list(absence.waiting)},
         why=_why(
             progress,
-            f"{named(absence.waiting)} wait in {call.words}, most of the group has come, rank {absence.rank} has not",
+            f"{named(absence.waiting)} wait in {call.words}: most of the group has reached it, rank {absence.rank} has not",
         ),
         prescriptions=(Prescription("call-on-every-rank", change=f"call {call.words} on rank {absence.rank} as well"),),
     )
@@ -99,9 +99,9 @@ def _stopped(found: Sequence[StoppedDevice], progress: DeviceProgress, verdict: 
         for one in found[:MOST_CALLS]
     )
     return Finding(
-        title=f"the device stands at {first.call.words}, which completed on {named(first.completed_by)}"
+        title=f"its device is stuck at {first.call.words}, which completed on {named(first.completed_by)}"
         if len(found) == 1
-        else f"their devices stand; rank {first.call.rank} is at {first.call.words}, completed on {named(first.completed_by)}",
+        else f"their devices are stuck; rank {first.call.rank}'s at {first.call.words}, completed on {named(first.completed_by)}",
         ranks=tuple(one.call.rank for one in found),
         confidence=LIKELY,
         place=_place(verdict, first.call),
@@ -119,9 +119,9 @@ def _stopped(found: Sequence[StoppedDevice], progress: DeviceProgress, verdict: 
 
 
 def _jammed(jam: Jam, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
-    whom = f"rank {jam.odd[0]}: {jam.how}" if jam.odd else "which device stands the dumps do not tell"
+    whom = f"rank {jam.odd[0]}: {jam.how}" if jam.odd else "the dumps do not show which device is stuck"
     return Finding(
-        title=f"stands at {jam.call.words}: {jam.how}"
+        title=f"is stuck at {jam.call.words}: {jam.how}"
         if jam.odd
         else f"have all entered {jam.call.words}, but it does not complete",
         ranks=jam.odd or jam.ranks,
@@ -136,7 +136,7 @@ def _jammed(jam: Jam, progress: DeviceProgress, verdict: Verdict | None) -> Find
 
 def _why(progress: DeviceProgress, words: str) -> str:
     missing = progress.unseen
-    return words + (f"; {named(missing)} left no usable dump and may be a cause as well" if missing else "")
+    return words + (f"; {named(missing)} left no usable dump and may also be a cause" if missing else "")
 
 
 def _confidence(progress: DeviceProgress) -> Confidence:

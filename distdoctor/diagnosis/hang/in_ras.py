@@ -16,7 +16,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import Communicator, RasReport
 
 AGAIN = (
-    "ask RAS again after some seconds: counts that do not move are a standstill; distdoctor hang-dump shows the stacks"
+    "ask RAS again after a few seconds: counts that do not change mean a hang; distdoctor hang-dump shows the stacks"
 )
 
 
@@ -65,7 +65,7 @@ def dead_processes(ranks: RasRanks) -> Iterator[Finding]:
             f"{'is' if len(found) == 1 else 'are'} considered dead by NCCL's RAS: {_list(found)}",
             found,
             LIKELY,
-            "RAS could not reach the process for 60 s: it has ended, or its host is gone",
+            "RAS could not reach the process for 60 s: it has ended, or its host is unreachable",
             Prescription(
                 "mend-the-first-failure", change=f"look at the end of {named(found)}: its output, dmesg, the host"
             ),
@@ -77,10 +77,10 @@ def silent_processes(ranks: RasRanks) -> Iterator[Finding]:
     found = ranks.absent(dead=False)
     if found:
         yield _finding(
-            f"does not answer NCCL's RAS: {_list(found)}",
+            f"{'does' if len(found) == 1 else 'do'} not answer NCCL's RAS: {_list(found)}",
             found,
             LIKELY,
-            "the thread that answers needs nothing but a CPU: the process is stopped or frozen, or its host is not reachable",
+            "the thread that answers needs only a CPU: the process is stopped or frozen, or its host is unreachable",
             Prescription(
                 "continue-the-process", change=f"look at the state of {_list(found)}: ps -o pid,stat,wchan -p PID"
             ),
@@ -93,7 +93,7 @@ def failed_ranks(ranks: RasRanks) -> Iterator[Finding]:
     if found:
         errors = ", ".join(f"rank {rank}: ncclResult_t {error}" for rank, error in sorted(found.items()))
         yield _finding(
-            f"NCCL has failed there ({errors})",
+            f"failed in NCCL ({errors})",
             found,
             LIKELY,
             "RAS reports an asynchronous or initialisation error of the communicator",
@@ -112,13 +112,13 @@ def other_operations(ranks: RasRanks) -> Iterator[Finding]:
             less = [name for name in communicator.operations if counts.get(name, 0) < usual.get(name, 0)]
             one = ranks.rank_of(communicator, rank)
             if more and less and one is not None:
-                odd[one] = f"{more[0]} in place of {less[0]}"
+                odd[one] = f"{more[0]} instead of {less[0]}"
         if odd and 2 * len(odd) < communicator.size:
             yield _finding(
                 f"launched {next(iter(odd.values()))} in communicator {communicator.name}",
                 odd,
                 POSSIBLE,
-                "RAS counts the calls that each host has launched, by kind; most ranks agree and these do not",
+                "RAS counts the calls that each host has launched, by kind; most ranks agree, these do not",
                 Prescription("same-operation", change=AGAIN),
             )
             return
@@ -130,7 +130,7 @@ def hosts_behind(ranks: RasRanks) -> Iterator[Finding]:
     for absence in progress.absences:
         most = absence.call.pending.number
         yield _finding(
-            f"has launched {absence.last} calls of communicator {absence.call.group.name}, others {most}",
+            f"has launched {absence.last} calls in communicator {absence.call.group.name}, others have launched {most}",
             (absence.rank,),
             POSSIBLE,
             f"{named(absence.waiting)} {'is' if len(absence.waiting) == 1 else 'are'} ahead in it, and rank {absence.rank} "

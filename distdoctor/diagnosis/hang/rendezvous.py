@@ -71,7 +71,7 @@ def _sizes_differ(inside: list[InitCall]) -> Misfit | None:
     odd = [call for size, calls in by_size.items() if size != usual for call in calls]
     sizes = ", ".join(f"{named(c.process for c in calls)} world_size={size}" for size, calls in sorted(by_size.items()))
     ranks = tuple(sorted(call.process for call in odd))
-    text = f"init_process_group cannot come together: {sizes}"
+    text = f"init_process_group cannot complete: {sizes}"
     return Misfit(ranks, odd[0].site, text, "pass the same world_size on every rank, or none: torchrun sets WORLD_SIZE")
 
 
@@ -84,7 +84,7 @@ def _rank_used_twice(inside: list[InitCall]) -> Misfit | None:
     missing = tuple(rank for rank in range(size) if rank not in used)
     same = [call for call in inside if call.rank == twice[0]]
     text = f"{len(same)} processes call init_process_group as rank {twice[0]}"
-    text += f", so {named(missing)} of {size} never comes" if missing else ""
+    text += f", so {named(missing)} of {size} never {'joins' if len(missing) == 1 else 'join'}" if missing else ""
     change = "take the rank from RANK, which the launcher sets for each process, not from a variable that is the same for all"
     return Misfit(missing or (twice[0],), same[-1].site, text, change)
 
@@ -95,7 +95,7 @@ def _other_size(inside: list[InitCall], launched: int) -> Misfit | None:
         return None
     known = {call.rank for call in inside}
     missing = tuple(rank for rank in range(size) if rank not in known)
-    text = f"init_process_group waits for {size} ranks (world_size={size}), and the launcher has started {launched}"
+    text = f"init_process_group waits for {size} ranks (world_size={size}), but the launcher has started {launched}"
     return Misfit(
         missing, inside[0].site, text, f"start {size} ranks, or leave world_size to WORLD_SIZE ({launched} here)"
     )
@@ -112,4 +112,4 @@ def _apart(inside: list[InitCall]) -> Misfit | None:
     change = (
         "give every rank one address: MASTER_ADDR and MASTER_PORT as the launcher set them, or one store made by rank 0"
     )
-    return Misfit(ranks, inside[0].site, f"the ranks look for each other at different places: {where}", change)
+    return Misfit(ranks, inside[0].site, f"the ranks look for each other at different addresses: {where}", change)

@@ -77,7 +77,7 @@ def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Pla
 
 
 def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
-    """The rows of a group that parts: who issued what, where. The odd ones last, with the condition that they are under."""
+    """The rows of a group that diverges: who issued what, where. The odd ones last, with the condition that they are under."""
     assert incident.divergence is not None
     calls = [call for variant in incident.divergence.variants for call in variant.calls]
     odd = set(incident.ranks) if not incident.is_tie else set()
@@ -90,7 +90,7 @@ def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
 
 
 def deciding_places(incident: Incident) -> tuple[Place, ...]:
-    """The rows of what let the ranks part, as far as the source tells: the condition, and what it depends on."""
+    """The rows of what made the ranks diverge, as far as the source tells: the condition, and what it depends on."""
     decision = incident.decision
     if decision is None:
         return ()
@@ -101,7 +101,7 @@ def deciding_places(incident: Incident) -> tuple[Place, ...]:
 
 
 def decided_words(incident: Incident) -> str:
-    """`most likely they parted at ...`, with the condition; "" when that is said already, or unknown."""
+    """`most likely they diverged at ...`, with the condition; "" when that is said already, or unknown."""
     decision = incident.decision
     if decision is None or (incident.guard is not None and decision.site.line == incident.guard.line):
         return ""
@@ -114,7 +114,7 @@ def condition(incident: Incident) -> str:
     if guard is None:
         return ""
     if guard.how == LEAVES:
-        return f"line {guard.line} leaves before it: `if {guard.test}:`"
+        return f"line {guard.line} exits before it: `if {guard.test}:`"
     word = guard.test if guard.test.startswith("@") else f"if {guard.test}:"
     branch = "in the else branch of" if guard.negated else "inside"
     return f"{branch} `{word}` (line {guard.line})"

@@ -18,20 +18,22 @@ def states(*counts: tuple[int, int]) -> dict[int, BackendState]:
 def test_a_rank_that_has_enqueued_less_is_behind_in_its_program() -> None:
     words = told_by_backend(states((12, 11), (11, 11), (12, 11)), range(3), "0")
 
-    assert words == "torch's flight recorder: rank 1 enqueued up to #11 only, the others #12: the program is behind"
+    assert (
+        words == "torch's flight recorder: rank 1 enqueued only up to #11, the others up to #12: the program is behind"
+    )
 
 
 def test_a_rank_that_has_completed_less_is_behind_in_its_device() -> None:
     words = told_by_backend(states((12, 11), (12, 11), (12, 10)), range(3), "0")
 
     assert words == (
-        "torch's flight recorder: rank 2 has not completed #11, which the others have: look at its device and its links"
+        "torch's flight recorder: rank 2 has not completed #11, but the others have: look at its device and its links"
     )
 
 
 def test_ranks_that_agree_accuse_nobody() -> None:
     assert told_by_backend(states((12, 11), (12, 11)), range(2), "0") == (
-        "torch's flight recorder agrees: all_reduce #12 enqueued by all, completed by none"
+        "torch's flight recorder agrees: all ranks enqueued all_reduce #12, none completed it"
     )
     assert told_by_backend(states((12, 12), (12, 12)), range(2), "0") == ""
 

@@ -42,7 +42,7 @@ class RanksApart:
         if recording.ranks and "collectives" in recording.streams:
             raise NotApplicable("what was recorded says more")
         if not recording.job.running:
-            raise NotApplicable("the job does not run any more")
+            raise NotApplicable("the job is no longer running")
         return cls(stall)
 
     @cached_property
@@ -52,7 +52,7 @@ class RanksApart:
 
     @cached_property
     def gone(self) -> GoneRanks | None:
-        """The ranks that have no process any more while others wait."""
+        """The ranks whose process is gone while others wait."""
         lost = [s for s in self.stall.of_kind(Activity.GONE) if s.rank in self.stall.stacks.absent]
         if not self._waiting or not lost or any(True for _ in self.stall.of_kind(Activity.INIT)):
             return None
@@ -88,7 +88,7 @@ class RanksApart:
 
 @dataclass(frozen=True)
 class GoneRanks:
-    """Ranks that have no process any more, and others wait."""
+    """Ranks whose process is gone while others wait."""
 
     stall: Stall
     lost: tuple[RankActivity, ...]
@@ -101,17 +101,17 @@ class GoneRanks:
 
     def finding(self) -> Finding:
         stall, first, ranks = self.stall, self.stall.waiting[0], tuple(s.rank for s in self.lost)
-        why = "how it ended was not seen"
+        why = "nothing shows how it ended"
         if self.ended_in_order:
-            why = "the launcher is alive and ends all ranks as soon as one fails: so this one ended in order, with exit code 0"
+            why = "the launcher is alive and ends all ranks as soon as one fails, so this one exited normally, with exit code 0"
         in_groups = all(s.names_a_group for s in stall.waiting)
         if in_groups:
-            why += "; whether it is a member of the group that the call was given the stacks do not show"
+            why += "; the stacks do not show whether it is a member of the group that was passed to the call"
         left = left_by(stall.recording.sources, first.site)
         if left:
             why += f"; {left.effect}"
         return Finding(
-            title=f"has no process any more while {stall.who_waits}",
+            title=f"{'has' if len(ranks) == 1 else 'have'} no running process, while {stall.who_waits}",
             ranks=ranks,
             confidence=POSSIBLE if in_groups else LIKELY,
             place=first.site,
@@ -123,7 +123,7 @@ class GoneRanks:
                     "stay-until-the-end",
                     change=left.cure
                     if left
-                    else f"let {named(ranks)} take part in the {first.call} of {line_of(first)}, or let all ranks stop together",
+                    else f"call {first.call} ({line_of(first)}) on {named(ranks)} as well, or stop all ranks together",
                 ),
             ),
         )
@@ -131,7 +131,7 @@ class GoneRanks:
 
 @dataclass(frozen=True)
 class Sides:
-    """The ranks by what they wait in. `odd` went elsewhere than `usual`; on a `tie` nothing says which of them did.
+    """The ranks by what they wait in. `odd` took another path than `usual`; on a `tie` nothing says which of them did.
 
     `guard`: the condition on the rank around the line of `odd` alone.
     """
@@ -203,9 +203,9 @@ class Sides:
         if guard is not None:
             why = f"line {odd[0].site.line} is reached only under `{guard.test}` (line {guard.line}), which depends on the rank"
         elif self.tie:
-            why = "as many ranks on either side: the stacks do not say which one is wrong, a recording does"
+            why = "equally many ranks are in each call: the stacks do not show which ones are wrong; a recording does"
         else:
-            why = "fewer ranks are there than in the other call; what they did before was not recorded"
+            why = "fewer ranks are in this call than in the other; what they did before was not recorded"
         if self.local:
             why += f"; {self.local[0]} is inside `{self.local[1]}` (line {self.local[2]})"
         return f"{why}; {self.left.effect}" if self.left else why
@@ -213,7 +213,7 @@ class Sides:
     def _decided(self) -> str:
         if not self.local:
             return ""
-        return f"; if `{self.local[1]}` is not the same on every rank, broadcast what it tests first"
+        return f"; if `{self.local[1]}` can differ between ranks, broadcast the values it tests first"
 
 
 def _variants(waiting: Variant) -> tuple[Variant, ...]:
@@ -252,7 +252,7 @@ def _condition(variant: Variant, other: Variant, stall: Stall) -> tuple[str, str
 def _title(usual: Variant, odd: Variant, tie: bool) -> str:
     if tie:
         return f"disagree: {_who_waits(usual)}, {_who_waits(odd)}"
-    return f"went elsewhere: {_who_waits(odd)}, {_who_waits(usual)}"
+    return f"took a different path: {_who_waits(odd)}, {_who_waits(usual)}"
 
 
 def _who_waits(variant: Variant) -> str:

@@ -25,7 +25,7 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
     if not missing or any(standstill.is_moving(s) for s in late):
         return
     yield Finding(
-        title=f"{'has' if len(missing) == 1 else 'have'} not come to {came[0].call}, "
+        title=f"{'has' if len(missing) == 1 else 'have'} not reached {came[0].call}, "
         f"where {named(s.rank for s in came)} {'waits' if len(came) == 1 else 'wait'}",
         ranks=missing,
         confidence=POSSIBLE if elsewhere else LIKELY,
@@ -55,10 +55,12 @@ def _waited_enough(came: list[RankActivity], late: list[RankActivity], standstil
 def _why(late: list[RankActivity], standstill: Stall) -> str:
     parts = []
     if standstill.stacks.absent:
-        parts.append(f"{named(standstill.stacks.absent)} should run on this host and has no process")
+        absent = standstill.stacks.absent
+        has = "has" if len(absent) == 1 else "have"
+        parts.append(f"{named(absent)} should be running on this host but {has} no process")
     parts += [f"rank {s.rank} {s.words}" for s in late if s.process is not None][:3]
     if standstill.stacks.elsewhere:
-        parts.append(f"{named(standstill.stacks.elsewhere)} would be on other hosts: run distdoctor hang-dump there")
+        parts.append(f"{named(standstill.stacks.elsewhere)} should be on other hosts: run distdoctor hang-dump there")
     return "; ".join(parts)
 
 
@@ -66,10 +68,10 @@ def _change(late: list[RankActivity], missing: tuple[int, ...], standstill: Stal
     there = [s for s in late if s.process is not None and s.site]
     if there:
         where = f"{there[0].site.path.rpartition('/')[2]}:{there[0].site.line}"
-        return f"let {named(missing)} reach init_process_group: move what it does at {where} behind it"
+        return f"let {named(missing)} reach init_process_group: move the work at {where} after that call"
     if standstill.stacks.elsewhere:
         return f"start {named(missing)} on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
-    return f"start {named(missing)}, or start the others with a WORLD_SIZE that leaves it out"
+    return f"start {named(missing)}, or start the others with a smaller WORLD_SIZE"
 
 
 def _waiting_launcher(standstill: Stall) -> Iterator[Finding]:
@@ -84,10 +86,10 @@ def _waiting_launcher(standstill: Stall) -> Iterator[Finding]:
     if launcher is None or there is None or not standstill.exceeds_patience(launcher.still_seconds):
         return
     yield Finding(
-        title=f"torchrun (pid {launcher.pid}) has started no rank: its rendezvous waits for the other nodes",
+        title=f"torchrun (pid {launcher.pid}) has not started any rank: its rendezvous is waiting for the other nodes",
         confidence=LIKELY,
         evidence={"pid": launcher.pid, "command": launcher.command},
-        why=f"its stack is in {there.function}, and no rank exists on this host",
+        why=f"its stack is in {there.function}, and there is no rank on this host",
         prescriptions=(
             Prescription(
                 "start-every-rank",

@@ -21,18 +21,20 @@ def told_by_backend(states: Mapping[int, BackendState], ranks: Sequence[int], gr
     behind = _behind({rank: one.enqueued for rank, one in found.items()})
     if behind:
         number, most = found[behind[0]].enqueued, max(one.enqueued for one in found.values())
-        return f"{_TORCH}: {named(behind)} enqueued up to #{number} only, the others #{most}: the program is behind"
+        return (
+            f"{_TORCH}: {named(behind)} enqueued only up to #{number}, the others up to #{most}: the program is behind"
+        )
     oldest = {rank: _oldest(one) for rank, one in found.items()}
     behind = _behind(oldest)
     if behind:
         return (
-            f"{_TORCH}: {named(behind)} has not completed #{oldest[behind[0]]}, which the others have: "
-            "look at its device and its links"
+            f"{_TORCH}: {named(behind)} {'has' if len(behind) == 1 else 'have'} not completed #{oldest[behind[0]]}, "
+            "but the others have: look at its device and its links"
         )
     first = next(iter(found.values()))
     if first.pending:
         stuck = first.pending[0]
-        return f"{_TORCH} agrees: {stuck.operation} #{stuck.number} enqueued by all, completed by none"
+        return f"{_TORCH} agrees: all ranks enqueued {stuck.operation} #{stuck.number}, none completed it"
     return ""
 
 

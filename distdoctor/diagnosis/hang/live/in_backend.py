@@ -1,4 +1,4 @@
-"""Everybody in the same call, told from outside: nobody is missing, and it does not complete, or the network is dead."""
+"""All ranks in the same call, seen from outside: no rank is missing, and it does not complete, or the network is dead."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
     if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
         return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
     elsewhere, first = standstill.stacks.elsewhere, standings[0]
-    whom = "all ranks of this host" if elsewhere else "all"
-    what = "wait for the same handle" if first.doing is Activity.HANDLE else f"are in {first.call or 'the same call'}"
+    here = " on this host" if elsewhere else ""
+    what = (
+        "waited for the same handle" if first.doing is Activity.HANDLE else f"been in {first.call or 'the same call'}"
+    )
     counted = verdict is not None and not elsewhere and _have_issued_the_same(verdict)
     yield Finding(
-        title=f"{whom} {what}{standstill.how_long(first)}, and it does not complete",
+        title=f"have all {what}{standstill.how_long(first)}{here}, and it does not complete",
         ranks=tuple(s.rank for s in standings),
         confidence=LIKELY if counted else POSSIBLE,
         place=first.site,
@@ -46,7 +48,7 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
             "waited seconds": standstill.waited_seconds,
             "ranks on other hosts": list(elsewhere),
         },
-        why="every member of every group has issued the same calls, and none of them moves: it is not the program"
+        why="every member of every group has issued the same calls, and none of them moves: the program is not the cause"
         if counted
         else _why(standings, elsewhere),
         prescriptions=(
@@ -64,8 +66,8 @@ def _cut(standstill: Stall) -> Finding:
     rank, link = max(standstill.cut, key=lambda found: (found[1].resent, found[1].unacknowledged, -found[0]))
     where = f"rank {link.peer} ({link.address})" if link.peer >= 0 else f"{link.address}, on another host"
     return Finding(
-        title=f"the connection from rank {rank} to {where} is dead: the same bytes were sent {link.resent} times again and never "
-        "acknowledged",
+        title=f"the connection from rank {rank} to {where} is dead: the same bytes were retransmitted {link.resent} times and "
+        "never acknowledged",
         ranks=tuple(sorted({one for number, other in standstill.cut for one in (number, other.peer) if one >= 0})),
         confidence=LIKELY if link.peer >= 0 else POSSIBLE,
         place=standstill.standings[rank].site,
@@ -78,8 +80,8 @@ def _cut(standstill: Stall) -> Finding:
             ],
             "waited seconds": standstill.waited_seconds,
         },
-        why=f"{standstill.who_waits}; {link.unacknowledged:,} bytes wait in the kernel of rank {rank}: the network drops them "
-        "or their acknowledgements, or the other host is down",
+        why=f"{standstill.who_waits}; {link.unacknowledged:,} bytes are waiting in the kernel of rank {rank}: the network drops "
+        "them or their acknowledgements, or the other host is down",
         prescriptions=(
             Prescription(
                 "gather-backend-evidence",
@@ -98,19 +100,19 @@ def _have_issued_the_same(verdict: Verdict) -> bool:
 def _why(standings: Sequence[RankActivity], elsewhere: tuple[int, ...]) -> str:
     if elsewhere:
         return (
-            f"{named(elsewhere)} would be on other hosts, and the cause may be there: run distdoctor hang-dump on each"
+            f"{named(elsewhere)} should be on other hosts, and the cause may be there: run distdoctor hang-dump on each"
         )
     if standings[0].doing is Activity.HANDLE:
         return (
-            "nobody is missing; which operations the handles are of the stacks do not show: another one on one rank looks the "
-            "same (distdoctor run records them)"
+            "no rank is missing; the stacks do not show which operations the handles belong to: a different one on one rank "
+            "would look the same (distdoctor run records them)"
         )
     if any(standing.names_a_group for standing in standings):
         return (
-            "nobody is missing; the call was given a group, and whether it is the same group on every rank the stacks do not "
-            "show: ranks that enter two groups in different order look like this (distdoctor run records it)"
+            "no rank is missing; the call was given a group, and the stacks do not show whether it is the same one on every "
+            "rank: ranks that enter two groups in different order look like this (distdoctor run records it)"
         )
-    return "nobody is missing; whether one rank is a call behind the stacks do not show (distdoctor run records it)"
+    return "no rank is missing; the stacks do not show whether one rank is a call behind (distdoctor run records it)"
 
 
 def _numbers(standing: RankActivity) -> tuple[tuple[str, str], ...]:

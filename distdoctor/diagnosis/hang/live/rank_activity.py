@@ -126,12 +126,12 @@ def _user(standing: RankActivity) -> str:
     process = standing.process
     line = standing.line.strip().partition("  #")[0].rstrip()
     line = line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3].rstrip()}..."
-    what = f"is at `{line}`" if line else "is in code of its own"
+    what = f"is at `{line}`" if line else "is in its own code"
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
     if process is not None and process.held_gil:
-        what += ", and keeps the GIL all the time"
+        what += ", and never releases the GIL"
     return what
 
 
@@ -141,14 +141,14 @@ _WORDS: Mapping[Activity, Callable[[RankActivity], str]] = {
     Activity.HANDLE: lambda s: f"waits for a handle: `{s.line.strip()}`",
     Activity.INIT: lambda s: f"waits in {s.call}",
     Activity.NEW_GROUP: lambda s: f"waits in {s.call}",
-    Activity.LEAVING: lambda s: f"is leaving ({s.call})",
+    Activity.LEAVING: lambda s: f"is shutting down ({s.call})",
     Activity.DATA: lambda s: "waits for its DataLoader",
     Activity.CHECKPOINT: lambda s: f"is in {s.call}, a checkpoint",
     Activity.DEVICE: lambda s: f"waits for the device: `{s.line.strip()}`",
-    Activity.COMPUTING: lambda s: "computes",
+    Activity.COMPUTING: lambda s: "is computing",
     Activity.USER: _user,
     Activity.STOPPED: lambda s: "is stopped",
-    Activity.GONE: lambda s: "has no process any more",
+    Activity.GONE: lambda s: "has no running process",
     Activity.UNREADABLE: lambda s: "cannot be read",
 }
 
