@@ -1,9 +1,9 @@
 """
 DD206 bypassed-ddp: the forward does not go through DDP, so gradients are never averaged.
 
-What it means    DDP prepares its reducer in its own forward. model.module(x), or the model under its old name, goes around it.
+What it means    DDP prepares its reducer in its own forward. model.module(x), or a call of the unwrapped model, bypasses it.
 Why it hurts     Each rank trains alone; nothing fails, and the replicas drift apart.
-How we know      What is called is the .module of a DDP model, or the name that was wrapped, and its result flows into a backward.
+How we know      The .module of a DDP model, or the model that was passed to DDP, is called, and its result flows into a backward.
 What to do       Call the wrapper: model(x).
 When it is fine  Evaluation, saving, anything without backward.
 Source           torch.nn.parallel.DistributedDataParallel: the forward of the module must go through the wrapper.
@@ -113,8 +113,8 @@ def _sighting(call: ast.Call, wrapper: str, scope: Scope) -> Sighting:
     return Sighting(
         node=call,
         scope=scope,
-        title=f"the forward of {called} goes around DDP, so its gradients are never averaged",
-        why=f"DDP prepares its reduction in its own forward; the backward of this output leaves {wrapper}'s reducer idle",
+        title=f"the forward of {called} bypasses DDP, so its gradients are never averaged",
+        why=f"DDP prepares its reducer in its own forward; a backward from this output never triggers the reducer of {wrapper}",
         remedy="call-the-wrapper",
         change=f"{new}(...)" if new else "",
         edits=(replace_node(function, scope, new),) if new and isinstance(function, ast.expr) else (),

@@ -1,10 +1,10 @@
 """
 DD803 clip-before-unscale: gradients are clipped while they are still scaled.
 
-What it means    GradScaler multiplies the loss, hence the gradients, by up to 65536. A norm of 1.0 is then clipped to 1/65536 of
-                 itself after unscaling.
-Why it hurts     The steps become tiny and change with the scale; training crawls and nothing fails.
-How we know      clip_grad_norm_ stands between scaler.scale(loss).backward() and scaler.step() without scaler.unscale_().
+What it means    GradScaler multiplies the loss, hence the gradients, by up to 65536. A limit of 1.0
+                 is then a limit of 1/65536 after unscaling.
+Why it hurts     Steps become tiny and vary with the scale; training slows to a crawl and nothing fails.
+How we know      clip_grad_norm_ is called between scaler.scale(loss).backward() and scaler.step() without scaler.unscale_().
 What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_.
 When it is fine  The scaler is known to be disabled.
 Source           PyTorch AMP examples: gradient clipping.

@@ -1,12 +1,12 @@
 """
 DD302 constant-set-epoch: set_epoch is called every epoch, but always with the same value.
 
-What it means    DistributedSampler shuffles with seed + epoch. Told the same number each time (the total of epochs instead of
-                 the running one) it draws the same order each time.
-Why it hurts     As without set_epoch: one fixed order, while the code looks right.
-How we know      The argument is a constant, or a name that nothing in the loop over epochs changes.
+What it means    DistributedSampler shuffles with seed + epoch. Given the same number each time (the number of epochs
+                 instead of the current one), it draws the same order each time.
+Why it hurts     Same as without set_epoch: one fixed order, and the code looks right.
+How we know      The argument is a constant, or a name that nothing in the epoch loop changes.
 What to do       Pass the counter of the epoch loop.
-When it is fine  The value changes in a way that the source does not show; then nothing is reported.
+When it is fine  The value changes in a way that the source does not show: nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -83,8 +83,8 @@ def _sighting(call: ast.Call, value: ast.expr, loop: Loop, scope: Scope) -> Sigh
     return Sighting(
         node=call,
         scope=scope,
-        title=f"the sampler is told epoch {told} in every epoch",
-        why=f"nothing in the loop over epochs (line {lineno(loop)}) changes {told}, so every epoch draws the same order",
+        title=f"set_epoch is given {told} in every epoch",
+        why=f"nothing in the epoch loop (line {lineno(loop)}) changes {told}, so every epoch draws the same order",
         remedy="set-epoch",
         change=f"pass {new or 'the counter of the epoch loop'} instead of {told}",
         edits=(replace_node(value, scope, new),) if new else (),

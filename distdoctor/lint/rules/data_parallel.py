@@ -2,10 +2,10 @@
 DD502 data-parallel: nn.DataParallel where DistributedDataParallel would be faster.
 
 What it means    DataParallel drives all devices from one Python process: it copies the model to each in every forward.
-Why it hurts     The interpreter lock and the first device are the limit; on several nodes it does not work at all.
+Why it hurts     The GIL and the first device are the bottleneck; it does not work across nodes at all.
 How we know      The constructor is called.
 What to do       One process per device: torchrun and DistributedDataParallel.
-When it is fine  A quick experiment in a notebook: a note, nothing more.
+When it is fine  A quick experiment in a notebook: this is only a note.
 Source           torch.nn.DataParallel: "it is recommended to use DistributedDataParallel".
 """
 
@@ -27,7 +27,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=call,
                     scope=scope,
                     title="DataParallel drives all devices from one process; DistributedDataParallel is faster",
-                    why="the model is copied to every device in each forward, and one interpreter feeds them all",
+                    why="the model is copied to every device in each forward, and one Python interpreter drives them all",
                     remedy="one-process-per-device",
                 )
 

@@ -1,10 +1,10 @@
 """
-DD217 detached-gather: features are gathered by a collective that carries no gradient, and then trained on.
+DD217 detached-gather: the loss is computed from features gathered by a collective that autograd does not track.
 
-What it means    torch.distributed.all_gather writes into plain tensors: what comes out has no history.
-Why it hurts     A contrastive loss over gathered features gets no gradient through them, on any rank, its own included.
-How we know      The list that all_gather fills flows into a loss, and the own slot is not put back.
-What to do       torch.distributed.nn.functional.all_gather, or put the own features back: gathered[rank] = features.
+What it means    torch.distributed.all_gather writes into plain tensors: its output has no autograd history.
+Why it hurts     A contrastive loss over gathered features sends no gradient back through them, on any rank, not even to its own.
+How we know      The list that all_gather fills flows into a loss, and the rank's own slot is not put back.
+What to do       torch.distributed.nn.functional.all_gather, or put the rank's own features back: gathered[rank] = features.
 When it is fine  Metrics; under no_grad; labels and other values without gradient.
 Source           torch.distributed.nn.functional; OpenCLIP's gather_features(local_loss, gather_with_grad).
 """
@@ -51,7 +51,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=call,
                     scope=scope,
                     title=f"the loss is computed from {gathered}, which {dotted(call.func)} gathers without gradient",
-                    why="what the collective writes has no history: nothing flows back to the features that were gathered",
+                    why="the output of the collective has no autograd history: no gradient flows back to the gathered features",
                     remedy="gather-with-gradient",
                 )
 

@@ -2,11 +2,11 @@
 DD703 every-rank-writes: all ranks write the same file.
 
 What it means    torch.save of a replicated model runs on every rank, to one path.
-Why it hurts     The writes race: a torn file, or one from a rank that was interrupted.
+Why it hurts     The writes race: the file is torn, or comes from a rank that was interrupted.
 How we know      What is saved comes from a DDP model, the path does not contain the rank, and neither the call nor any caller
-                 stands under a condition on the rank.
+                 is under a condition on the rank.
 What to do       Save on rank 0 only: if dist.get_rank() == 0.
-When it is fine  Each rank has a path of its own, or a local disk of its own.
+When it is fine  Each rank has its own path, or its own local disk.
 Source           PyTorch DDP tutorial: save and load checkpoints.
 """
 
@@ -36,7 +36,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=call,
                     scope=scope,
                     title=f"every rank writes {ast.unparse(path)[:60]}",
-                    why="nothing here or in the callers keeps it to one rank, and the path is the same on all of them",
+                    why="nothing here or in the callers restricts the save to one rank, and the path is the same on all ranks",
                     change="if dist.get_rank() == 0: torch.save(...)",
                 )
 

@@ -1,11 +1,11 @@
 """
-DD411 gradients-during-evaluation: validation builds graphs that nobody uses.
+DD411 gradients-during-evaluation: validation builds autograd graphs that nothing uses.
 
 What it means    model.eval() changes dropout and batch norm; it does not stop autograd. Each forward keeps its activations.
-Why it hurts     Evaluation takes the memory of training, and an evaluation batch that fits does not any more.
+Why it hurts     Evaluation takes as much memory as training, and a batch that would fit runs out of memory.
 How we know      A function calls model.eval() and then the model in a loop, computes no gradient, and neither it nor a caller
                  is under torch.no_grad() or inference_mode().
-What to do       Decorate it with @torch.no_grad(), or put the loop into `with torch.no_grad():`.
+What to do       Decorate it with @torch.no_grad(), or put the loop inside `with torch.no_grad():`.
 When it is fine  Gradients with respect to the input are wanted.
 Source           torch.autograd.grad_mode: evaluation mode is not no_grad.
 """

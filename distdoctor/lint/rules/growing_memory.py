@@ -1,9 +1,9 @@
 """
 DD401 growing-memory: a sum or a list of losses keeps the graph of every step.
 
-What it means    total += loss makes total part of the graph; a list of losses holds each step's.
-Why it hurts     Memory grows with every step until there is none.
-How we know      The tensor that backward is called on is added to, or appended to, something that outlives the loop.
+What it means    total += loss makes total part of the graph; a list of losses holds the graph of each step.
+Why it hurts     Memory grows with every step until it runs out.
+How we know      The tensor that backward is called on is added or appended to something that outlives the loop.
 What to do       total += loss.detach(); losses.append(loss.detach()).
 When it is fine  The sum itself is what backward is called on.
 Source           PyTorch FAQ: my model reports "cuda runtime error(2): out of memory".
@@ -84,7 +84,7 @@ def _sighting(statement: ast.AST, kept: ast.expr, keeper: str, scope: Scope) -> 
         node=statement,
         scope=scope,
         title=f"{keeper} keeps the graph of every step through {name}",
-        why=f"{name} still carries its history, and {keeper} lives longer than the loop",
+        why=f"{name} still carries its autograd graph, and {keeper} outlives the loop",
         remedy="detach-what-is-kept",
         change=f"{name}.detach()",
         edits=(Edit(scope.file.path, line, column, line, column, ".detach()"),),

@@ -2,8 +2,8 @@
 DD702 load-without-map-location: every rank loads the checkpoint onto the device that saved it.
 
 What it means    torch.load puts tensors back where they were: on cuda:0 of rank 0, in every process.
-Why it hurts     The first GPU holds one copy per rank and a context each, and runs out of memory.
-How we know      torch.load without map_location in a script of several ranks, whose result goes into load_state_dict.
+Why it hurts     The first GPU holds a copy and a CUDA context for every rank, and runs out of memory.
+How we know      torch.load without map_location in a script that runs on several ranks, and its result goes into load_state_dict.
 What to do       torch.load(path, map_location="cpu"), or this rank's own device.
 When it is fine  Checkpoints that were saved from the CPU.
 Source           torch.load: map_location; PyTorch DDP tutorial: save and load checkpoints.
@@ -36,7 +36,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=call,
                     scope=scope,
                     title="every rank loads this checkpoint onto the device that saved it",
-                    why="torch.load without map_location restores tensors to their old device, cuda:0 for what rank 0 saved",
+                    why="without map_location tensors return to the device they were saved from: cuda:0 if rank 0 saved them",
                     change='torch.load(..., map_location="cpu")',
                     edits=(_with_map_location(call, scope),),
                 )

@@ -2,10 +2,10 @@
 DD207 misaligned-no-sync: no_sync around the wrong part, or around everything.
 
 What it means    DDP decides in its forward whether the backward will reduce. no_sync around backward alone changes nothing;
-                 around every backward it leaves the gradients unreduced.
-Why it hurts     The first sends every micro-step's gradients; the second lets the replicas drift apart.
+                 around every micro-batch it leaves the gradients unreduced.
+Why it hurts     The first reduces the gradients of every micro-batch; the second lets the replicas drift apart.
 How we know      The block holds a backward and no call of the model; or the only backward of a loop that steps is inside.
-What to do       Put forward and backward of all but the last micro-step into no_sync.
+What to do       Put the forward and backward of every micro-batch but the last inside no_sync.
 When it is fine  FSDP, where the backward decides.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: the forward pass should be included.
 """
@@ -34,15 +34,15 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield Sighting(
                     node=block,
                     scope=scope,
-                    title="no_sync stands around the backward alone and has no effect: the forward decides",
-                    why="DDP prepares its reducer in the forward, which is outside of this block",
+                    title="no_sync is around the backward only and has no effect: the forward decides",
+                    why="DDP prepares its reducer in the forward, which is outside this block",
                     remedy="no-sync",
                 )
             elif len(ends) == len(backwards(scope)) and _steps_in_same_loop(block, scope):
                 yield Sighting(
                     node=block,
                     scope=scope,
-                    title="no micro-step is synchronised: every backward of this loop is under no_sync",
+                    title="no micro-batch is synchronized: every backward of this loop is under no_sync",
                     why="the optimizer steps with gradients that were never averaged",
                     remedy="align-no-sync",
                     severity=ERROR,

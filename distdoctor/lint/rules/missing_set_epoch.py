@@ -1,10 +1,10 @@
 """
-DD301 missing-set-epoch: every epoch has the same order, because nobody tells the sampler which epoch it is.
+DD301 missing-set-epoch: every epoch has the same order, because set_epoch is never called.
 
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
-Why it hurts     The model sees one fixed order; validation looks fine, generalisation quietly suffers.
-How we know      A loader with a shuffling DistributedSampler is iterated in a loop over epochs, and set_epoch is called nowhere
-                 in the files that make and iterate it.
+Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
+How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, and set_epoch is called nowhere
+                 in the files that create and iterate it.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -49,11 +49,11 @@ def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs:
     return Sighting(
         node=loop,
         scope=scope,
-        title="the sampler shuffles every epoch alike: set_epoch is never called",
+        title="the sampler draws the same order in every epoch: set_epoch is never called",
         why="DistributedSampler shuffles with seed + epoch, and the epoch stays 0",
         remedy="set-epoch",
         change=call,
-        also=((sampler.call, sampler.scope, "makes the sampler"), (outer, where, "the loop over epochs")),
+        also=((sampler.call, sampler.scope, "makes the sampler"), (outer, where, "the epoch loop")),
         edits=(insert_before(outer.body[0], scope, call),) if fixable else (),
     )
 

@@ -71,7 +71,7 @@ def _sighting(step: ast.Call, ends: list[ast.Call], scope: Scope) -> Sighting:
         node=step,
         scope=scope,
         title=f"gradients are never zeroed and accumulate across steps of {optimizer}",
-        why="backward adds to .grad, and nothing around this loop sets it back",
+        why="backward adds to .grad, and nothing in or around this loop zeroes it",
         remedy="zero-grad",
         change=f"{optimizer}.zero_grad()",
         edits=(insert_after(statement, scope, f"{optimizer}.zero_grad()"),) if alone else (),

@@ -1,10 +1,10 @@
 """
-DD511 needless-barriers: a barrier or a device synchronisation in every step that protects nothing.
+DD511 needless-barriers: a barrier or a device synchronization in every step that protects nothing.
 
-What it means    DDP's reduction keeps the ranks together already. A barrier in each step makes everybody wait once more.
-Why it hurts     Each step is as slow as the slowest rank, and the device runs dry.
-How we know      dist.barrier() or torch.cuda.synchronize() in every turn of a loop that computes gradients, with no clock read.
-What to do       Leave it out.
+What it means    DDP's gradient reduction already keeps the ranks in step. A barrier in every step is one more wait.
+Why it hurts     Each step is as slow as the slowest rank, and the device goes idle.
+How we know      dist.barrier() or torch.cuda.synchronize() in every iteration of a loop that computes gradients and reads no clock.
+What to do       Remove it.
 When it is fine  Around a time measurement; around files that one rank writes in that step.
 Source           torch.distributed.barrier; CUDA semantics: asynchronous execution.
 """
@@ -40,7 +40,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=waits[0],
                     scope=scope,
                     title=f"{ast.unparse(waits[0].func)} in every step protects nothing",
-                    why="the reduction of the gradients keeps the ranks together already",
+                    why="the gradient reduction already keeps the ranks in step",
                     remedy="drop-barriers",
                 )
 

@@ -1,8 +1,8 @@
 """
 DD220 norm-over-wrong-ranks: a gradient norm taken over one rank's shards.
 
-What it means    Under FSDP each rank holds a part of every gradient. A norm that is summed over p.grad is the norm of that part.
-Why it hurts     Each rank clips by another factor, and all of them too little.
+What it means    Under FSDP each rank holds a shard of every gradient. A norm summed over p.grad is the norm of those shards only.
+Why it hurts     Each rank clips by a different factor, and all of them clip too little.
 How we know      p.grad.norm() over the parameters of a sharded model, with no reduction in the function; or
                  torch.nn.utils.clip_grad_norm_ on an FSDP1 model.
 What to do       FSDP1: model.clip_grad_norm_(limit). fully_shard: torch.nn.utils.clip_grad_norm_, which knows DTensor.
@@ -48,7 +48,7 @@ def _of_torch(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighti
         node=call,
         scope=scope,
         title="clip_grad_norm_ takes the norm of this rank's shards: the model is wrapped by FSDP",
-        why="each rank clips by the norm of its own part of the gradients",
+        why="each rank clips by the norm of its own shards of the gradients",
         remedy="clip-the-whole-gradient",
         change=new or "model.clip_grad_norm_(limit)",
         edits=edits,

@@ -2,7 +2,7 @@
 DD211 orphaned-parameters: the optimizer holds parameters that no longer train.
 
 What it means    fully_shard, FSDP and parallelize_module put new parameters into the model, and so does a new layer. An optimizer
-                 that was built before still steps the old ones.
+                 built before that still steps the old ones.
 Why it hurts     The loss does not fall, or only part of the model trains; nothing fails.
 How we know      The optimizer is built from the model's parameters and, later in the same function, the model is sharded or one
                  of its layers is replaced, without a new optimizer.

@@ -1,10 +1,10 @@
 """
-DD219 outside-the-reducer: parameters that DDP does not reduce, because they came or were unfrozen after wrapping.
+DD219 outside-the-reducer: parameters that DDP does not reduce, because they were added or unfrozen after wrapping.
 
-What it means    DDP lists the parameters that require gradients once, when it wraps. What is added or unfrozen later is missing.
+What it means    DDP lists the parameters that require gradients once, when it wraps. Later ones are not in that list.
 Why it hurts     Those parameters train on each rank alone and drift apart.
 How we know      After DDP(...) in the same function a layer is assigned into the model, or requires_grad is set to True.
-What to do       Build and unfreeze first, wrap last; wrap anew after unfreezing.
+What to do       Build and unfreeze first, wrap last; wrap again after unfreezing.
 When it is fine  Freezing after wrapping; a new DDP(...) after the change.
 Source           torch.nn.parallel.DistributedDataParallel: "do not change the model's parameters after wrapping".
 """
@@ -36,7 +36,7 @@ def see(program: Program) -> Iterator[Sighting]:
                     node=node,
                     scope=scope,
                     title=f"{what} after DDP has listed its parameters, so they are never averaged",
-                    why=f"DDP on line {lineno(last)} registered the parameters that required gradients then, and no others",
+                    why=f"DDP on line {lineno(last)} registered only the parameters that required gradients at that point",
                     remedy="wrap-last",
                     also=((last, scope, "wraps the model"),),
                 )

@@ -1,11 +1,11 @@
 """
-DD125 partial-state-dict: the state of a sharded model is asked for on some ranks only.
+DD125 partial-state-dict: only some ranks ask for the state dict of a sharded model.
 
 What it means    state_dict of a sharded model gathers the shards: it is a collective. So are get_model_state_dict and
                  torch.distributed.checkpoint's save and load.
-Why it hurts     The rank that saves waits for shards that nobody sends.
-How we know      The call stands under a condition on the rank, and the model was wrapped by FSDP or fully_shard.
-What to do       Take the state dict on every rank and write the file on one.
+Why it hurts     The rank that saves waits for shards that the others never send.
+How we know      The call is under a condition on the rank, and the model was wrapped by FSDP or fully_shard.
+What to do       Get the state dict on every rank and write the file on one.
 When it is fine  DDP: its state dict is local. no_dist=True.
 Source           torch.distributed.checkpoint.state_dict: all ranks have to call it; rank0_only leaves the others an empty dict.
 """

@@ -1,12 +1,12 @@
 """
-DD112 rank-conditional-collective: a collective that only some ranks reach waits for the others for ever.
+DD112 rank-conditional-collective: a collective that only some ranks reach waits forever for the others.
 
-What it means    A collective needs every rank of its group. This one stands under a condition on the rank, itself or in a
-                 function that is called there.
+What it means    A collective needs every rank of its group. This one, or a call of the function it is in, is under a
+                 condition on the rank.
 Why it hurts     The ranks that skip it go on, the others wait until the timeout.
-How we know      The condition has different answers on different ranks, and its other branch issues no collective. Helper
+How we know      The condition differs between ranks, and its other branch issues no collective. Helper
                  functions are followed, within the file and across files.
-What to do       Move the collective out of the condition; keep under it only what one rank should do.
+What to do       Move the collective out of the condition; keep inside it only what one rank should do.
 When it is fine  Both branches issue it; one barrier for rank 0 and one for the others; a subgroup given as `group=`.
 Source           torch.distributed: collectives have to be called by all ranks of the group.
 """

@@ -1,8 +1,8 @@
 """
-DD313 rank-dependent-split: each rank splits the data its own way, so validation data are trained on elsewhere.
+DD313 rank-dependent-split: each rank splits the data its own way, so validation samples are trained on by other ranks.
 
-What it means    random_split draws from the global random state, which is seeded by the rank, or not at all.
-Why it hurts     What one rank validates on, another trains on; shards overlap and samples go missing.
+What it means    random_split draws from the global random state, which is seeded with the rank, or not at all.
+Why it hurts     What one rank validates on, another trains on; shards overlap, and samples go missing.
 How we know      The split has no generator, and the seed before it contains the rank, or the script sets no seed.
 What to do       Give the split a generator with one fixed seed: generator=torch.Generator().manual_seed(42).
 When it is fine  One seed on all ranks before the split; a split that is read from disk.

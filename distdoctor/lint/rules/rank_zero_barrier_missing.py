@@ -1,12 +1,12 @@
 """
 DD705 rank-zero-barrier-missing: the other ranks read what rank 0 may not have written yet.
 
-What it means    One rank writes a file and all ranks read it, with no collective in between that makes the others wait.
-Why it hurts     It works until the file system is slow: then a rank reads an old file, half a file or none.
-How we know      torch.save under a condition on the rank, then torch.load of the same path outside of it in the same function,
+What it means    One rank writes a file and all ranks read it, and no collective in between makes the others wait.
+Why it hurts     It works until the file system is slow: then a rank reads an old file, half a file, or none.
+How we know      torch.save under a condition on the rank, then torch.load of the same path outside it in the same function,
                  and no collective between the two.
 What to do       dist.barrier() between writing and reading.
-When it is fine  The file was there before the job.
+When it is fine  The file existed before the job.
 Source           PyTorch DDP tutorial: save and load checkpoints, which has the barrier.
 """
 
@@ -69,7 +69,7 @@ def _sighting(write: ast.Call, read: ast.Call, path: str, scope: Scope) -> Sight
         node=read,
         scope=scope,
         title=f"the ranks read {path[:60]} without waiting for the rank that writes it",
-        why=f"line {lineno(write)} writes it on one rank, and no collective stands between",
+        why=f"line {lineno(write)} writes it on one rank, and no collective is in between",
         change="dist.barrier()",
         also=((write, scope, "writes it on one rank"),),
         edits=(insert_before(scope.file.statement(read), scope, "dist.barrier()"),) if knows_dist else (),

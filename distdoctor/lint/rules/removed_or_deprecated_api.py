@@ -1,9 +1,9 @@
 """
-DD804 removed-or-deprecated-api: what torch has removed or deprecated, or never had.
+DD804 removed-or-deprecated-api: an API that torch has removed or deprecated, or never had.
 
 What it means    torch.cuda.amp and FSDP1 have successors; torch.distributed.pipeline.sync is gone; torch.distributed.DataParallel
-                 never was.
-Why it hurts     Removed and invented names end the job with ImportError or AttributeError; deprecated ones will.
+                 never existed.
+Why it hurts     Removed and invented names end the job with ImportError or AttributeError; deprecated ones will one day.
 How we know      The names that are imported and used, through the aliases of the file.
 What to do       Use the successor; most of them take the same arguments.
 When it is fine  Pinned versions of torch; a branch for old versions.
@@ -118,7 +118,7 @@ def _sighting(name: str, nodes: list[ast.AST], file: SourceFile) -> Sighting:
         node=nodes[0],
         scope=scope,
         title=f"{name} {word}; use {table[name]}",
-        why=f"the first use of it{count}" if count else "",
+        why=f"first use{count}" if count else "",
         remedy="use-the-successor",
         change=f"{name} -> {table[name]}",
         severity=NOTE if word == "is deprecated" else ERROR,

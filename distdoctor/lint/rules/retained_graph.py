@@ -2,10 +2,10 @@
 DD410 retained-graph: retain_graph=True keeps the graph of every step alive.
 
 What it means    backward frees what it no longer needs. With retain_graph=True nothing is freed until the loss is dropped.
-Why it hurts     A step needs more memory; where the next step hangs on to the last one, memory grows without end.
+Why it hurts     A step needs more memory; where each step is still linked to the one before, memory grows without end.
 How we know      The only backward of a training loop has retain_graph=True, so nothing goes through the graph again.
-What to do       Leave it out. If backward then complains, something of the last step is still in the graph: detach it.
-When it is fine  Two backwards through one graph.
+What to do       Remove it. If backward then complains, a tensor of the previous step is still in the graph: detach it.
+When it is fine  Two backward passes through one graph.
 Source           torch.Tensor.backward: retain_graph is nearly never needed.
 """
 

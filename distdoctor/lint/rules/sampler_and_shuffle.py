@@ -1,9 +1,9 @@
 """
 DD312 sampler-and-shuffle: sampler= and shuffle=True exclude each other, and set_epoch does nothing without shuffling.
 
-What it means    The order is the sampler's business; a DataLoader refuses both. A sampler with shuffle=False ignores its epoch.
-Why it hurts     The first raises ValueError at the start. The second looks like a shuffle that is not there.
-How we know      Both arguments are written in one call; set_epoch is called on a sampler that was made with shuffle=False.
+What it means    The sampler decides the order; a DataLoader refuses both. A sampler with shuffle=False ignores its epoch.
+Why it hurts     The first raises ValueError at startup. The second looks like shuffling, but nothing is shuffled.
+How we know      Both arguments appear in one call; set_epoch is called on a sampler that was made with shuffle=False.
 What to do       Leave shuffle out of the DataLoader and shuffle in the sampler.
 When it is fine  The sampler may be None there; shuffle=False for evaluation.
 Source           torch.utils.data.DataLoader: "sampler option is mutually exclusive with shuffle".

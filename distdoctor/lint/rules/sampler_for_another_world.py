@@ -1,12 +1,12 @@
 """
 DD311 sampler-for-another-world: the sampler's num_replicas and rank are not the job's.
 
-What it means    DistributedSampler deals the data to num_replicas ranks. A constant rank gives every process the same share; the
-                 number of GPUs of one node as num_replicas, or the local rank as the rank, repeats the shares on each node.
+What it means    DistributedSampler splits the data into num_replicas shards. A constant rank gives every process the same shard;
+                 the GPU count of one node as num_replicas, or the local rank as the rank, repeats the shards on each node.
 Why it hurts     Samples are trained on several times, or never.
-How we know      The arguments are constants, torch.cuda.device_count() or LOCAL_RANK, while the job is started by torchrun.
+How we know      The arguments are constants, torch.cuda.device_count() or LOCAL_RANK, and the job is started by torchrun.
 What to do       Leave both out: the sampler asks the process group.
-When it is fine  mp.spawn on one node, where the local rank is the rank; reading a share on purpose in one process.
+When it is fine  mp.spawn on one node, where the local rank is the rank; reading one shard on purpose in one process.
 Source           torch.utils.data.distributed.DistributedSampler: the defaults are those of the current group.
 """
 
@@ -29,12 +29,12 @@ def see(program: Program) -> Iterator[Sighting]:
                 continue
             replicas, rank = argument(call, 1, "num_replicas"), argument(call, 2, "rank")
             if _number(rank) is not None and (_number(replicas) or 2) > 1 and program.is_distributed(scope.file):
-                yield _sighting(call, scope, f"every process takes the share of rank {_number(rank)}", ERROR)
+                yield _sighting(call, scope, f"every process reads the shard of rank {_number(rank)}", ERROR)
             elif _is_device_count(replicas, scope, program):
-                yield _sighting(call, scope, "the sampler counts the GPUs of one node as the whole job", WARNING)
+                yield _sighting(call, scope, "the sampler takes the GPU count of one node for the world size", WARNING)
             elif _is_local_rank(rank, scope, program):
                 yield _sighting(
-                    call, scope, "the sampler is given the local rank: each node repeats the same shares", WARNING
+                    call, scope, "the sampler is given the local rank: each node repeats the same shards", WARNING
                 )
 
 
@@ -43,7 +43,7 @@ def _sighting(call: ast.Call, scope: Scope, title: str, severity: int) -> Sighti
         node=call,
         scope=scope,
         title=title,
-        why="num_replicas and rank have to be the world size and the global rank; left out, they are",
+        why="num_replicas and rank must be the world size and the global rank, which are the defaults",
         remedy="sampler-of-this-world",
         severity=ERROR if severity == ERROR else WARNING,
     )

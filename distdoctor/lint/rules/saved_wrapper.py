@@ -3,7 +3,7 @@ DD701 saved-wrapper: the wrapped model is saved instead of the model.
 
 What it means    torch.save(model) of a DDP or DataParallel model pickles the wrapper, with its process group and its buckets; its
                  state_dict has `module.` before every name.
-Why it hurts     Loading the first needs a running job of the same kind; loading the second into the plain model fails.
+Why it hurts     The first loads only inside a job with a process group; loading the second into the plain model fails.
 How we know      The object that torch.save is given is the wrapper; or its state_dict is saved and nothing here loads one.
 What to do       torch.save(model.module.state_dict(), path).
 When it is fine  The script itself loads the checkpoint back into a wrapped model.

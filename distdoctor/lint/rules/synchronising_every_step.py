@@ -2,10 +2,10 @@
 DD507 synchronising-every-step: the host waits for the device in every step.
 
 What it means    .item(), .cpu(), .tolist(), float() and print of a device tensor block until everything queued before is done.
-Why it hurts     The device runs dry while the host prepares the next step, in each step, on each rank.
-How we know      Such a call on something computed from the loss or the model's output, in every turn of the training loop.
+Why it hurts     The device is idle while the host prepares the next step, in every step, on every rank.
+How we know      Such a call on something computed from the loss or the model's output, in every iteration of the training loop.
 What to do       Keep the sum on the device (total += loss.detach()) and read it every hundred steps.
-When it is fine  Training on the CPU; steps so long that the wait does not show.
+When it is fine  Training on the CPU; steps so long that the wait is negligible.
 Source           PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronization.
 """
 
@@ -82,12 +82,12 @@ def _in_every_turn(node: ast.AST, loop: Loop, scope: Scope) -> bool:
 
 
 def _sighting(reads: list[ast.Call], scope: Scope) -> Sighting:
-    more = f", and {len(reads) - 1} more of the kind in this loop" if len(reads) > 1 else ""
+    more = f", and {len(reads) - 1} more such reads in this loop" if len(reads) > 1 else ""
     return Sighting(
         node=reads[0],
         scope=scope,
         title=f"{ast.unparse(reads[0])[:50]} makes the host wait for the device in every step",
-        why=f"the value has to be computed and copied before the next step can be queued{more}",
+        why=f"the value must be computed and copied before the next step can be queued{more}",
         remedy="read-now-and-then",
         evidence={"reads": len(reads)},
     )
