@@ -1,12 +1,12 @@
 """
-DD304 missing-distributed-sampler: every rank reads the whole data set.
+DD304 missing-distributed-sampler: every rank reads the whole dataset.
 
-What it means    The training loader of a DDP script shuffles the whole data set on every rank; nothing gives each rank its shard.
+What it means    The training loader of a DDP script shuffles the whole dataset on every rank; nothing gives each rank its shard.
 Why it hurts     With N ranks an epoch takes N times as long, and each sample is trained on N times.
-How we know      The file wraps a model in DDP, and the loader of its training loop has shuffle=True, no sampler and a data set
+How we know      The file wraps a model in DDP, and the loader of its training loop has shuffle=True, no sampler and a dataset
                  that was not sharded by rank.
 What to do       DataLoader(dataset, sampler=DistributedSampler(dataset)), and set_epoch in each epoch.
-When it is fine  A library distributes the batches; the data set is sharded by rank.
+When it is fine  A library distributes the batches; the dataset is sharded by rank.
 Source           torch.utils.data.distributed.DistributedSampler.
 """
 
@@ -39,7 +39,7 @@ def see(program: Program) -> Iterator[Sighting]:
             yield Sighting(
                 node=loader.call,
                 scope=loader.scope,
-                title="every rank reads the whole data set: the training loader has no DistributedSampler",
+                title="every rank reads the whole dataset: the training loader has no DistributedSampler",
                 why="shuffle=True draws from all samples on every rank, and nothing shards them",
                 remedy="distributed-sampler",
                 also=((loop, scope, "trains on it"),),

@@ -3,7 +3,7 @@ DD511 needless-barriers: a barrier or a device synchronization in every step tha
 
 What it means    DDP's gradient reduction already keeps the ranks in step. A barrier in every step is one more wait.
 Why it hurts     Each step is as slow as the slowest rank, and the device goes idle.
-How we know      dist.barrier() or torch.cuda.synchronize() in every iteration of a loop that computes gradients and reads no clock.
+How we know      dist.barrier() or torch.cuda.synchronize() in every iteration of a training loop that reads no clock.
 What to do       Remove it.
 When it is fine  Around a time measurement; around files that one rank writes in that step.
 Source           torch.distributed.barrier; CUDA semantics: asynchronous execution.
