@@ -1,4 +1,4 @@
-"""All ranks write one file."""
+"""All ranks write the same file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_RANK_WRITES = Drill(
     slug="every-rank-writes",
     code="DD703",
     summary="all ranks save the model to the same path",
-    expect="DD703: all ranks write one path at the same step",
+    expect="DD703: all ranks write the same path at the same step",
     plant="distdoctor_drills.checkpoint.every_rank_writes:plant",
     ranks=(),
     strategies=("ddp",),

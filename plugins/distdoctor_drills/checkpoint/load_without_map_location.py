@@ -1,4 +1,4 @@
-"""Every rank loads without saying onto which device."""
+"""Every rank loads without map_location."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 LOAD_WITHOUT_MAP_LOCATION = Drill(
     slug="load-without-map-location",
     code="DD702",
-    summary="every rank loads the checkpoint wherever it was saved",
-    expect="DD702: a note on the CPU, a warning where bytes came to lie on another rank's GPU",
+    summary="every rank loads the checkpoint onto the device it was saved from",
+    expect="DD702: a note on the CPU, a warning where tensors ended up on another rank's GPU",
     plant="distdoctor_drills.checkpoint.load_without_map_location:plant",
     ranks=(),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""The others load what rank 0 is still writing."""
+"""The other ranks load what rank 0 is still writing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 RANK_ZERO_BARRIER_MISSING = Drill(
     slug="rank-zero-barrier-missing",
     code="DD705",
-    summary="rank 0 saves a better model, the others load it without waiting",
-    expect="DD705: rank 1 loaded before rank 0 had written",
+    summary="rank 0 saves a better model, and the others load it without waiting",
+    expect="DD705: rank 1 loaded the file before rank 0 had written it",
     plant="distdoctor_drills.checkpoint.rank_zero_barrier_missing:plant",
     ranks=(1,),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""A resumption that forgets what the optimizer had."""
+"""A resume that loses the state of the optimizer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 RESUME_RESTORES_OTHER_STATE = Drill(
     slug="resume-restores-other-state",
     code="DD706",
-    summary="a resumed job begins with an empty optimizer (shows with `check-resume`, which resumes)",
-    expect="DD706, with `check-resume`: the optimizer's state is gone",
+    summary="a resumed job starts with an empty optimizer (shows up with `check-resume`, which resumes)",
+    expect="DD706, with `check-resume`: the optimizer state is gone",
     plant="distdoctor_drills.checkpoint.resume_restores_other_state:plant",
     strategies=("ddp", "amp", "single"),
     arguments={"steps": 6},

@@ -1,4 +1,4 @@
-"""The state of the wrapper is loaded into what is in it."""
+"""The state dict of the wrapper is loaded into the bare module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SAVED_WRAPPER = Drill(
     slug="saved-wrapper",
     code="DD701",
-    summary="the wrapped model is saved, and loaded into the bare one with strict=False",
+    summary="the wrapped model is saved, then loaded into the bare one with strict=False",
     expect="DD701: load_state_dict loaded nothing, the names differ by `module.`",
     plant="distdoctor_drills.checkpoint.saved_wrapper:plant",
     ranks=(),

@@ -1,4 +1,4 @@
-"""A folder for the checkpoints of a drill, the same on every rank, and gone when the training is over."""
+"""A folder for the checkpoints of a drill, the same on every rank, removed when the training ends."""
 
 from __future__ import annotations
 

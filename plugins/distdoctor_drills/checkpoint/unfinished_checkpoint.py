@@ -1,4 +1,4 @@
-"""A checkpoint that a thread is still handing on when the job ends."""
+"""A checkpoint that a thread is still writing when the job ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 UNFINISHED_CHECKPOINT = Drill(
     slug="unfinished-checkpoint",
     code="DD707",
-    summary="rank 0 saves in a thread that nobody joins",
-    expect="DD707: rank 0 ended while its thread was at work",
+    summary="rank 0 saves in a thread that is never joined",
+    expect="DD707: rank 0 ended while its checkpoint thread was still running",
     plant="distdoctor_drills.checkpoint.unfinished_checkpoint:plant",
     ranks=(0,),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""The sampler is told the number of epochs instead of the epoch."""
+"""set_epoch is given the number of epochs instead of the epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSTANT_SET_EPOCH = Drill(
     slug="constant-set-epoch",
     code="DD302",
     summary="set_epoch is given the number of epochs",
-    expect="DD302: set_epoch(epochs) is always 2, and epoch 1 has the order of epoch 0",
+    expect="DD302: set_epoch(epochs) is always 2, so epoch 1 repeats the order of epoch 0",
     plant="distdoctor_drills.data.constant_set_epoch:plant",
     strategies=("ddp", "fsdp", "amp"),
     arguments={"epochs": 2},

@@ -1,4 +1,4 @@
-"""The training data are an IterableDataset that knows its rank and no worker."""
+"""An IterableDataset that is sharded by rank, but not by worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 DUPLICATED_BY_WORKERS = Drill(
     slug="duplicated-by-workers",
     code="DD307",
-    summary="every worker reads the whole stream of its rank",
-    expect="DD307: each batch comes once from every worker",
+    summary="every DataLoader worker reads the whole stream of its rank",
+    expect="DD307: every worker yields each batch once",
     plant="distdoctor_drills.data.duplicated_by_workers:plant",
     strategies=("ddp", "amp"),
     arguments={"epochs": 1, "steps": 16},

@@ -1,4 +1,4 @@
-"""Nothing divides the training set among the ranks."""
+"""Nothing shards the training set among the ranks."""
 
 from __future__ import annotations
 

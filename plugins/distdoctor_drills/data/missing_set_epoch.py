@@ -1,4 +1,4 @@
-"""Nobody tells the sampler which epoch it is."""
+"""set_epoch is never called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING_SET_EPOCH = Drill(
     slug="missing-set-epoch",
     code="DD301",
     summary="set_epoch is never called",
-    expect="DD301: epoch 1 is drawn in the order of epoch 0, on all ranks",
+    expect="DD301: epoch 1 repeats the order of epoch 0 on all ranks",
     plant="distdoctor_drills.data.missing_set_epoch:plant",
     strategies=("ddp", "fsdp", "amp"),
     arguments={"epochs": 2},

@@ -1,4 +1,4 @@
-"""The ranks' samplers are seeded differently, so their shares meet."""
+"""The ranks' samplers are seeded differently, so their shards overlap."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 OVERLAPPING_SAMPLES = Drill(
     slug="overlapping-samples",
     code="DD303",
-    summary="each rank's sampler has the rank as its seed",
-    expect="DD303: the ranks share samples in each epoch, because their samplers' seeds differ",
+    summary="each rank's sampler uses the rank as its seed",
+    expect="DD303: the ranks draw the same samples within an epoch, because their samplers' seeds differ",
     plant="distdoctor_drills.data.overlapping_samples:plant",
     strategies=("ddp", "fsdp", "amp"),
     arguments={"epochs": 1},

@@ -1,4 +1,4 @@
-"""The test set does not divide by the ranks, and the metric is over all draws."""
+"""The test set is not divisible by the number of ranks, and the metric counts the padding."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RANK_DEPENDENT_SPLIT = Drill(
     slug="rank-dependent-split",
     code="DD313",
-    summary="the split's seed is the rank",
+    summary="the split is seeded with the rank",
     expect="DD313: the ranks' splits differ, and validation leaks into training",
     plant="distdoctor_drills.data.rank_dependent_split:plant",
     strategies=("ddp", "amp"),

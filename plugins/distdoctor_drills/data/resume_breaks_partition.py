@@ -1,4 +1,4 @@
-"""A checkpoint without the place in the epoch."""
+"""A checkpoint without the position in the epoch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 RESUME_BREAKS_PARTITION = Drill(
     slug="resume-breaks-partition",
     code="DD704",
-    summary="a resumed job begins the epoch under way again (shows with `check-data --resume`, which resumes)",
-    expect="DD704, with `check-data --resume`: the samples drawn before the checkpoint repeat",
+    summary="a resumed job starts the current epoch over (shows up with `check-data --resume`, which resumes)",
+    expect="DD704, with `check-data --resume`: the samples drawn before the checkpoint are drawn again",
     plant="distdoctor_drills.data.resume_breaks_partition:plant",
     strategies=("ddp", "fsdp", "amp", "single"),
     arguments={"epochs": 2},

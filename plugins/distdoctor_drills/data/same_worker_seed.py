@@ -1,4 +1,4 @@
-"""Every worker seeds NumPy with the same constant, and the samples are augmented by NumPy."""
+"""Every worker seeds NumPy with the same constant, and NumPy augments the samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME_WORKER_SEED = Drill(
     slug="same-worker-seed",
     code="DD308",
     summary="worker_init_fn seeds NumPy with 0",
-    expect="DD308: the workers of each rank draw the same augmentation",
+    expect="DD308: the workers of each rank draw the same augmentations",
     plant="distdoctor_drills.data.same_worker_seed:plant",
     strategies=("ddp", "amp"),
     arguments={"epochs": 1, "steps": 16},

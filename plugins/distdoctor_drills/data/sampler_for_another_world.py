@@ -1,4 +1,4 @@
-"""The samplers divide the data among twice as many ranks as there are."""
+"""The samplers shard the data for twice as many ranks as there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLER_FOR_ANOTHER_WORLD = Drill(
     slug="sampler-for-another-world",
     code="DD311",
     summary="num_replicas is twice the number of ranks",
-    expect="DD311: of 4 shares, 2-3 are drawn by no rank",
+    expect="DD311: of 4 shards, no rank draws shards 2-3",
     plant="distdoctor_drills.data.sampler_for_another_world:plant",
     strategies=("ddp", "amp"),
     arguments={"epochs": 1, "steps": 16},

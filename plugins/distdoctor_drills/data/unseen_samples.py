@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 UNSEEN_SAMPLES = Drill(
     slug="unseen-samples",
     code="DD310",
-    summary="the ranks read two of three shares",
+    summary="the ranks read two of three shards",
     expect="DD310: a third of the samples is never drawn",
     plant="distdoctor_drills.data.unseen_samples:plant",
     strategies=("ddp", "amp"),

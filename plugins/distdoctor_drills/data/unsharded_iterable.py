@@ -1,4 +1,4 @@
-"""The training data are an IterableDataset that knows no rank."""
+"""An IterableDataset that is not sharded by rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 UNSHARDED_ITERABLE = Drill(
     slug="unsharded-iterable",
     code="DD306",
-    summary="the data set is a stream that every rank reads whole",
-    expect="DD306: all ranks are handed the same stream",
+    summary="the dataset is a stream that every rank reads whole",
+    expect="DD306: all ranks read the same stream",
     plant="distdoctor_drills.data.unsharded_iterable:plant",
     strategies=("ddp", "amp"),
     arguments={"epochs": 1, "steps": 16},

@@ -1,4 +1,4 @@
-"""A sharded module that one rank does not run in one step."""
+"""One rank does not run a sharded module in one step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA_DEPENDENT_MODULE = Drill(
     slug="data-dependent-module",
     code="DD128",
     summary="rank 1 has no image in step 3 and does not run the sharded adapter",
-    expect="DD128: the sharded adapter ran on the ranks only that have an image",
+    expect="DD128: the sharded adapter ran only on the ranks that have an image",
     plant="distdoctor_drills.hang.data_dependent_module:plant",
     ranks=(1,),
     strategies=("fsdp",),

@@ -1,4 +1,4 @@
-"""One rank makes a group that the others do not make."""
+"""One rank creates a group that the others do not create."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP_MADE_BY_SOME = Drill(
     slug="group-made-by-some",
     code="DD119",
     summary="only rank 0 calls new_group, in step 3",
-    expect="DD119: new_group was called by rank 0 alone",
+    expect="DD119: only rank 0 called new_group",
     plant="distdoctor_drills.hang.group_made_by_some:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

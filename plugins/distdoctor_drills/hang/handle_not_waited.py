@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HANDLE_NOT_WAITED = Drill(
     slug="handle-not-waited",
     code="DD120",
-    summary="the metrics are reduced with async_op=True, and nobody waits for the handle",
+    summary="the metrics are reduced with async_op=True, and the handle is never waited for",
     expect="DD120: the line drops its handles on every rank; the job ends normally",
     plant="distdoctor_drills.hang.handle_not_waited:plant",
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""One rank reduces numbers of another type."""
+"""One rank reduces a tensor of a different dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISMATCHED_DTYPE = Drill(
     slug="mismatched-dtype",
     code="DD104",
     summary="rank 1 all_reduces float32 where the others all_reduce float64",
-    expect="DD104: float32 on rank 1 against float64 on the others",
+    expect="DD104: float32 on rank 1, float64 on the others",
     plant="distdoctor_drills.hang.mismatched_dtype:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

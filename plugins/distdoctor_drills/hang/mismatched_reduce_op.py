@@ -1,4 +1,4 @@
-"""One rank reduces by another operator: nothing hangs, the numbers are wrong."""
+"""One rank reduces with another operator: nothing hangs, but the numbers are wrong."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 MISMATCHED_REDUCE_OP = Drill(
     slug="mismatched-reduce-op",
     code="DD105",
-    summary="rank 1 asks for the maximum where the others ask for the sum",
-    expect="DD105: MAX on rank 1 against SUM on the others; the job ends normally",
+    summary="rank 1 reduces with MAX where the others use SUM",
+    expect="DD105: MAX on rank 1, SUM on the others; the job ends normally",
     plant="distdoctor_drills.hang.mismatched_reduce_op:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""Two ranks disagree on who broadcasts."""
+"""Two ranks disagree on the source of a broadcast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISMATCHED_ROOT = Drill(
     slug="mismatched-root",
     code="DD106",
     summary="in step 3 every rank broadcasts from itself",
-    expect="DD106: src=1 on rank 1 against src=0",
+    expect="DD106: src=1 on rank 1, src=0 on rank 0",
     plant="distdoctor_drills.hang.mismatched_root:plant",
     ranks=(),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

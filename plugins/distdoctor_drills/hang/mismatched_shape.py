@@ -1,4 +1,4 @@
-"""One rank reduces a tensor of another size."""
+"""One rank reduces a tensor of another shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISMATCHED_SHAPE = Drill(
     slug="mismatched-shape",
     code="DD103",
     summary="rank 1 all_reduces three numbers where the others all_reduce two",
-    expect="DD103: [3] on rank 1 against [2] on the others",
+    expect="DD103: [3] on rank 1, [2] on the others",
     plant="distdoctor_drills.hang.mismatched_shape:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""One rank never comes to init_process_group."""
+"""One rank never reaches init_process_group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MISSING_RANK_AT_START = Drill(
     slug="missing-rank-at-start",
     code="DD118",
-    summary="rank 1 waits for something of its own before init_process_group, and never gets it",
-    expect="DD118: rank 1 never came to init_process_group, where rank 0 waits",
+    summary="rank 1 is stuck before init_process_group",
+    expect="DD118: rank 1 never reached init_process_group, where rank 0 waits",
     plant="distdoctor_drills.hang.missing_rank_at_start:plant",
     ranks=(1,),
 )

@@ -1,4 +1,4 @@
-"""One rank alone asks for the whole state of a sharded model."""
+"""Only one rank asks for the full state dict of a sharded model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 PARTIAL_STATE_DICT = Drill(
     slug="partial-state-dict",
     code="DD125",
-    summary="rank 0 alone gathers the whole state dict, in step 3",
-    expect="DD125: the shards of a state dict are gathered by rank 0 alone",
+    summary="only rank 0 gathers the full state dict, in step 3",
+    expect="DD125: only rank 0 gathers the shards of the state dict",
     plant="distdoctor_drills.hang.partial_state_dict:plant",
     ranks=(0,),
     strategies=("fsdp", "hybrid"),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 RANK_CONDITIONAL_COLLECTIVE = Drill(
     slug="rank-conditional-collective",
     code="DD112",
-    summary="rank 0 enters a barrier of its own in step 3",
-    expect="DD112: the barrier stands under a condition that only rank 0 meets",
+    summary="only rank 0 enters a barrier in step 3",
+    expect="DD112: the barrier is under a condition that only rank 0 meets",
     plant="distdoctor_drills.hang.rank_conditional_collective:plant",
     ranks=(0,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

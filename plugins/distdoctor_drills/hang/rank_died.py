@@ -1,4 +1,4 @@
-"""One rank raises an exception that nobody catches."""
+"""One rank raises an exception that nothing catches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank ends with exit code 0 in the middle of the training."""
+"""One rank exits with code 0 in the middle of the training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 RANK_LEFT_EARLY = Drill(
     slug="rank-left-early",
     code="DD109",
-    summary="rank 1 ends normally after step 3",
-    expect="DD109: rank 1 ended with exit code 0 while the others wait for it",
+    summary="rank 1 exits normally after step 3",
+    expect="DD109: rank 1 exited with code 0 while the others wait for it",
     plant="distdoctor_drills.hang.rank_left_early:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""The same collectives in another order."""
+"""One rank issues the same collectives in another order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank leaves one all_reduce out and trains on."""
+"""One rank skips an all_reduce and trains on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 SKIPPED_COLLECTIVE = Drill(
     slug="skipped-collective",
     code="DD101",
-    summary="rank 1 leaves out the all_reduce of the loss in step 3",
-    expect="DD101: rank 1 left out the all_reduce that the others wait in",
+    summary="rank 1 skips the all_reduce of the loss in step 3",
+    expect="DD101: rank 1 skipped the all_reduce that the others wait in",
     plant="distdoctor_drills.hang.skipped_collective:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

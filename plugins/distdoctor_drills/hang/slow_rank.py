@@ -1,4 +1,4 @@
-"""One rank takes longer in every step."""
+"""One rank is a straggler in every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOW_RANK = Drill(
     slug="slow-rank",
     code="DD123",
     summary="rank 1 takes 40 ms longer before each backward",
-    expect="DD123: rank 0 waits for rank 1 in each step",
+    expect="DD123: rank 0 waits for the straggler, rank 1, in each step",
     plant="distdoctor_drills.hang.slow_rank:plant",
     ranks=(1,),
     strategies=("ddp", "amp"),

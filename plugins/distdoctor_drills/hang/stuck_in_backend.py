@@ -1,4 +1,4 @@
-"""The network between the ranks goes silent, while the connections stay open."""
+"""The network between the ranks goes dead, but the connections stay open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STUCK_IN_BACKEND = Drill(
     slug="stuck-in-backend",
     code="DD122",
-    summary="from step 3 on, rank 1 receives no packet from its peers any more",
+    summary="from step 3 on, rank 1 receives no packets from its peers",
     expect="DD122: all ranks are in the same collective, and it does not complete",
     plant="distdoctor_drills.hang.stuck_in_backend:plant",
     ranks=(1,),

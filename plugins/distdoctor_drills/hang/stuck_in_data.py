@@ -1,4 +1,4 @@
-"""A loader's worker never hands its batch over."""
+"""A DataLoader worker never delivers its batch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 STUCK_IN_DATA = Drill(
     slug="stuck-in-data",
     code="DD115",
-    summary="rank 1 waits for a batch that its worker never finishes, in step 3",
-    expect="DD115: rank 1 waits for its DataLoader, whose worker stands still",
+    summary="rank 1 waits in step 3 for a batch that its worker never finishes",
+    expect="DD115: rank 1 waits for its DataLoader, whose worker is stuck",
     plant="distdoctor_drills.hang.stuck_in_data:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

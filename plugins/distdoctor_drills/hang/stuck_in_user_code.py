@@ -1,4 +1,4 @@
-"""One rank waits for a lock that nobody opens."""
+"""One rank waits for a lock that is never released."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STUCK_IN_USER_CODE = Drill(
     slug="stuck-in-user-code",
     code="DD116",
     summary="rank 1 waits for a lock in step 3",
-    expect="DD116: rank 1 sits in a lock while the others wait for it",
+    expect="DD116: rank 1 is stuck in a lock while the others wait for it",
     plant="distdoctor_drills.hang.stuck_in_user_code:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""One rank receives what nobody sends."""
+"""One rank receives what no rank sends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 UNMATCHED_SEND_RECV = Drill(
     slug="unmatched-send-recv",
     code="DD113",
-    summary="rank 1 waits to receive from rank 0, which sends nothing",
-    expect="DD113: the recv on rank 1 without its send on rank 0",
+    summary="rank 1 receives from rank 0, which never sends",
+    expect="DD113: the recv on rank 1 has no matching send on rank 0",
     plant="distdoctor_drills.hang.unmatched_send_recv:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor", "pipeline"),

@@ -1,4 +1,4 @@
-"""A part of the model takes no part in the loss."""
+"""A part of the model does not contribute to the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNUSED_PARAMETERS = Drill(
     slug="unused-parameters",
     code="DD121",
     summary="a layer of the model is never called, and DistributedDataParallel waits for its gradients",
-    expect="DD121: the parameters that are not used, by name",
+    expect="DD121: the names of the unused parameters",
     plant="distdoctor_drills.hang.unused_parameters:plant",
     ranks=(),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""The members of a smaller group forget to name it."""
+"""The members of a subgroup forget to pass it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMBERS = (0, 1)
 WRONG_GROUP = Drill(
     slug="wrong-group",
     code="DD124",
-    summary="ranks 0 and 1, a group of their own, reduce on the default group in step 3",
+    summary="ranks 0 and 1, which have a group of their own, reduce on the default group in step 3",
     expect="DD124: ranks 0,1 issued all_reduce on the default group, most likely meant for their own",
     plant="distdoctor_drills.hang.wrong_group:plant",
     ranks=MEMBERS,

@@ -1,4 +1,4 @@
-"""DistributedDataParallel keeps all gradients a second time, in its buckets."""
+"""DistributedDataParallel keeps a second copy of all gradients in its buckets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HIDDEN = 5120
 BUCKET_COPY = Drill(
     slug="bucket-copy",
     code="DD412",
-    summary="100 MiB of gradients are no views of DistributedDataParallel's buckets",
-    expect="DD412: the buckets stay through the forward, as large as all gradients together",
+    summary="100 MiB of gradients are not views of DistributedDataParallel's buckets",
+    expect="DD412: the buckets stay allocated through the forward, as large as all gradients together",
     plant="distdoctor_drills.memory.bucket_copy:plant",
     ranks=(0, 1),
     strategies=("ddp",),

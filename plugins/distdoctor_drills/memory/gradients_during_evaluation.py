@@ -1,4 +1,4 @@
-"""The evaluation builds a graph."""
+"""The evaluation builds an autograd graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRADIENTS_DURING_EVALUATION = Drill(
     slug="gradients-during-evaluation",
     code="DD411",
     summary="the evaluation after each epoch runs with gradients on",
-    expect="DD411: operations were recorded for a backward pass that nobody asks for",
+    expect="DD411: the evaluation recorded operations for a backward that never runs",
     plant="distdoctor_drills.memory.gradients_during_evaluation:plant",
     strategies=("ddp", "single"),
     arguments={"epochs": 2, "evaluate": False},

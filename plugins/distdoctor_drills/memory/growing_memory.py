@@ -1,4 +1,4 @@
-"""Every loss is added to a total, with its graph."""
+"""Every loss is added to a total, along with its graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 GROWING_MEMORY = Drill(
     slug="growing-memory",
     code="DD401",
-    summary="the losses of all steps are added up with the graphs behind them",
+    summary="the losses of all steps are added up along with their graphs",
     expect="DD401: the total keeps the graph of every step",
     plant="distdoctor_drills.memory.growing_memory:plant",
     strategies=("ddp", "fsdp", "single"),

@@ -1,4 +1,4 @@
-"""A loader's worker makes a batch that is larger than all shared memory."""
+"""A DataLoader worker makes a batch that is larger than all shared memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 HOST_MEMORY = Drill(
     slug="host-memory",
     code="DD413",
-    summary="the batch that a worker of rank 1 makes in step 3 is larger than /dev/shm",
-    expect="DD413: a DataLoader worker found no room in shared memory",
+    summary="a worker of rank 1 makes a batch in step 3 that is larger than /dev/shm",
+    expect="DD413: a DataLoader worker ran out of shared memory",
     plant="distdoctor_drills.memory.host_memory:plant",
     ranks=(1,),
     strategies=("ddp", "amp", "fsdp", "hybrid", "tensor"),

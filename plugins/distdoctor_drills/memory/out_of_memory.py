@@ -1,4 +1,4 @@
-"""A forward asks for more memory than there is."""
+"""A forward allocates more memory than there is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = Drill(
     slug="out-of-memory",
     code="DD408",
-    summary="rank 1 asks for 64 TiB in the forward of its fourth step",
+    summary="rank 1 allocates 64 TiB in the forward of its fourth step",
     expect="DD408: rank 1 could not allocate memory in the forward",
     plant="distdoctor_drills.memory.out_of_memory:plant",
     ranks=(1,),

@@ -1,4 +1,4 @@
-"""One rank keeps something for all."""
+"""One rank keeps data for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOATS = 24 << 20
 RANK_IMBALANCE = Drill(
     slug="rank-imbalance",
     code="DD405",
-    summary="rank 0 alone keeps a buffer of 96 MiB",
+    summary="only rank 0 keeps a buffer of 96 MiB",
     expect="DD405: rank 0 holds 96 MiB more than rank 1, most of it buffers",
     plant="distdoctor_drills.memory.rank_imbalance:plant",
     ranks=(0,),

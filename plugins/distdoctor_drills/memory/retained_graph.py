@@ -1,4 +1,4 @@
-"""Backward leaves the graph where it is."""
+"""Backward retains the graph."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 RETAINED_GRAPH = Drill(
     slug="retained-graph",
     code="DD410",
-    summary="backward is called with retain_graph=True, and nobody asks a second time",
-    expect="DD410: the graph behind the loss outlives its step",
+    summary="backward is called with retain_graph=True, with no second backward",
+    expect="DD410: the graph of the loss outlives its step",
     plant="distdoctor_drills.memory.retained_graph:plant",
     ranks=(0, 1),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""Gradients are clipped while GradScaler still has them multiplied."""
+"""Gradients are clipped while they are still multiplied by the GradScaler scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients are averaged in bfloat16, although parameters and gradients are fp32."""
+"""Gradients are averaged in bfloat16, although parameters and gradients are float32."""
 
 from __future__ import annotations
 

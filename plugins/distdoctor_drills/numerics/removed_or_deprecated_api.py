@@ -1,4 +1,4 @@
-"""A GradScaler is made under its old name."""
+"""A GradScaler is created under its old name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REMOVED_OR_DEPRECATED_API = Drill(
     slug="removed-or-deprecated-api",
     code="DD804",
-    summary="the training makes a torch.cuda.amp.GradScaler",
+    summary="the training creates a torch.cuda.amp.GradScaler",
     expect='DD804: torch.cuda.amp.GradScaler is deprecated; use torch.amp.GradScaler("cuda")',
     plant="distdoctor_drills.numerics.removed_or_deprecated_api:plant",
     ranks=(),

@@ -1,4 +1,4 @@
-"""One bit of one weight of one rank turns over."""
+"""One bit of one weight flips on one rank."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 CORRUPTED_REPLICA = Drill(
     slug="corrupted-replica",
     code="DD214",
-    summary="bit 20 of one weight of rank 1 turns over after step 4",
-    expect="DD214: one bit of a parameter is another on rank 1",
+    summary="bit 20 of one weight flips on rank 1 after step 4",
+    expect="DD214: one bit of a parameter is flipped on rank 1",
     plant="distdoctor_drills.replicas.corrupted_replica:plant",
     ranks=(1,),
     strategies=("ddp",),

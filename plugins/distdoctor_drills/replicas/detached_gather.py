@@ -1,4 +1,4 @@
-"""The loss looks at all ranks' scores, which a collective without gradient has gathered."""
+"""The loss uses all ranks' scores, gathered by a collective that autograd does not track."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 DETACHED_GATHER = Drill(
     slug="detached-gather",
     code="DD217",
-    summary="a term of the loss compares this rank's scores with those that all_gather brought from all ranks",
-    expect="DD217: the loss is computed from what all_gather gathered, which carries no gradient",
+    summary="one term of the loss compares this rank's scores with those that all_gather collected from all ranks",
+    expect="DD217: the loss is computed from what all_gather collected, which autograd does not track",
     plant="distdoctor_drills.replicas.detached_gather:plant",
     ranks=(),
     strategies=("ddp",),

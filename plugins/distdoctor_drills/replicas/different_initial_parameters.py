@@ -1,4 +1,4 @@
-"""One rank starts from other weights."""
+"""One rank starts from different weights."""
 
 from __future__ import annotations
 

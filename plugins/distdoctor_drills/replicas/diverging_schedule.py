@@ -1,4 +1,4 @@
-"""One rank lowers its learning rate because its own loss says so."""
+"""One rank lowers its learning rate because of its own loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIVERGING_SCHEDULE = Drill(
     slug="diverging-schedule",
     code="DD218",
     summary="rank 1 halves its learning rate after step 4",
-    expect="DD218: the learning rate of rank 1 is half of the others'",
+    expect="DD218: the learning rate of rank 1 is half that of the others",
     plant="distdoctor_drills.replicas.diverging_schedule:plant",
     ranks=(1,),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""A moving average of what the model has seen is kept on each rank for itself."""
+"""Each rank keeps its own moving average of what the model has seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DRIFTING_BUFFERS = Drill(
     slug="drifting-buffers",
     code="DD204",
-    summary="a buffer follows each rank's own batches, and the ranks that average by hand leave it out",
+    summary="a buffer tracks each rank's own batches, and ranks that average by hand leave it out",
     expect="DD204: buffers differ between the ranks: seen",
     plant="distdoctor_drills.replicas.drifting_buffers:plant",
     ranks=(),

@@ -1,4 +1,4 @@
-"""One rank's optimizer forgets its momentum."""
+"""One rank's optimizer state changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRIFTING_OPTIMIZER_STATE = Drill(
     slug="drifting-optimizer-state",
     code="DD205",
     summary="rank 1 doubles one second moment after step 4",
-    expect="DD205: the optimizer's state of one parameter differs",
+    expect="DD205: the optimizer state of one parameter differs",
     plant="distdoctor_drills.replicas.drifting_optimizer_state:plant",
     ranks=(1,),
     strategies=("ddp",),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 LOCAL_NORM_CLIPPING = Drill(
     slug="local-norm-clipping",
     code="DD215",
-    summary="gradients are clipped by each rank's own norm, and averaged by hand afterwards",
-    expect="DD215: each rank clips its gradients by its own norm, before they are averaged",
+    summary="each rank clips gradients by its own norm, and they are averaged by hand afterwards",
+    expect="DD215: each rank clips its gradients by its own norm before they are averaged",
     plant="distdoctor_drills.replicas.local_norm_clipping:plant",
     ranks=(),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""Micro-steps are summed instead of averaged."""
+"""Micro-batches are summed instead of averaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MIS_SCALED_ACCUMULATION = Drill(
     slug="mis-scaled-accumulation",
     code="DD208",
-    summary="the loss is not divided by the four micro-steps",
+    summary="the loss is not divided by the four micro-batches",
     expect="DD208: gradients are 4 times too large",
     plant="distdoctor_drills.replicas.mis_scaled_accumulation:plant",
     ranks=(),

@@ -1,4 +1,4 @@
-"""Gradients that were averaged are divided by the number of ranks once more."""
+"""Averaged gradients are divided by the number of ranks a second time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MIS_SCALED_REDUCTION = Drill(
     slug="mis-scaled-reduction",
     code="DD209",
-    summary="averaged gradients are divided by the number of ranks once more",
+    summary="averaged gradients are divided by the number of ranks a second time",
     expect="DD209: gradients are divided by the number of ranks once too often",
     plant="distdoctor_drills.replicas.mis_scaled_reduction:plant",
     strategies=("ddp",),

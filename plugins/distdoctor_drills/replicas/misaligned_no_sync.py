@@ -1,4 +1,4 @@
-"""The forward of every micro-step is inside no_sync."""
+"""The forward of every micro-batch is inside no_sync."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 MISALIGNED_NO_SYNC = Drill(
     slug="misaligned-no-sync",
     code="DD207",
-    summary="every forward runs inside no_sync, also the last before the step",
-    expect="DD207: every forward since the step before was inside no_sync",
+    summary="every forward runs inside no_sync, even the last one before the step",
+    expect="DD207: every forward since the previous step was inside no_sync",
     plant="distdoctor_drills.replicas.misaligned_no_sync:plant",
     ranks=(),
     strategies=("ddp",),

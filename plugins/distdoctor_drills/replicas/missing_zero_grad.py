@@ -1,4 +1,4 @@
-"""Nobody forgets the gradients of the step before."""
+"""Gradients are never zeroed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING_ZERO_GRAD = Drill(
     slug="missing-zero-grad",
     code="DD212",
     summary="zero_grad is never called",
-    expect="DD212: gradients pile up from step to step",
+    expect="DD212: gradients accumulate across steps",
     plant="distdoctor_drills.replicas.missing_zero_grad:plant",
     strategies=("ddp", "fsdp"),
 )

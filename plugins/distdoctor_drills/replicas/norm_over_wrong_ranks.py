@@ -1,4 +1,4 @@
-"""Gradients that are averaged are clipped by a norm that counts what is each rank's own."""
+"""Averaged gradients are clipped by a norm that includes what each rank holds alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 NORM_OVER_WRONG_RANKS = Drill(
     slug="norm-over-wrong-ranks",
     code="DD220",
-    summary="averaged gradients are clipped by a norm that takes in what each rank holds for itself",
-    expect="DD220: ranks scale the gradients that they share by different factors",
+    summary="averaged gradients are clipped by a norm that includes what each rank holds alone",
+    expect="DD220: ranks scale their shared gradients by different factors",
     plant="distdoctor_drills.replicas.norm_over_wrong_ranks:plant",
     ranks=(),
     strategies=("tensor",),

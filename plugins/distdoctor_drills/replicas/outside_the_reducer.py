@@ -1,4 +1,4 @@
-"""The model is cast there and back after it was wrapped, and loses the hooks of its wrapper."""
+"""The model is cast there and back after wrapping, and loses the hooks of its wrapper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTSIDE_THE_REDUCER = Drill(
     slug="outside-the-reducer",
     code="DD219",
     summary="the wrapped model is cast to double and back before the first step",
-    expect="DD219: the wrapper does not average the gradients: moved or cast after wrapping",
+    expect="DD219: the wrapper does not average the gradients, because the model was moved or cast after wrapping",
     plant="distdoctor_drills.replicas.outside_the_reducer:plant",
     ranks=(),
     strategies=("ddp",),

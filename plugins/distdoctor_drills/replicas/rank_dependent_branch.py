@@ -1,4 +1,4 @@
-"""Each rank leaves out another block of the model, all of the same shape."""
+"""Each rank skips a different block of the model, all of the same shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RANK_DEPENDENT_BRANCH = Drill(
     slug="rank-dependent-branch",
     code="DD210",
-    summary="even ranks leave out one block, odd ranks another, and gradients are averaged by hand",
+    summary="even ranks skip one block, odd ranks another, and gradients are averaged by hand",
     expect="DD210: some ranks used a block's parameters and others did not",
     plant="distdoctor_drills.replicas.rank_dependent_branch:plant",
     ranks=(),

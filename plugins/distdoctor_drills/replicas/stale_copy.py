@@ -1,4 +1,4 @@
-"""A moving average of the model that one rank never refreshes, and that all of them compute with."""
+"""One rank never refreshes a moving average of the model that all ranks compute with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STALE_COPY = Drill(
     slug="stale-copy",
     code="DD222",
-    summary="the last rank never refreshes the moving average from which all ranks take their targets",
+    summary="the last rank never refreshes the moving average from which all ranks compute their targets",
     expect="DD222: the last rank never refreshes the copy",
     plant="distdoctor_drills.replicas.stale_copy:plant",
     ranks=(1,),

@@ -1,4 +1,4 @@
-"""A tensor-parallel model whose ranks share normalization layers, see a part of the samples there, and never sum up."""
+"""A tensor-parallel model whose ranks share normalization layers, each see part of the samples, and never sum the gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 UNREDUCED_OVER_MESH = Drill(
     slug="unreduced-over-mesh",
     code="DD221",
-    summary="each rank has a part of the gradients of shared normalization layers, and the parts are never summed",
+    summary="each rank has part of the gradients of shared normalization layers, and the parts are never summed",
     expect="DD221: the gradients of the normalization layers are not reduced over the ranks that share them",
     plant="distdoctor_drills.replicas.unreduced_over_mesh:plant",
     strategies=("tensor",),

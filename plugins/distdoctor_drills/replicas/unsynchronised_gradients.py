@@ -1,4 +1,4 @@
-"""Every rank adds noise of its own to its gradients, after they were averaged."""
+"""Every rank adds its own noise to its gradients after they were averaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 UNSYNCHRONISED_GRADIENTS = Drill(
     slug="unsynchronised-gradients",
     code="DD202",
-    summary="each rank adds noise of its own to one gradient from step 4 on",
+    summary="from step 4 on, each rank adds its own noise to one gradient",
     expect="DD202: the gradients of one parameter differ when the optimizer steps",
     plant="distdoctor_drills.replicas.unsynchronised_gradients:plant",
     ranks=(),

@@ -1,4 +1,4 @@
-"""Samples that take their time to be read."""
+"""Samples that are slow to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA_BOUND = Drill(
     slug="data-bound",
     code="DD504",
     summary="each sample takes 2 ms to read",
-    expect="DD504: most of each step is waiting for the next batch",
+    expect="DD504: most of each step is spent waiting for the next batch",
     plant="distdoctor_drills.speed.data_bound:plant",
     ranks=(0, 1),
     strategies=("ddp", "amp"),

@@ -1,4 +1,4 @@
-"""A table of embeddings is averaged whole, when nothing is left to compute."""
+"""A whole embedding table is averaged when nothing is left to compute."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROWS = 150_000
 EXPOSED_COMMUNICATION = Drill(
     slug="exposed-communication",
     code="DD505",
-    summary="a table of 37 MiB comes before the model, and all of its gradients go over the wire in each step",
-    expect="DD505: a good part of each step is averaging gradients, after backward has computed everything",
+    summary="a 37 MiB embedding table comes before the model, and all of its gradients are reduced in each step",
+    expect="DD505: a good part of each step goes into averaging gradients after backward has computed everything",
     plant="distdoctor_drills.speed.exposed_communication:plant",
     ranks=(0, 1),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""Gradients are averaged one parameter after the other."""
+"""Gradients are averaged one parameter at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 MANY_SMALL_COLLECTIVES = Drill(
     slug="many-small-collectives",
     code="DD508",
-    summary="one all_reduce for each parameter, instead of DistributedDataParallel's buckets",
-    expect="DD508: as many all_reduce calls in each step as there are parameters, one after the other",
+    summary="one all_reduce per parameter, instead of DistributedDataParallel's buckets",
+    expect="DD508: each step issues as many all_reduce calls as there are parameters, one after the other",
     plant="distdoctor_drills.speed.many_small_collectives:plant",
     ranks=(0, 1),
     strategies=("ddp",),

@@ -1,4 +1,4 @@
-"""Gradients are accumulated, and averaged in every micro-step."""
+"""Gradients are accumulated, but averaged in every micro-batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MISSING_NO_SYNC = Drill(
     slug="missing-no-sync",
     code="DD501",
-    summary="four micro-steps for each step, all of them average",
+    summary="each step has four micro-batches, and all of them average gradients",
     expect="DD501: each step averages gradients 4 times",
     plant="distdoctor_drills.speed.missing_no_sync:plant",
     ranks=(0, 1),

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 NEEDLESS_FIND_UNUSED = Drill(
     slug="needless-find-unused",
     code="DD503",
-    summary="find_unused_parameters=True for a model that uses all of them",
-    expect="DD503: every parameter was used in all steps",
+    summary="find_unused_parameters=True for a model that uses all its parameters",
+    expect="DD503: every parameter was used in every step",
     plant="distdoctor_drills.speed.needless_find_unused:plant",
     ranks=(0, 1),
     strategies=("ddp",),

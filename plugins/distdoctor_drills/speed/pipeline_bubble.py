@@ -1,4 +1,4 @@
-"""One stage of the pipeline has most of the work."""
+"""One pipeline stage has most of the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A heap that the collector walks through, in other steps on each rank."""
+"""A large heap that the garbage collector walks in different steps on each rank."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 UNSYNCHRONISED_GC = Drill(
     slug="unsynchronised-gc",
     code="DD512",
-    summary="each rank collects garbage over 600,000 objects in steps of its own",
-    expect="DD512: garbage collection stops ranks in different steps",
+    summary="each rank collects garbage over 600,000 objects in its own steps",
+    expect="DD512: garbage collection stops different ranks in different steps",
     plant="distdoctor_drills.speed.unsynchronised_gc:plant",
     ranks=(),
     strategies=("ddp", "amp"),
