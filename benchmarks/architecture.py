@@ -82,14 +82,14 @@ def _functions(path: Path) -> Iterator[tuple[int, str]]:
 
 def main() -> None:
     graph = imports()
-    print("| room | files | arrows inside | circles |\n|---|---|---|---|")
+    print("| package | files | imports inside | cycles |\n|---|---|---|---|")
     for room in rooms(graph):
         print(f"| {room.name} | {room.files} | {room.arrows} | {len(room.circles)} |")
     for room in rooms(graph):
         for circle in room.circles:
-            print(f"\ncircle in {room.name}: {', '.join(module.removeprefix(room.name + '.') for module in circle)}")
+            print(f"\ncycle in {room.name}: {', '.join(module.removeprefix(room.name + '.') for module in circle)}")
     between = {(room_of(one), room_of(other)) for one, other in graph.edges}
-    print(f"\n{sum(one != other for one, other in between)} arrows between rooms, {len(graph)} files\n")
+    print(f"\n{sum(one != other for one, other in between)} imports between packages, {len(graph)} files\n")
     print("| lines | function | file |\n|---|---|---|")
     for lines, file, name in longest_functions():
         print(f"| {lines} | `{name}` | {file} |")
