@@ -123,7 +123,7 @@ class GoneRanks:
                     "stay-until-the-end",
                     change=left.cure
                     if left
-                    else f"call {first.call} ({line_of(first)}) on {named(ranks)} as well, or stop all ranks together",
+                    else f"keep {named(ranks)} running through {first.call} ({line_of(first)}), or stop all ranks together",
                 ),
             ),
         )
