@@ -25,13 +25,29 @@ class StepTimes:
     """Adds up between two steps. `write` is called when an optimizer has stepped."""
 
     __slots__ = (
-        "backward", "backwards", "batches", "began", "collected", "data", "earlier_tails", "elements", "ended", "forward_ended",
-        "optimizer", "rank", "ring", "stepping", "tail", "waited",
+        "backward",
+        "backwards",
+        "batches",
+        "began",
+        "collected",
+        "data",
+        "done_before",
+        "earlier_tails",
+        "elements",
+        "ended",
+        "forward_ended",
+        "optimizer",
+        "rank",
+        "ring",
+        "stepping",
+        "tail",
+        "waited",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, ring: Ring) -> None:
         self.rank, self.ring = rank, ring
         self.stepping = 0  # since when an optimizer has been stepping
+        self.done_before = 0  # of `backward`, what was over by then
         self.waited = 0  # of rank.waited_ns, what belongs to steps before
         self.collected = 0  # of rank.collected_ns, likewise
         self._reset()
@@ -59,7 +75,7 @@ class StepTimes:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         def begins_now() -> None:
-            self.stepping = monotonic_ns()
+            self.stepping, self.done_before = monotonic_ns(), self.backward
 
         def begins(optimizer: Any, args: Any, kwargs: Any) -> Arguments | None:
             following = after_first_return(args, kwargs, begins_now)
@@ -70,9 +86,9 @@ class StepTimes:
         register_optimizer_step_pre_hook(skipped(begins))
 
     def stepped(self) -> None:
-        """An optimizer has stepped."""
+        """An optimizer has stepped. Backward passes of a closure that it called again are not its own time."""
         if self.stepping:
-            self.optimizer += monotonic_ns() - self.stepping
+            self.optimizer += monotonic_ns() - self.stepping - (self.backward - self.done_before)
             self.stepping = 0
 
     def write(self, at_ns: int, step: int) -> None:

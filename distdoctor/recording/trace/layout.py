@@ -158,7 +158,10 @@ TIME = Record(
         ("step", "Q"),  # as in STEP
         ("data_ns", "q"),  # in the `next` of DataLoaders, while gradients were on
         ("backward_ns", "q"),  # in `backward`, all passes together; on a device only the time that Python spent there
-        ("optimizer_ns", "q"),  # in the step itself, without what distdoctor does around it
+        (
+            "optimizer_ns",
+            "q",
+        ),  # in the step itself, without backward passes of a closure and what distdoctor does around it
         ("forward_ended_ns", "q"),  # when the last backward pass began
         ("backward_ended_ns", "q"),  # and when it was over
         ("waited_ns", "q"),  # in `wait` of handles, outside of calls that block by themselves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise
@@ -24,15 +25,23 @@ SCRIPT = Path(__file__).parent / "interrupted.py"
 
 @contextmanager
 def signals_every(seconds: float, handler: object) -> Iterator[None]:
+    """Call `handler` in the main thread that often, and not before it has run for as long as the handler took."""
+    over = False
+
     def handle(*_: object) -> None:
+        began = time.perf_counter()
         handler()  # type: ignore[operator]
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        if (
+            not over
+        ):  # the last signal may be handled when the timer has been stopped: pytest-timeout's handler comes next
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, time.perf_counter() - began))
 
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
