@@ -45,7 +45,7 @@ RANKS_WITHOUT_STEPS = (
     16,
     64,
 )  # backward passes after which a rank is written down although no optimizer steps on it
-FREE_SECONDS = 0.1  # of looking at variables, once, before the share counts
+FREE_SECONDS = 0.25  # of looking at variables, once, before the share counts: the first nine looks, also on a busy core
 SHARE = 0.002  # of the time of the training that looks at variables may take after that
 MOST_UNITS = 16  # of one look are written, those with the most behind them
 LEAST_BYTES = 4096  # in a holder without a graph, to be written
