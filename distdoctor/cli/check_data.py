@@ -87,19 +87,17 @@ class CheckDataCommand(RunCommand):
 def check_data(ctx: click.Context, /, loader: str | None, dry: bool, resumes: bool, **values: Any) -> None:
     """Is every rank reading the right data? Account for every sample of every loader, epoch and rank.
 
-    By default this trains the reference workload with DistributedDataParallel on two ranks; with --strategy, another strategy;
-    with a script or module, that one, unmodified. With --loader nothing is trained: real ranks only read that
+    By default this trains the reference workload with DistributedDataParallel on two ranks; with --strategy, another
+    strategy; with a script or module, that one, unmodified. With --loader nothing is trained: real ranks only read that
     function's loaders. The first line is the answer. The table below it has, for each loader, epoch and rank, how many
-    samples were
-    drawn, how many different ones, how many as padding, which ranks drew the same ones, which were never drawn, and which
-    earlier epoch had the same order.
+    samples were drawn, how many different ones, how many as padding, which ranks drew the same ones, which were never
+    drawn, and which earlier epoch had the same order.
 
-    With --resume the job runs three times: uninterrupted, up to a checkpoint, and resumed from it. A reference training saves and
-    resumes by itself; a script needs its own arguments: `check-data --resume --stop-args "--max-steps 50 --save c.pt"
-    --resume-args
-    "--resume c.pt" train.py`. With `--kill-at 50` instead of --stop-args its ranks are killed there, as when a machine
-    fails: samples drawn after their last checkpoint may repeat. Samples that repeat or are lost are counted, epoch by
-    epoch, with the likely cause (DD704).
+    With --resume the job runs three times: uninterrupted, up to a checkpoint, and resumed from it. A reference training
+    saves and resumes by itself; a script needs its own arguments: `check-data --resume --stop-args "--max-steps 50
+    --save c.pt" --resume-args "--resume c.pt" train.py`. With `--kill-at 50` instead of --stop-args its ranks are
+    killed there, as when a machine fails: samples drawn after their last checkpoint may repeat. Samples that repeat or
+    are lost are counted, epoch by epoch, with the likely cause (DD704).
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills

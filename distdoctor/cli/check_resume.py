@@ -95,9 +95,9 @@ def check_resume(ctx: click.Context, /, **values: Any) -> None:
     """Does my job resume as if it had never been interrupted? Run it both ways, and compare every step.
 
     The job runs three times: uninterrupted, up to a step, and resumed from its checkpoint. The first step, rank and
-    piece of state that
-    differ are named (weights, optimizer state, learning rate, loss scale, data, buffers), above the two loss curves. On a CPU the
-    comparison is exact. If two uninterrupted runs already differ, the losses are compared within four times their difference.
+    piece of state that differ are named (weights, optimizer state, learning rate, loss scale, data, buffers), above the
+    two loss curves. On a CPU the comparison is exact. If two uninterrupted runs already differ, the losses are compared
+    within four times their difference.
 
     Pass the script's own arguments for resuming with --resume-args; without them the same command is started again, as
     torchrun and most schedulers do, and the script must find its checkpoint. It is ended by SIGTERM after --at steps (a script

@@ -41,8 +41,7 @@ def preflight(ctx: click.Context, /, **values: Any) -> None:
 
     Starts empty ranks that join a group, all_reduce known sums of three sizes, compare versions, code and clocks, and
     leave. With several hosts, run the same command on each, as with torchrun: `distdoctor preflight --nproc 8 --nnodes
-    2 --node-rank 0 --endpoint
-    node0:29500`. Nothing is trained. Exit codes: 0 nothing found, 1 findings.
+    2 --node-rank 0 --endpoint node0:29500`. Nothing is trained. Exit codes: 0 nothing found, 1 findings.
     """
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins

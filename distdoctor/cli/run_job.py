@@ -67,11 +67,11 @@ def execute(
     folder = _run_folder(wants, values["run_dir"], step)
     launch = wants.launch(folder)
     stdout = _stdout_for_the_report(settings, values["output"])
-    began = time.time_ns(), time.monotonic()
-    try_fix = bool(values.get("try_fix"))
+    command_line = _CommandLine(argv, values, command, settings, plugins)
+    launcher = None if step is None or not wants.command else step  # the step's tasks are this job's hosts
     orders = RunOptions(
         folder,
-        on_hang=settings.on_hang or ("abort" if try_fix else _usual_on_hang()),
+        on_hang=settings.on_hang or ("abort" if command_line.try_fix else _usual_on_hang()),
         hang_after=settings.hang_after,
         probe=recorded,
         ignored=frozenset(settings.ignore),
@@ -81,25 +81,46 @@ def execute(
         lines=lambda: _lines(folder),
         stop_on=stop_on,
         afterwards=lambda: afterwards(folder),
-        hosts=step.tasks if step is not None and wants.command else wants.nodes,
-        watches=step is None or not wants.command or step.task == 0,
+        hosts=launcher.tasks if launcher is not None else wants.nodes,
+        watches=launcher is None or launcher.task == 0,
     )
     with stdout as report_to:
 
         def report(outcome: Outcome) -> int:
             answer(outcome.recording)
-            diagnosis = outcome.diagnosis
-            if try_fix:
-                from distdoctor.cli.try_fix import first_run, with_fix_tried
-
-                first = first_run(argv, values, command, wants.nodes, (began[0], time.monotonic() - began[1]))
-                diagnosis = with_fix_tried(outcome, first, plugins, settings.ignore)
-            diagnosis = deliver.without_accepted(diagnosis, values["baseline"])
-            return _report_or_say(
-                replace(outcome, diagnosis=diagnosis), settings, plugins, folder, values["output"], report_to
-            )
+            return command_line.report(outcome, wants.nodes, folder, report_to)
 
         return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
+
+
+class _CommandLine:
+    """What was asked for, from which its report is made when the job has ended."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        values: Mapping[str, Any],
+        command: Sequence[str] | None,
+        settings: Settings,
+        plugins: Plugins,
+    ) -> None:
+        self.argv, self.values, self.command = argv, values, command
+        self.settings, self.plugins = settings, plugins
+        self.try_fix = bool(values.get("try_fix"))
+        self._began = time.time_ns(), time.monotonic()
+
+    def report(self, outcome: Outcome, nodes: int, folder: Path, report_to: TextIO) -> int:
+        """The exit code, once the report is written."""
+        diagnosis = outcome.diagnosis
+        if self.try_fix:
+            from distdoctor.cli.try_fix import first_run, with_fix_tried
+
+            at, clock = self._began
+            first = first_run(self.argv, self.values, self.command, nodes, (at, time.monotonic() - clock))
+            diagnosis = with_fix_tried(outcome, first, self.plugins, self.settings.ignore)
+        diagnosis = deliver.without_accepted(diagnosis, self.values["baseline"])
+        outcome = replace(outcome, diagnosis=diagnosis)
+        return _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
 
 
 def _require_what_the_report_needs(settings: Settings, plugins: Plugins, values: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Evaluations that build a graph nobody asks for: model.eval() switches dropout off, not gradients.
 
-Counted by the numbers that autograd gives to its operations: where gradients are off, none is given between `eval()` and
-`train()`.
-A backward pass in between shows that the graph was wanted (attacks, fine-tuning with frozen statistics), and nothing is said.
+Counted by the numbers that autograd gives to its operations: where gradients are off, none is given between `eval()`
+and `train()`. A backward pass in between shows that the graph was wanted (attacks, fine-tuning with frozen statistics),
+and nothing is said.
 
 `EVALUATED` holds: text: the variable that held the graph, more: RUNNING, OVER or USED, a: operations, b: bytes kept by the
 largest holder, c: batches of a DataLoader.
