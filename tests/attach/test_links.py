@@ -31,6 +31,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
             yield one, other
 
 
+@pytest.mark.job
 def test_a_connection_whose_packets_are_dropped_is_dead_and_its_ends_are_named(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_connection_whose_packets_are_dropped_is_dead_and_its_ends_are_named(
     assert link.address == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
+@pytest.mark.job
 def test_a_peer_that_does_not_read_is_slow_and_its_connection_is_not_dead(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:

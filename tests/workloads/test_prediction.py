@@ -60,6 +60,7 @@ def test_the_predicted_peak_is_what_the_allocator_gives(strategy: str, options: 
 
 
 @pytest.mark.job
+@pytest.mark.job
 @pytest.mark.skipif(not side_buffers._multiplies_bf16(), reason="this CPU does not multiply bf16 as it was measured")
 def test_what_products_of_16_bits_take_for_a_moment_is_in_the_peak(tmp_path: Path) -> None:
     wanted = request("single", model="mlp", batch_size=64, precision="bf16")
@@ -67,12 +68,14 @@ def test_what_products_of_16_bits_take_for_a_moment_is_in_the_peak(tmp_path: Pat
     assert predict(wanted, 1).peak.bytes == pytest.approx(really_allocated(wanted, tmp_path), rel=0.001)
 
 
+@pytest.mark.job
 def test_what_products_take_for_a_moment_does_not_grow_with_the_batch() -> None:
     predictor = Predictor(request("single", model="mlp", precision="bf16"), 1)
 
     assert predictor.at(4096).peak.bytes == pytest.approx(predictor.exactly(4096).peak.bytes, rel=0.02)
 
 
+@pytest.mark.job
 def test_two_traces_tell_the_peak_of_every_batch() -> None:
     predictor = Predictor(request("fsdp", model="mlp"), 4)
 

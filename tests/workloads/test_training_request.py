@@ -27,6 +27,7 @@ def test_the_nine_strategies_are_offered() -> None:
     assert sorted(STRATEGIES) == sorted(NAMES)
 
 
+@pytest.mark.job
 def test_listing_what_there_is_and_validating_needs_no_torch() -> None:
     code = (
         "import sys, distdoctor_strategies as p\n"
