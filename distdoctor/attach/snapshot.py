@@ -11,13 +11,19 @@ from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
 from distdoctor.attach.links import dead_links
 from distdoctor.attach.processes import FoundJob, HostProcesses, Process
 from distdoctor.attach.py_spy import PySpyDump
-from distdoctor.recording.stacks import Link, ProcessStacks, RankStacks, Stacks, ThreadStack
+from distdoctor.recording.stacks import Frame, Link, ProcessStacks, RankStacks, Stacks, ThreadStack
 
 # A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
 AWAKE_SHARE = 0.05
 # A loop of a few lines is often caught at the same one twice. Whoever keeps the GIL at one line is looked at so often again.
 MORE_SAMPLES = 8
 MORE_SECONDS = 0.04  # between two of them
+_IN_ANOTHER = (
+    "<listcomp>",
+    "<setcomp>",
+    "<dictcomp>",
+    "<genexpr>",
+)  # frames of their own up to Python 3.11, no functions
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
 
 
 def _more_samples(taken: Sequence[_Sample], pids: Sequence[int]) -> list[_Sample]:
-    """Of main threads that kept the GIL at one and the same line: one long call, or a loop that was met there by chance?"""
+    """Of processes in which the GIL was kept at one and the same line: one long call, or a loop that was met there by chance?"""
     more: list[_Sample] = []
     suspects = [pid for pid in taken[-1].dumps if _keeps_the_gil(taken, pid)] if len(taken) > 1 else []
     while suspects and len(more) < MORE_SAMPLES:
@@ -95,7 +101,8 @@ def _more_samples(taken: Sequence[_Sample], pids: Sequence[int]) -> list[_Sample
 
 def _keeps_the_gil(samples: Sequence[_Sample], pid: int) -> bool:
     dumps = [sample.dumps[pid] for sample in samples if pid in sample.dumps]
-    return len({_shape(dump, pid) for dump in dumps}) == 1 and all(_main_holds_gil(dump, pid) for dump in dumps)
+    at_one_line = len({_shape(dump, pid) for dump in dumps}) == 1 and all(_main_holds_gil(dump, pid) for dump in dumps)
+    return at_one_line or _gil_thread(dumps, pid) is not None
 
 
 def _native_frames(last: _Sample, manner: Manner) -> tuple[dict[int, PySpyDump], dict[int, tuple[ThreadStack, ...]]]:
@@ -159,8 +166,8 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         frozen=last.frozen,
         worker=_worker(found.threads),
         held_gil=len(readable) > 1 and all(_main_holds_gil(dump, pid) for dump in readable),
-        gil_thread=_gil_thread(readable, pid),
-        same_function=len(readable) > 1 and len({_function(dump, pid) for dump in readable} - {None}) == 1,
+        gil_thread=_gil_thread(readable, pid) if ran > 0 else None,  # who waits for the GIL looks for it every 5 ms
+        lasting=_lasting(readable, pid),
     )
 
 
@@ -193,11 +200,17 @@ def _gil_thread(dumps: Sequence[PySpyDump], pid: int) -> ThreadStack | None:
     return holders[-1] if len(holders) > 1 and len(places) == 1 and None not in places else None
 
 
-def _function(dump: PySpyDump, pid: int) -> tuple[str, str] | None:
-    """(path, function) of the innermost frame of the user's in the main thread."""
-    main = _main(dump.threads, pid)
-    frame = main.user_frame if main is not None else None
-    return (frame.path, frame.function) if frame is not None else None
+def _lasting(dumps: Sequence[PySpyDump], pid: int) -> Frame | None:
+    """The innermost frame of the user's in the main thread that every sample was inside, as it was in the last one."""
+    mains = [_main(dump.threads, pid) for dump in dumps]
+    found = None
+    for calls in zip(*(reversed(main.frames if main is not None else ()) for main in mains), strict=False):
+        if len(calls) < 2 or len({(frame.path, frame.function) for frame in calls}) > 1:
+            break
+        found = calls[-1] if calls[-1].is_users and calls[-1].function not in _IN_ANOTHER else found
+        if len({frame.line for frame in calls}) > 1:  # from here on these are different calls
+            break
+    return found
 
 
 def _worker(threads: Iterable[ThreadStack]) -> int:

@@ -31,9 +31,9 @@ SHARE_OF_A_CORE = 0.01
 # A launcher that sees a rank fail ends the others itself: torch's gives them 30 s to go. Only after that it is a hang.
 LAUNCHERS_PATIENCE_SECONDS = 35.0
 # When nothing moved for so long and no check knows why from the traces, the stacks are looked at: then, and ever more rarely.
-CLOSER_AFTER_SECONDS = 10.0
-CLOSER_AGAIN_SECONDS = 5.0
-CLOSER_AT_LEAST_EVERY_SECONDS = 60.0
+# The third time is when a rank at work has kept the others waiting for long (`LONG_SECONDS` of diagnosis/hang/live/stall).
+CLOSER_AFTER_SECONDS = (10.0, 15.0, 25.0, 45.0, 85.0)
+CLOSER_EVERY_SECONDS = 60.0  # from then on
 _LAST = (UncaughtException, Exiting)
 
 
@@ -77,8 +77,7 @@ class Watcher:
         self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
         self._at_rest_since = math.inf
-        self._pause_before_closer = CLOSER_AGAIN_SECONDS
-        self._closer_not_before = 0.0
+        self._closer_looks = 0  # since the ranks came to rest
         self._sources: Mapping[str, str] = {}
         self._recorded: set[int] = set()
         self._leaving: set[int] = set()  # their interpreters go down, their processes may still be there
@@ -209,7 +208,7 @@ class Watcher:
         if self._looks_at_rest:
             self._say_moving()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
-        self._pause_before_closer = CLOSER_AGAIN_SECONDS
+        self._closer_looks = 0
         if time.monotonic() >= self._not_before:
             self._timed_look()
 
@@ -233,14 +232,15 @@ class Watcher:
 
     def _look_closer(self) -> Recording | None:
         """The stacks of all ranks, when the job has stood still for long and the traces alone do not say why."""
-        now = time.monotonic()
-        too_early = now - self._at_rest_since < CLOSER_AFTER_SECONDS or now < self._closer_not_before
-        if self._closer is None or too_early or self.is_hung or self.closing or not self._recorded:
+        rested = time.monotonic() - self._at_rest_since
+        if self._closer is None or self.is_hung or self.closing or not self._recorded:
             return None
-        seen = self._closer()
-        self._closer_not_before = time.monotonic() + self._pause_before_closer
-        self._pause_before_closer = min(2 * self._pause_before_closer, CLOSER_AT_LEAST_EVERY_SECONDS)
-        return seen
+        if rested < closer_after(self._closer_looks):
+            return None
+        self._closer_looks += 1
+        while closer_after(self._closer_looks) <= rested:  # a look took long: what is past is not made up for
+            self._closer_looks += 1
+        return self._closer()
 
     def _took_back(self, moved: Iterable[int]) -> None:
         """Ranks gave a sign of life: what was said about their standing still is over, unless they are being ended."""
@@ -301,9 +301,16 @@ class Watcher:
         return replace(self.last, findings=(*stood, *others), remedies={**self._all_remedies, **self.last.remedies})
 
 
+def closer_after(looks: int) -> float:
+    """After how many seconds of rest the stacks are looked at once more, after so many looks."""
+    beyond = looks - len(CLOSER_AFTER_SECONDS) + 1
+    return CLOSER_AFTER_SECONDS[looks] if beyond <= 0 else CLOSER_AFTER_SECONDS[-1] + beyond * CLOSER_EVERY_SECONDS
+
+
 _Key = tuple[object, ...]
 
 
 def _key(finding: Finding) -> _Key:
-    """What makes two findings of two looks the same one; titles carry seconds that grow."""
-    return finding.code, finding.ranks, finding.place.path, finding.place.line
+    """What makes two findings of two looks the same one; titles carry seconds that grow, a rank in a loop changes its line."""
+    place = finding.place
+    return finding.code, finding.ranks, place.path, place.function if finding.stalls is Stalls.MAYBE else place.line

@@ -112,7 +112,8 @@ class ProcessStacks:
     is_python: bool = True
     held_gil: bool = False  # the main thread held the GIL in every sample
     gil_thread: ThreadStack | None = None  # another thread that held the GIL in every sample, at one and the same line
-    same_function: bool = False  # the innermost function of the user's was the same in every sample
+    # The innermost call of the user's that went on through all samples, with the line that it was at in the last one.
+    lasting: Frame | None = None
     trouble: str = ""
     way_in: str = ""
     links: tuple[Link, ...] = ()

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from distdoctor import plugins
+from distdoctor.attach.py_spy import PySpyDump
+from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.stacks import Link
+from distdoctor.recording.stacks import Link, ThreadStack
 from distdoctor.testing import Script
 from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
 
@@ -169,3 +171,48 @@ def test_recorded_ranks_that_wait_in_backward_are_in_the_backend_unless_bytes_st
 
     assert [finding.code for finding in findings] == codes
     assert all(finding.confidence == LIKELY for finding in findings)
+
+
+def test_a_rank_that_stays_in_one_function_for_long_is_named_with_it() -> None:
+    """Its line changes all the time, in torch as well: which call went on through all samples is what tells."""
+    loop = frame("train.py:30 settle")
+    inside = {"still": 0.0, "cpu_share": 1.0, "moved": True, "lasting": loop}
+    torchs = frame(f"{TORCH}/nn/functional.py:9 relu")
+    waits = in_collective(0, still=26.0)
+
+    early = looked_at(in_collective(0, still=20.0), rank(1, torchs, loop, **inside))
+    assert examine(early, HANGS, PLUGINS.remedies, live=True).findings == ()
+    reads = looked_at(
+        waits, rank(1, frame("train.py:7 read"), loop, **inside | {"cpu_share": 0.1, "bytes_moved": 1 << 20})
+    )
+    assert examine(reads, HANGS, PLUGINS.remedies, live=True).findings == ()
+    for innermost in (torchs, frame("train.py:7 look")):
+        finding = seen(waits, rank(1, innermost, loop, **inside))
+        assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (1,), POSSIBLE)
+        assert finding.title == "has been in settle while the others wait for 26 s"
+        assert (finding.place, finding.evidence["thread"]) == (loop.site, "main")
+
+
+def _sampled(*frames: str, holder: int = 0) -> PySpyDump:
+    """One sample of process 7: the main thread in these frames, innermost first, and thread 8, one of which holds the GIL."""
+    main = ThreadStack(7, tuple(map(frame, frames)), holds_gil=holder == 7)
+    return PySpyDump(7, (main, ThreadStack(8, (frame("spin.py:3 turn"),), "turner", holds_gil=holder == 8)))
+
+
+def test_the_call_that_lasts_is_the_innermost_that_all_samples_were_inside() -> None:
+    first = _sampled("train.py:7 look", "train.py:30 settle", "train.py:90 main")
+    other_line = _sampled("train.py:8 look", "train.py:30 settle", "train.py:90 main")
+    other_call = _sampled("train.py:7 look", "train.py:31 settle", "train.py:90 main")
+    elsewhere = _sampled("train.py:50 save")
+
+    assert _lasting([first, other_line], 7) == frame("train.py:8 look")
+    assert _lasting([first, other_call], 7) == frame("train.py:31 settle")
+    assert _lasting([first, elsewhere], 7) is None
+    assert _lasting([first], 7) is None
+
+
+def test_a_thread_that_was_met_with_the_gil_twice_is_looked_at_more_often() -> None:
+    kept = [_sampled("train.py:41 step", holder=8)] * 2
+
+    assert _keeps_the_gil([_Sample(0.0, {}, {7: dump}) for dump in kept], 7)
+    assert not _keeps_the_gil([_Sample(0.0, {}, {7: dump}) for dump in (*kept, _sampled("train.py:41 step"))], 7)

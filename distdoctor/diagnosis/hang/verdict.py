@@ -406,6 +406,8 @@ class _Judge:
         if past.knows(symbol(call)) or past.expected() is None:
             return None
         guard = self._guard_of(call, replace(call, site=SourceLine()), issued, left.ranks)
+        if 2 * len(issued) == len(group.tracks) and guard is None:
+            return None  # one of two called it and one has left: that it was called for the first time proves nothing
         incident = replace(
             left, kind=IncidentKind.STRAYED, ranks=issued, odd=call, usual=None, departure=CallEdit(ADDED)
         )

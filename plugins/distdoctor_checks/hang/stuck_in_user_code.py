@@ -9,10 +9,11 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  that holds the GIL on one line in every sample is named with that line. From recordings alone: its peers wait
                  in a call that it has not issued, and it has issued nothing else. From dumps: its device has also completed all
                  of its work.
+                 A rank that moves and stays in one function for 25 s while the others wait is told as possible: an endless
+                 loop and slow work look alike.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
-When it is fine  The rank moves: its stack changes, it computes without the GIL, or it reads and writes. Nothing is reported
-                 then.
+When it is fine  The rank is back within 25 s, or it reads and writes.
 Source           py-spy dump, /proc/PID/sched, torch.distributed.init_process_group(timeout=...).
 """
 
@@ -124,12 +125,12 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
     if starved and standstill.exceeds_patience(standstill.waited_seconds):
         yield from (_starved(standing, standstill) for standing in starved)
         return
-    for standing in standstill.of_kind(*OWN_CODE):
+    for standing in standstill.of_kind(*OWN_CODE, Activity.COMPUTING):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
         at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
         if standing.rank in standstill.explained or alone or at_start:
             continue
-        if not standstill.is_stuck(standing):
+        if standing.doing is Activity.COMPUTING or not standstill.is_stuck(standing):
             if standstill.is_alone_at_work(standing):
                 yield _at_work(standing, standstill)
             continue
@@ -180,18 +181,22 @@ def _starved(standing: RankActivity, standstill: Stall) -> Finding:
 
 
 def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
-    """It computes, in one function, while the others wait: a loop without end looks like this, and slow work as well."""
-    function = standing.site.function or "its own code"
+    """It stays in one function while the others wait: a loop without end looks like this, and slow work as well."""
+    process = standing.process
+    assert process is not None
+    assert process.lasting is not None
+    site = process.lasting.site
+    does = "computes" if standing.is_busy else "looks again and again"
     return Finding(
-        title=f"has been at work in {function} while the others wait{standstill.how_long(standing)}",
+        title=f"has been in {site.function} while the others wait{standstill.how_long(standing)}",
         ranks=(standing.rank,),
         confidence=POSSIBLE,
         severity=WARNING,
-        place=standing.site,
-        places=standstill.places(standing),
-        evidence=evidence_of(standing.process),
-        why=f"{standstill.who_waits}; rank {standing.rank} was in {function} in every sample over "
-        f"{standstill.stacks.observed_seconds:.1f} s and computes: an endless loop, or slow work",
+        place=site,
+        places=(Place(site, (standing.rank,), "was inside this call in every sample"), *standstill.places(standing)),
+        evidence=evidence_of(process) | {"thread": "main", "function": site.function},
+        why=f"{standstill.who_waits}; the main thread of rank {standing.rank} was in {site.function} in every sample over "
+        f"{standstill.stacks.observed_seconds:.1f} s and {does}: an endless loop, or slow work",
         prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
     )
 

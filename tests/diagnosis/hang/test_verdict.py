@@ -445,6 +445,12 @@ def test_pairs_that_all_receive_first_are_told_together() -> None:
     assert finding.title == "every rank receives first: 2 rings of 2 recvs"
 
 
+def test_of_two_ranks_the_one_that_left_is_named_where_the_other_makes_a_call_of_a_line_that_is_new() -> None:
+    found = loop(2).exits(1).collective("all_reduce", [8], site="train.py:80 total").live()
+
+    assert codes(found) == [("DD109", (1,))]
+
+
 def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
     script = recording(4)
     for step in range(6):

@@ -82,10 +82,11 @@ class Stall:
         return process.moved or computes or process.bytes_moved > QUIET_BYTES
 
     def is_alone_at_work(self, standing: RankActivity) -> bool:
-        """Whether a rank computes in one function while the others have long been waiting: stuck or slow, nobody sees which."""
+        """Whether a rank stays in one function while the others have long been waiting: stuck or slow, nobody sees which."""
         process = standing.process
-        waited = self.waited_seconds or 0.0
-        return process is not None and process.same_function and standing.is_busy and waited >= LONG_SECONDS
+        if process is None or process.lasting is None or (self.waited_seconds or 0.0) < LONG_SECONDS:
+            return False
+        return standing.is_busy or process.bytes_moved <= QUIET_BYTES
 
     def is_stuck(self, standing: RankActivity) -> bool:
         """Whether a rank that waits for nobody has stood still for longer than patience allows."""
