@@ -94,13 +94,18 @@ def lines_of(finding: dict[str, Any]) -> set[int]:
 
 def command_of(case: dict[str, Any], folder: Path) -> list[str]:
     """`distdoctor run` for this program, into this run folder."""
-    options = ["run", "--on-hang", "abort", "--output-format", "json", "-o", str(folder / "report.json")]
+    options = ["run", "--on-hang", "abort", "--output-format", "json", "-o", str(report_of(folder))]
     options += ["--run-dir", str(folder)]
     if case.get("hang_after"):
         options += ["--hang-after", str(case["hang_after"])]
     if case.get("launcher") == "python":
         return [*DISTDOCTOR, *options, "--", sys.executable, case["file"], *case["args"]]
     return [*DISTDOCTOR, *options, "--nproc", str(case["nproc"]), case["file"], *case["args"]]
+
+
+def report_of(folder: Path) -> Path:
+    """Where the report of this run folder is written: beside it, for distdoctor makes the folder itself."""
+    return folder.with_name(f"{folder.name}.json")
 
 
 def run(case: dict[str, Any], options: argparse.Namespace) -> Result:
@@ -145,7 +150,7 @@ def _finished(case: dict[str, Any], work: Path, folder: Path, limit: float, resu
         finally:
             _end(job)
     try:
-        return dict(json.loads((folder / "report.json").read_text()))
+        return dict(json.loads(report_of(folder).read_text()))
     except (OSError, ValueError):
         result.trouble = log.read_text(errors="replace")[-400:]
         return None
@@ -168,6 +173,7 @@ def line(result: Result) -> str:
         verdict += " line" if result.line_shown else ""
     else:
         verdict = "accused: " + "; ".join(result.accusations)[:150] if result.accusations else "clean"
+        verdict = "no report" if result.trouble else verdict
     stood = "" if result.ended else " interrupted"
     said = f"{result.code or 'nothing'} {result.confidence} {result.ranks}"
     return f"{result.name:32} {said:34} {verdict:18} exit {result.exit_code} {result.seconds:.0f} s{stood} {result.trouble}"
@@ -201,6 +207,8 @@ def summary(results: list[Result]) -> str:
         result.name for result in results if result.kind != "sick" and (result.exit_code == 3 or not result.ended)
     ]
     rows += ["", f"well, and ended as a hang or not over in time: {', '.join(killed) or 'none'}"]
+    mute = [result.name for result in results if result.trouble]
+    rows.append(f"without a report, so nothing is known of them: {', '.join(mute) or 'none'}")
     return "\n".join(rows)
 
 

@@ -280,11 +280,18 @@ class Watcher:
         elif waiting and self._hang_after is not None:
             lasting = self.standing.standing_for(self._hang_after)
             if lasting:
-                self._found_hung(diagnosis, lasting)
+                self._found_hung(self._seen_once_more(diagnosis), lasting)
+
+    def _seen_once_more(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The diagnosis with the stacks of this moment: nothing is proven, so where the ranks stand is all there is to say."""
+        seen = self._closer() if self._closer is not None else None
+        return (self._timed_look(seen) if seen is not None else None) or diagnosis
 
     def _found_hung(self, diagnosis: Diagnosis, because: list[Finding]) -> None:
         known = {_key(finding) for finding in diagnosis.findings}
-        held = tuple(finding for finding in because if _key(finding) not in known)
+        explained = {rank for finding in diagnosis.findings if finding.stalls for rank in finding.ranks}
+        lost = [one for one in because if _key(one) not in known]
+        held = (one for one in lost if one.stalls is Stalls.FOREVER or not one.ranks or set(one.ranks) - explained)
         self.hang = replace(diagnosis, findings=(*held, *diagnosis.findings))
         self._hung(self.hang, all(finding.stalls is Stalls.FOREVER for finding in because))
 

@@ -10,11 +10,11 @@ from distdoctor import plugins
 from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Stalls
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.stacks import Link, ThreadStack
+from distdoctor.recording.stacks import Link, RankStacks, ThreadStack
 from distdoctor.testing import Script
-from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, rank, torch_frame
+from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, process, rank, torch_frame
 
 PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -216,3 +216,26 @@ def test_a_thread_that_was_met_with_the_gil_twice_is_looked_at_more_often() -> N
 
     assert _keeps_the_gil([_Sample(0.0, {}, {7: dump}) for dump in kept], 7)
     assert not _keeps_the_gil([_Sample(0.0, {}, {7: dump}) for dump in (*kept, _sampled("train.py:41 step"))], 7)
+
+
+SUBPROCESS = "/usr/lib/python3.11/subprocess.py:1264 wait"
+
+
+def waits_for_its_child(number: int, **of_child: object) -> RankStacks:
+    """A rank inside Popen.wait(), with the child that it has started."""
+    seen = rank(number, frame(SUBPROCESS), frame("train.py:3 step"), still=30.0)
+    return replace(seen, children=(process(pid=3000 + number, **of_child),))  # type: ignore[arg-type]
+
+
+def test_ranks_that_all_stand_in_their_own_code_are_told_and_where() -> None:
+    finding = seen(waits_for_its_child(0), waits_for_its_child(1))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (0, 1), POSSIBLE)
+    assert finding.title.startswith("have not moved for 30 s, and none waits for another: each is at `handle.wait()`")
+    assert (finding.place.line, finding.stalls) == (3, Stalls.MAYBE)
+
+
+def test_ranks_whose_children_are_at_work_are_not_stuck() -> None:
+    found = examine(looked_at(waits_for_its_child(0), waits_for_its_child(1, moved=True)), HANGS, {}, live=True)
+
+    assert not found.findings

@@ -128,6 +128,23 @@ def test_a_rank_that_sleeps_is_named_with_its_line(distdoctor: Run, script: Scri
     assert done.document["job"]["root_cause"]["rank"] == 1
 
 
+def test_ranks_that_all_stand_in_their_own_code_are_ended_when_asked_for(distdoctor: Run, script: Script) -> None:
+    """Nobody waits for another, so no timeout of torch's ends this job: each rank waits for a child that asks a question."""
+    script(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "child.wait()\n"
+        "dist.all_reduce(t)"
+    )
+
+    done = distdoctor("run", "--nproc", 2, "--hang-after", 12, "--output-format", "json", "train.py")
+
+    assert done.code == 3, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [0, 1], 9)
+    assert first["confidence"] == "possible"
+
+
 def test_a_thread_that_keeps_the_gil_is_named_with_its_line(distdoctor: Run, script: Script) -> None:
     """A pattern that backtracks without end, in a thread of rank 1: no other thread of that rank runs any more."""
     script(

@@ -11,6 +11,7 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  of its work.
                  A rank that moves and stays in one function for 25 s while the others wait is told as possible: an endless
                  loop and slow work look alike.
+                 Ranks that all stand in code of their own, so that nobody waits for another, are told together.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
@@ -37,14 +38,12 @@ from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
-from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
+from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.clue import Clue
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
-
-OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 
 
 @check(
@@ -125,6 +124,9 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
     if starved and standstill.exceeds_patience(standstill.waited_seconds):
         yield from (_starved(standing, standstill) for standing in starved)
         return
+    if standstill.in_own_code:
+        yield _all_of_them(standstill)
+        return
     for standing in standstill.of_kind(*OWN_CODE, Activity.COMPUTING):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
         at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
@@ -144,6 +146,26 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             why=_why(standing, standstill),
             prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
         )
+
+
+def _all_of_them(standstill: Stall) -> Finding:
+    """No rank is in communication, and none moves: each is stuck by itself, or all of them pause."""
+    first, *others = standings = standstill.in_own_code
+    where = f"each {first.words}" if all(one.words == first.words for one in others) else "each in its own code"
+    quiet = standstill.quiet_seconds
+    return Finding(
+        title=f"have not moved{f' for {quiet:.0f} s' if quiet else ''}, and none waits for another: {where}",
+        ranks=tuple(one.rank for one in standings),
+        confidence=POSSIBLE,
+        severity=WARNING,
+        place=first.site,
+        places=standstill.places(),
+        evidence=evidence_of(first.process) | _children(first),
+        why="; ".join(
+            (_why(first, standstill), "no rank is in a collective, so no timeout of a process group will end this")
+        ),
+        prescriptions=(Prescription("bound-the-wait", change=_change(first)),),
+    )
 
 
 def _starved(standing: RankActivity, standstill: Stall) -> Finding:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, is_held_by_kernel, standing_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -19,6 +20,7 @@ LONG_SECONDS = (
 )
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
 QUIET_BYTES = 64 * 1024
+OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
 FIRST_FREE_PORT = 1024  # gloo and NCCL take ports that the kernel gives out; those below belong to services (RFC 6335)
 
 
@@ -115,6 +117,31 @@ class Stall:
         for standing in (*first, *rest):
             rows.setdefault((standing.site, standing.words), []).append(standing.rank)
         return tuple(Place(site, tuple(ranks), words) for (site, words), ranks in rows.items())
+
+    @cached_property
+    def in_own_code(self) -> tuple[RankActivity, ...]:
+        """Every rank, when all of them have long stood still in code that is no communication; () otherwise.
+
+        Then no rank waits for another, and no timeout of torch's will ever end the job.
+        """
+        standings = tuple(self.standings.values())
+        alone = len(standings) < 2 or self.stacks.elsewhere or not self.exceeds_patience(self.quiet_seconds)
+        return () if alone or not all(self._stands_in_own_code(s) for s in standings) else standings
+
+    def _stands_in_own_code(self, standing: RankActivity) -> bool:
+        helpers = (*standing.seen.children, *standing.seen.workers)
+        at_work = any(child.moved or child.bytes_moved > QUIET_BYTES for child in helpers)
+        return standing.doing in OWN_CODE and not at_work and not self.is_moving(standing)
+
+    @cached_property
+    def quiet_seconds(self) -> float | None:
+        """For how long no rank has done anything, as the traces tell, else the kernel. A rank that polls runs now and then."""
+        facts = Collectives.of(self.recording)
+        quiet = [now - t.last_ns for t in facts.timelines.values() if (now := facts.now_ns(t))]
+        if quiet:
+            return min(quiet) / 1e9
+        still = [s.still_seconds for s in self.standings.values()]
+        return None if None in still else min((one for one in still if one is not None), default=None)
 
     @property
     def who_waits(self) -> str:
