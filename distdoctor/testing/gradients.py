@@ -217,11 +217,12 @@ class TrainedJob:
             self.logs[rank].note(event, site=site)
         return self
 
-    def spot(self, step: int, *, tensor: int = 3, own: Mapping[int, Sequence[float]], used: Sequence[float]) -> Self:
-        """A few elements of one gradient: what each rank computed, and what all of them used."""
+    def spot(self, step: int, *, tensor: int = 3, own: Mapping[int, Sequence[float]],
+             used: Sequence[float] | Mapping[int, Sequence[float]]) -> Self:  # fmt: skip
+        """A few elements of one gradient: what each rank computed, and what all of them (or each) used."""
         for rank, values in own.items():
             fields = {f"own_{i}": value for i, value in enumerate(values)}
-            fields |= {f"used_{i}": value for i, value in enumerate(used)}
+            fields |= {f"used_{i}": value for i, value in enumerate(used[rank] if isinstance(used, Mapping) else used)}
             self._append(rank, "spots", step=step, tensor=tensor, **fields)
         return self
 

@@ -67,6 +67,15 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
         source="torch.utils.data.random_split",
     ),
     Remedy(
+        slug="same-order-everywhere",
+        what="Sort the list of samples (file names, set elements, dictionary keys) before the dataset keeps it; shuffle it, if "
+        "at all, with a seed that is equal on all ranks.",
+        how="self.names = sorted(names)  # not list(set), os.listdir or glob: their order is each process's own",
+        effect="Sample number k is the same one on every rank, so the sampler's shares are disjoint.",
+        safety="changes the order of the samples, and with it the losses",
+        source='PYTHONHASHSEED in the Python documentation; os.listdir: "the list is in arbitrary order"',
+    ),
+    Remedy(
         slug="sampler-of-this-world",
         what="Omit num_replicas and rank in DistributedSampler, or pass the size and rank of the group that "
         "averages gradients.",

@@ -155,6 +155,37 @@ def test_a_split_that_depends_on_the_rank_leaks() -> None:
     assert codes <= {"DD313", "DD303"}
 
 
+def test_a_loader_that_is_read_once_into_a_list_gives_every_epoch_the_same_batches() -> None:
+    recording, _ = jobs.watched(jobs.kept_in_a_list)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), WARNING, LIKELY)
+    assert [place.site.function for place in finding.places] == ["kept_in_a_list"] * 3
+    assert finding.evidence["rounds"] == 3
+
+
+def test_samples_listed_in_another_order_on_each_rank_are_found() -> None:
+    recording, _ = jobs.watched(jobs.listed_in_any_order)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD313", (0, 1), WARNING, LIKELY)
+
+
+def test_a_rest_that_the_blocks_of_no_rank_hold_is_a_note() -> None:
+    recording, _ = jobs.watched(jobs.blocks_of_whole_batches)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.confidence) == ("DD310", NOTE, POSSIBLE)
+    assert (finding.evidence["unseen"], finding.evidence["samples"]) == (4, 100)
+
+
+def test_sorted_names_blocks_of_a_new_order_and_a_loader_that_is_read_in_every_epoch_are_fine() -> None:
+    trainings: list[Any] = [
+        (jobs.listed_in_any_order, {"sort": True}),
+        (jobs.blocks_of_whole_batches, {"anew": True}),
+        (jobs.kept_in_a_list, {"kept": False}),
+    ]
+    recording, _ = jobs.watched(jobs.one_after_the_other, trainings=trainings)
+    assert found(recording) == []
+
+
 def test_a_sampler_for_four_ranks_in_a_job_of_two_is_found() -> None:
     recording, _ = jobs.watched(jobs.rank_of_another_world)
     finding = only(recording)

@@ -10,7 +10,7 @@ from jobs import misuse as jobs
 from jobs import replicas as gradient_jobs
 from test_replicas_jobs import found
 
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Severity
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Severity
 
 pytestmark = pytest.mark.job
 STREAMS = "collectives,environment,gradients,progress,samples"
@@ -30,10 +30,12 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.clipped_by_hand, {}, "DD215", ERROR, CERTAIN, "# of this rank alone", {"step": 1}),
     (jobs.clipped_by_hand, {"halves": True}, "DD215", ERROR, CERTAIN, "# the norm of this rank alone", {"step": 1}),
     (jobs.clipped_flat_shards, {}, "DD215", ERROR, CERTAIN, "# of this shard alone", {"step": 1}),
+    (jobs.shards_clipped_by_hand, {}, "DD220", ERROR, LIKELY, "# by the norm of this rank's shards", {"step": 2}),
     (jobs.dropout_by_seed, {}, "DD216", NOTE, CERTAIN, "cross_entropy", {"dropout": "drop (Dropout 0.2)"}),
     (jobs.split_with_dropout, {}, "DD216", ERROR, LIKELY, "cross_entropy", {"step": 1}),
     (jobs.recomputed, {}, "DD216", WARNING, CERTAIN, "preserve_rng_state=keeps", {"function": "block"}),
     (jobs.contrastive, {}, "DD217", WARNING, LIKELY, "# no gradient", {"step": 1, "op": "all_gather"}),
+    (jobs.contrastive, {"how": "detached queries"}, "DD217", NOTE, POSSIBLE, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.classified_after_gathering, {}, "DD217", ERROR, CERTAIN, "# and the body is cut off", {"step": 1}),
     (jobs.old_scaler, {}, "DD804", NOTE, CERTAIN, "torch.cuda.amp.GradScaler", {"instead": 'torch.amp.GradScaler("cuda")'}),
 ]  # fmt: skip
@@ -77,6 +79,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.clipped_replicas, {}),
     (jobs.clipped_shards, {}),
     (jobs.clipped_flat_shards, {"own": False}),
+    (jobs.shards_clipped_by_hand, {"summed": True}),
     (jobs.dropout_by_seed, {"same": False}),
     (jobs.split_with_dropout, {"same": True}),
     (gradient_jobs.tensor_parallel, {}),

@@ -192,6 +192,56 @@ def everything_random(rank: int, world_size: int) -> list[str]:
     return [*losses, *(value.hex() for p in model.parameters() for value in p.detach().flatten().tolist())]
 
 
+def kept_in_a_list(rank: int, world_size: int, *, kept: bool = True) -> Handed:
+    """All batches of the loader are read once, and every epoch goes through them."""
+    data, trainer = numbers(64), Trainer()
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    batches: Iterable[Any] = loader
+    if kept:
+        batches = list(loader)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for batch in batches:
+            trainer.step(batch)
+    return []
+
+
+class Named(Numbers):
+    """Samples in the order of a list of names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        super().__init__(len(self.names))
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(int(self.names[index].removeprefix("part-")))
+
+
+def listed_in_any_order(rank: int, world_size: int, *, sort: bool = False) -> Handed:
+    """The samples come from a listing whose order is each rank's own, as that of a set of texts is."""
+    names = [f"part-{number}" for number in range(60)]
+    random.Random(rank).shuffle(names)
+    data, trainer = Named(sorted(names) if sort else names), Trainer()
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        trainer.epoch(loader)
+    return []
+
+
+def blocks_of_whole_batches(rank: int, world_size: int, *, anew: bool = False) -> Handed:
+    """Each rank has a block of the data, rounded down to whole batches; `anew`: of another order in each epoch."""
+    data, trainer = numbers(100), Trainer()
+    each = len(data) // world_size // 16 * 16
+    for epoch in range(3):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch)).tolist()
+        own = (order if anew else range(len(data)))[rank * each : (rank + 1) * each]
+        trainer.epoch(DataLoader(Subset(data, own), batch_size=16, shuffle=True))
+    return []
+
+
 def killed_at_its_thirteenth_batch(rank: int, world_size: int, *, workers: int = 0) -> None:
     data, trainer = numbers(400), Trainer(replicas=False)
     loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data), num_workers=workers)

@@ -216,6 +216,24 @@ def clipped_flat_shards(rank: int, world_size: int, *, own: bool = True) -> str:
     return ""
 
 
+def shards_clipped_by_hand(rank: int, world_size: int, *, summed: bool = False) -> str:
+    """The norm is computed from the shards that this rank holds; `summed`: over all ranks, as it should be."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    fully_shard(model)
+
+    def clip(step: int) -> None:
+        shards = [parameter.grad.to_local() for parameter in model.parameters()]  # type: ignore[union-attr]
+        squares = torch.stack([shard.square().sum() for shard in shards]).sum()
+        if summed:
+            dist.all_reduce(squares)
+        for shard in shards:
+            shard.mul_((0.1 / squares.sqrt()).clamp(max=1.0))  # by the norm of this rank's shards
+
+    return train(model, rank, before_step=clip)
+
+
 # --- random numbers --------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +294,7 @@ def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
         inputs, _ = batches.next()
         one, other = normalize(model(torch.cat([inputs, inputs + 0.1])), dim=-1).chunk(2)
         other = other.contiguous()
+        live = torch.zeros(())
         if how == "gradient":
             everybody = torch.cat(all_gather_with_gradient(other))
         else:
@@ -284,7 +303,9 @@ def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
                 with torch.no_grad():
                     dist.all_gather(gathered, other)
             else:
-                dist.all_gather(gathered, other.detach() if how == "detached" else other)  # no gradient
+                dist.all_gather(gathered, other.detach() if "detached" in how else other)  # no gradient
+            if how == "detached queries":
+                live = cross_entropy(other @ one.detach().T, torch.arange(len(one)))
             if how == "own":
                 gathered[rank] = other
             everybody = torch.cat(gathered)
@@ -292,7 +313,7 @@ def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
             everybody = other
         targets = torch.arange(len(one)) + (0 if how == "metric" else rank * len(one))
         optimizer.zero_grad()
-        cross_entropy(one @ everybody.T / 0.1, targets).backward()
+        (cross_entropy(one @ everybody.T / 0.1, targets) + live).backward()
         optimizer.step()
     return digest_of_training(model)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards, misplaced_shards
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.events import Loading, StateLoaded
@@ -52,6 +53,7 @@ class Restored:
 
     streams: ClassVar[frozenset[str]] = frozenset({"checkpoints"})
     ranks: Mapping[int, Continuation]
+    misplaced: MisplacedShards | None = None
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -62,7 +64,7 @@ class Restored:
         if not starts or not moments:
             raise NotApplicable("no earlier run of this program left a save beside this one")
         read = {event.path for log in recording.ranks.values() for event in log.noted(Loading)}
-        return cls(_continued(starts, moments, _Starts(before), read))
+        return cls(_continued(starts, moments, _Starts(before), read), misplaced_shards(starts, before))
 
 
 class _Moment(NamedTuple):

@@ -102,7 +102,7 @@ def _repeats(earlier: LoaderPass, later: LoaderPass) -> bool:
     interleaved = earlier.exhausted and earlier.ended_ns > later.started_ns
     if interleaved or later.flags & PassFlag.REPLACEMENT:
         return False
-    if not (_stream_should_differ(earlier, later) if later.flags & PassFlag.ITERABLE else _should_differ(later)):
+    if not (_streamshould_differ(earlier, later) if later.flags & PassFlag.ITERABLE else should_differ(later)):
         return False
     if earlier.optimizer != later.optimizer:
         return False  # another training in the same process begins as the one before it began
@@ -117,7 +117,7 @@ def _compared(earlier: LoaderPass, later: LoaderPass) -> int:
     return min(len(earlier.first), len(later.first))
 
 
-def _stream_should_differ(earlier: LoaderPass, later: LoaderPass) -> bool:
+def _streamshould_differ(earlier: LoaderPass, later: LoaderPass) -> bool:
     """Iterable data that can be told the epoch and say that they shuffle; or that have a seed, and no new epoch was told to them.
 
     Those that only have a seed may use it for something else, whatever they are told. What is told to data whose workers persist
@@ -131,7 +131,7 @@ def _stream_should_differ(earlier: LoaderPass, later: LoaderPass) -> bool:
     return later.shuffles is True or (later.seed >= 0 and not told_anew)
 
 
-def _should_differ(one: LoaderPass) -> bool:
+def should_differ(one: LoaderPass) -> bool:
     """A sampler that is told the epoch and says that it shuffles; one that does not say shuffles if its order looks so."""
     told_epochs = one.num_replicas > 0 or one.set_epoch_calls > 0 or "Distributed" in one.sampler
     told_epochs = told_epochs or bool(one.flags & PassFlag.TELLABLE)

@@ -1,12 +1,14 @@
 """Features that a collective gathered without their gradient, and that the loss was computed from all the same.
 
 At `backward` the graph of the loss is searched for the bits that came out of the collective. On the CPU, a few times; nothing is
-kept alive: of what was gathered a checksum is remembered.
+kept alive: of what was gathered a checksum is remembered. Features that were detached for the gathering are known by the variable
+beside them that has the same storage and a gradient.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,11 +24,13 @@ from torch.distributed import distributed_c10d as c10d
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
-from distdoctor.recording.trace.events import DetachedGather
+from distdoctor.probe.variables import locals_of
+from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
 LOOKS = 6  # backward passes that are searched
 NODES = 4000  # of one graph
 MOST_BYTES = 16 << 20  # of what was gathered
+SEARCHES = 24  # for the variable behind something without a gradient
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Gathers:
     def __init__(self, context: GradientsContext) -> None:
         self.context = context
         self._pending: list[Gather] = []
-        self._looks = 0
+        self._looks = self._searches = 0
         self._told: set[int] = set()
         self._off = False
 
@@ -76,8 +80,11 @@ class Gathers:
             out, given = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names))
             if kwargs.get("async_op", len(args) > 3 and args[3]):
                 return  # nothing is there yet
-            if isinstance(given, Tensor) and given.requires_grad and given.device.type == "cpu" and given.numel() > 1:
-                self._remember(op, out if isinstance(out, list) else [out], given, args, kwargs)
+            if not isinstance(given, Tensor) or given.device.type != "cpu" or given.numel() < 2:
+                return
+            features, word = (given, op) if given.requires_grad else (self._behind(given), op + DETACHED)
+            if features is not None:
+                self._remember(word, out if isinstance(out, list) else [out], features, args, kwargs)
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -89,6 +96,15 @@ class Gathers:
             return call
 
         return make
+
+    def _behind(self, given: Tensor) -> Tensor | None:
+        """The variable of the user's function whose detached twin this is."""
+        if self._searches >= SEARCHES or not given.is_floating_point():
+            return None
+        self._searches += 1
+        frame = sites.user_frame(sys._getframe(1))
+        held = (value for _, value in (locals_of(frame) if frame is not None else ()))
+        return next((value for value in held if type(value) is Tensor and _is_twin(value, given)), None)
 
     def _remember(self, op: str, outputs: list[Any], given: Tensor, args: Any, kwargs: Any) -> None:
         if not all(type(one) is Tensor and one.is_contiguous() and not one.requires_grad for one in outputs):
@@ -109,14 +125,14 @@ class Gathers:
         if self._off or self._looks >= LOOKS or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
             return
         self._looks += 1
-        nodes = list(_nodes(root.grad_fn))
-        if len(nodes) >= NODES:
+        graph = list(_nodes(root.grad_fn))
+        if len(graph) >= NODES:
             return
-        saved = [tensor for node in nodes for tensor in _saved_by(node)]
+        saved = [tensor for node in graph for tensor in _saved_by(node)]
         for one in pending:
-            self._judge(one, nodes, saved)
+            self._judge(one, graph, saved)
 
-    def _judge(self, one: Gather, nodes: Sequence[Any], saved: Sequence[Tensor]) -> None:
+    def _judge(self, one: Gather, graph: Sequence[Any], saved: Sequence[Tensor]) -> None:
         if one.site in self._told:
             return
         found = [tensor for tensor in saved if _holds(tensor, one)]
@@ -124,9 +140,21 @@ class Gathers:
             return
         given = one.given()
         start = given.grad_fn if given is not None else None
-        reached = given is None or start is None or any(node is start for node in nodes)
+        reached = given is None or start is None or any(node is start for node in graph)
+        if one.op.endswith(DETACHED) and not (given is not None and _leads_to(graph, given)):
+            return  # trained on nowhere else: constants on purpose
         self._told.add(one.site)
         self.context.trace.note(DetachedGather(one.op, reached, self.context.step + 1, one.nbytes), site=one.site)
+
+
+def _is_twin(live: Tensor, given: Tensor) -> bool:
+    """Whether a tensor has a gradient and the very elements of one that has none."""
+    plain = (
+        live.requires_grad and live.grad_fn is not None and live.layout is torch.strided and live.device.type == "cpu"
+    )
+    return (
+        plain and live.shape == given.shape and live.stride() == given.stride() and live.data_ptr() == given.data_ptr()
+    )
 
 
 def _nodes(start: Any) -> Iterator[Any]:
@@ -138,6 +166,12 @@ def _nodes(start: Any) -> Iterator[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 waiting.append(following)
+
+
+def _leads_to(graph: Sequence[Any], features: Tensor) -> bool:
+    """Whether a gradient reaches this very tensor, not only another output of the operation that made it."""
+    edge = (features.grad_fn, features.output_nr)
+    return any(edge == following for node in graph for following in node.next_functions)
 
 
 def _saved_by(node: Any) -> Iterator[Tensor]:

@@ -1,6 +1,7 @@
 """A few elements of two gradients, as this rank computed them and as the optimizer finds them: the reduction lies in between.
 
 Averaging gives the mean of all ranks' own values. A sum that nobody divides, or a mean that is divided again, shows as a factor.
+Where a rank only holds shards (DTensors), theirs: what lies between is what each rank does to its shard alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SampledElements:
         self.context, self.inventory, self._wanted = context, inventory, wanted
         self.accumulated = accumulated  # a backward has added to a gradient since the step before
         self.own: dict[int, list[float]] = {}
-        self.chosen = [number for number, parameter in enumerate(parameters) if _is_plain(parameter)][-TENSORS:]
+        usable = [number for number, parameter in enumerate(parameters) if _is_usable(parameter)]
+        plain = [number for number in usable if local(parameters[number]) is parameters[number]]
+        self.chosen = (plain or usable)[-TENSORS:]
         self.looks = 0
         self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
@@ -93,22 +96,26 @@ def _is_ours(hook: Any) -> bool:
     return code is not None and code.co_filename.startswith(_PROBE)
 
 
-def _is_plain(parameter: Tensor) -> bool:
-    inner = local(parameter)
+def _is_usable(parameter: Tensor) -> bool:
+    inner, mesh = local(parameter), getattr(parameter, "device_mesh", None)
+    # Shards that were only moved to the host: a hook on them would change how fully_shard copies their gradients.
+    moved = inner is not parameter and getattr(mesh, "device_type", "") != "cpu"
     return (
-        inner is parameter
-        and parameter.requires_grad
+        parameter.requires_grad
         and parameter.is_leaf
-        and parameter.device.type == "cpu"
-        and parameter.numel() >= SPOTS
+        and not moved
+        and inner.device.type == "cpu"
+        and inner.numel() >= SPOTS
         and is_readable(parameter)
     )
 
 
 def spots_of(grad: Tensor) -> list[float]:
-    """Elements spread over a gradient on the CPU, always the same ones; zeros for one that cannot be read."""
-    if grad.is_sparse or not is_readable(grad):
+    """Elements spread over a gradient on the CPU, always the same ones; zeros for one that cannot be read. Of a DTensor, over
+    what lies on this rank."""
+    inner = local(grad)
+    if inner.is_sparse or not is_readable(grad) or inner.numel() < SPOTS:
         return [0.0] * SPOTS
-    flat = grad.detach().reshape(-1)
+    flat = inner.detach().reshape(-1)
     size = flat.numel()
     return [float(flat[(2 * spot + 1) * size // (2 * SPOTS)]) for spot in range(SPOTS)]

@@ -23,6 +23,7 @@ Ranks = tuple[int, ...]
 Names = tuple[str, ...]
 NAME_SEPARATOR = "\0"
 TEXTS, NUMBERS = ("text", "more"), ("a", "b", "c", "d", "e")  # the fields of `layout.EVENT` that a kind may fill
+DETACHED = " of detached features"
 _LARGEST = (1 << 63) - 1
 
 
@@ -329,7 +330,7 @@ class UnkeptRng(TraceEvent):
 class DetachedGather(TraceEvent):
     """Features were gathered without their gradient, and trained on."""
 
-    operation: str = ""
+    operation: str = ""  # with `DETACHED` behind it: the source took the gradient off what it gathered
     reached: bool = False  # the loss has another way to what was gathered
     step: int = 0
     nbytes: int = 0

@@ -9,7 +9,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  This run began with bit-identical weights (or read that file), but the piece differs. Likely: whether it was
                  intended is not on record. Possible, if only the weights were restored and no argument mentions resuming: that
                  may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted and resumed,
-                 and compares every step: certain.
+                 and compares every step: certain. So are shards of a split model that are, to the bit, those that another
+                 rank saved, and were other parts of it when the earlier run began.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
 When it is fine  Fine-tuning from trained weights. The RNG state alone is a note: it makes no result wrong.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
@@ -21,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
+from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
     RNG,
     ROUNDED,
@@ -49,6 +51,8 @@ def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding
         return
     if restored is None:
         raise NotApplicable("no earlier run of this program left a save next to this one")
+    if restored.misplaced is not None:
+        yield _misplaced(restored.misplaced, restored, recording)
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in restored.ranks.values():
         if one.pieces:
@@ -118,6 +122,35 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         why="; ".join(words_of(piece) for piece in pieces),
         prescriptions=(Prescription("restore-everything"),),
         at_ns=first.start.document.wall_ns,
+    )
+
+
+def _misplaced(found: MisplacedShards, restored: Restored, recording: Recording) -> Finding:
+    """Ranks that began with the saved shards of another."""
+    load, save = where_loaded(restored, recording, found.ranks), found.save
+    places = (Place(load, found.ranks, "resume from it"),) if load else ()
+    return Finding(
+        title=f"{named(found.ranks)} resumed from step {save.document.step} with the shards of rank {save.rank}",
+        ranks=found.ranks,
+        confidence=CERTAIN,
+        severity=ERROR,
+        place=save.site or load,
+        places=(Place(save.site, (save.rank,), f"saves its own shards, at step {save.document.step}"), *places),
+        evidence={
+            "saved_step": save.document.step,
+            "run": save.run,
+            "saved_by": save.rank,
+            "parameters": list(found.names[:8]),
+        },
+        why=f"{', '.join(found.names[:2])} were different parts of the model on these ranks when the earlier run began; now they "
+        f"hold, to the bit, what rank {save.rank} had saved of its own part, so their own parts are lost",
+        prescriptions=(
+            Prescription(
+                "restore-everything",
+                change='torch.save(state, f"shard_{rank}.pt") on every rank, or torch.distributed.checkpoint.save(state)',
+            ),
+        ),
+        at_ns=save.document.wall_ns,
     )
 
 

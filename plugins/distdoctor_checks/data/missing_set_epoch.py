@@ -11,8 +11,10 @@ How we know      A training pass starts with the same indices in the same order 
                  shuffle (`shuffle`, or how Hugging Face builds them), or a `seed` whose epoch was never set: likely. With
                  persistent workers, set_epoch may reach only the rank's own copy of the data. That is reported too; if only the
                  source code of the data shows that it shuffles by epoch, it is a note, possible. A batch sampler with its own
-                 set_epoch that repeats its order and looks shuffled: likely.
-What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader.
+                 set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
+                 step, into a list that the source goes through in every epoch, when the ranks made two rounds or more.
+What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader, and iterate the
+                 loader itself, not a list of its batches.
 When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: nothing is reported then. If set_epoch is called
                  repeatedly with one value, DD302 reports it instead.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -23,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.kept_batches import KeptBatches, kept_batches
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.sources import Sources
@@ -40,10 +43,35 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
-def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
+def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
     for repeated in repetitions(orders):
         if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, sources)):
             yield _finding(repeated, sources)
+    for kept in kept_batches(orders, recording, sources.texts):
+        yield _kept_finding(kept)
+
+
+def _kept_finding(found: KeptBatches) -> Finding:
+    one, ranks = found.kept, found.ranks
+    return Finding(
+        title=f"{named(ranks)} read the loader once into a list and went through it {found.rounds:.0f} times: "
+        "every epoch has the batches and the order of the first",
+        confidence=LIKELY,
+        ranks=ranks,
+        place=one.loop_line,
+        places=(
+            Place(one.loop_line, ranks, "reads all batches of the loader into a list"),
+            Place(found.loop, ranks, "goes through the list in every epoch"),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+        ),
+        evidence={"batches": one.batches, "rounds": round(found.rounds, 2), "sampler": one.sampler, "draws": one.drawn},
+        why=f"{one.sampler_name} was asked for its {one.batches:,} batches once, before the first step; a later set_epoch does "
+        "not reach batches that were drawn before, and all of them stay in memory",
+        prescriptions=(
+            Prescription("set-epoch", change="iterate the loader in the epoch loop instead of the list of its batches"),
+        ),
+        at_ns=one.started_ns,
+    )
 
 
 def _finding(repeated: Repetition, sources: Sources) -> Finding:

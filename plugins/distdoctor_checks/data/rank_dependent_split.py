@@ -1,14 +1,18 @@
 """
-DD313 rank-dependent-split: each rank splits the dataset differently, so one rank trains on another's test samples.
+DD313 rank-dependent-split: each rank splits or orders the dataset differently, so the ranks' parts overlap.
 
 What it means    Each rank drew the split into training and validation parts with a different seed or order. Each rank's two
-                 parts are disjoint, but parts of different ranks are not.
+                 parts are disjoint, but parts of different ranks are not. Or each rank listed the samples in another order (a
+                 set of names, os.listdir, a shuffle with a seed of its own), and shards them by their numbers.
 Why it hurts     All ranks train one model: it has trained on validation samples, so the score is too good. The training shards
                  overlap too.
 How we know      Subsets are traced to the samples of the underlying dataset. The ranks' Subsets differ, no rank evaluates
                  samples that it trained on itself, but another rank trained on them. Only reported if shards of one common
-                 split would miss each other like that with a chance below 10^-9.
-What to do       Split with an identically seeded generator on all ranks, or split once and broadcast the indices.
+                 split would miss each other like that with a chance below 10^-9. Orders: the lists in the data sets of two
+                 ranks hold the same values, not in the same order, and their samplers deal out different shares by number:
+                 likely.
+What to do       Split with an identically seeded generator on all ranks, or split once and broadcast the indices. Sort lists of
+                 files and names before they become a dataset.
 When it is fine  Ranks that do not average their gradients (one fold each) may split as they like. A rank that evaluates its own
                  training samples does so on purpose: not reported.
 Source           torch.utils.data.random_split: pass a generator for reproducible results.
@@ -17,13 +21,14 @@ Source           torch.utils.data.random_split: pass a generator for reproducibl
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, Overlap, SampleOrders, overlap
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -44,6 +49,7 @@ def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
         leak = _first_leak(orders, known)
         if leak is not None:
             yield _finding(leak, known)
+    yield from _reordered(orders)
 
 
 def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
@@ -97,6 +103,49 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
         f"{known.words}",
         prescriptions=(Prescription("same-split-everywhere"),),
         at_ns=evaluated.started_ns,
+    )
+
+
+def _reordered(orders: SampleOrders) -> Iterator[Finding]:
+    """Data of the same values, in another order on each rank, of which samplers deal out shares by number."""
+    told: set[str] = set()
+    for together in orders.together():
+        if not together.trains or str(together.one.made_line) in told:
+            continue
+        shares: dict[int, dict[int, LoaderPass]] = defaultdict(dict)
+        for rank, one in together.passes.items():
+            if one.sharded and one.comparable:
+                shares[one.num_replicas][rank] = one
+        for passes in shares.values():
+            odd = [one for one in passes.values() if one.data.reordered(passes[min(passes)].data)]
+            if odd and len({one.sampler_rank for one in passes.values()}) == len(passes):
+                told.add(str(together.one.made_line))
+                yield _order_finding(passes, len({one.data.digest for one in passes.values()}))
+
+
+def _order_finding(passes: dict[int, LoaderPass], different: int) -> Finding:
+    ranks, one = tuple(sorted(passes)), passes[min(passes)]
+    return Finding(
+        title=f"{named(ranks)} hold the same samples of {one.data.name} in {different} different orders and shard them by "
+        "number: the shares overlap",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
+        ),
+        evidence={
+            "samples": one.data.length,
+            "orders": different,
+            "dataset": one.data.name,
+            "sampler": one.sampler,
+        },
+        why=f"the lists in {one.data.name} hold equal values on {named(ranks)}, but not in the same order, so sample number 0 of "
+        "one rank is another sample elsewhere; some samples are drawn by several ranks, others by none",
+        prescriptions=(Prescription("same-order-everywhere", effect="disjoint shards that cover the dataset"),),
+        at_ns=one.started_ns,
     )
 
 

@@ -6,10 +6,10 @@ What it means    The ranks' shards leave a gap: an off-by-one in a hand-written 
 Why it hurts     The model never sees those samples. The loss looks normal; whole classes can be missing if the data are sorted.
 How we know      Every rank's loader reached its end in two or more epochs, and in each of them the same samples were drawn by
                  no rank, nor by any other loader over the same data. Which samples is certain; that it was unintended is
-                 likely.
+                 likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose: a note, possible.
 What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
-When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, Subsets (an intended split),
-                 epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
+When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, one Subset on all ranks (an
+                 intended split), epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler covers range(len(dataset)).
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.data.undrawn import UndrawnSamples, hole_of
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -38,9 +38,34 @@ def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
         if together.trains and set(together.ranks) == set(range(recording.world_size)):
             loaders[str(together.one.made_line)].append(together)
     for epochs in loaders.values():
-        hole = _hole(epochs)
+        shards = _sharded_by_subsets(epochs)
+        hole = _left_by_subsets(epochs) if shards else _hole(epochs)
         if hole is not None and not _drawn_elsewhere(hole, epochs, orders):
-            yield _finding(hole, epochs)
+            yield _finding(hole, epochs, shards)
+
+
+def _sharded_by_subsets(epochs: list[Together]) -> bool:
+    """Whether each rank read a Subset of its own in every epoch, all of them of the same data."""
+    return all(
+        len({one.subset for one in together.passes.values()} - {""}) == len(together.passes)
+        and all(one.data.same_content(together.one.data) for one in together.passes.values())
+        for together in epochs
+    )
+
+
+def _left_by_subsets(epochs: list[Together]) -> UndrawnSamples | None:
+    """What the ranks' Subsets leave out, the same in every epoch, however they are shuffled."""
+    passes = [one for together in epochs for one in together.passes.values()]
+    length = passes[0].data.length
+    usable = all(
+        one.exhausted and one.comparable and (one.whole or one.drawn_set is not None)
+        and not one.flags & PassFlag.REPLACEMENT and one.data.length == length
+        for one in passes
+    )  # fmt: skip
+    if len(epochs) < LEAST_EPOCHS or length < 1 or not usable:
+        return None
+    hole, changing = hole_of(epochs, length)
+    return hole if not changing and hole.count > LEAST_SHARE * length else None
 
 
 def _hole(epochs: list[Together]) -> UndrawnSamples | None:
@@ -79,13 +104,18 @@ def _drawn_elsewhere(hole: UndrawnSamples, epochs: list[Together], orders: Sampl
     return False
 
 
-def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
+def _finding(hole: UndrawnSamples, epochs: list[Together], shards: bool) -> Finding:
     one, ranks = epochs[0].one, epochs[0].ranks
     count, about = hole.count, "about " if hole.keep_one_in > 1 else ""
+    length = one.data.length if shards else one.length
+    skipped = (
+        "no rank's Subset holds these samples" if shards else f"{one.sampler_name} skips the same samples each time"
+    )
     return Finding(
-        title=f"{about}{count:,} of {one.length:,} samples are never drawn in {len(epochs)} epochs: {hole.words}",
+        title=f"{about}{count:,} of {length:,} samples are never drawn in {len(epochs)} epochs: {hole.words}",
         ranks=ranks,
-        confidence=LIKELY,
+        confidence=POSSIBLE if shards else LIKELY,
+        severity=NOTE if shards else WARNING,
         place=one.made_line or one.loop_line,
         places=(
             Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
@@ -93,14 +123,14 @@ def _finding(hole: UndrawnSamples, epochs: list[Together]) -> Finding:
         ),
         evidence={
             "unseen": count,
-            "samples": one.length,
+            "samples": length,
             "examples": list(hole.examples),
             "epochs": len(epochs),
             "drawn": {rank: p.drawn for rank, p in list(epochs[0].passes.items())[:8]},
             "sampler": one.sampler,
         },
         why=f"{named(ranks)} finished every epoch and drew {sum(p.drawn for p in epochs[0].passes.values()):,} samples "
-        f"together; {one.sampler_name} skips the same samples each time",
+        f"together; {skipped}",
         prescriptions=(Prescription("distributed-sampler", effect=f"training uses {count:,} more samples"),),
         at_ns=one.started_ns,
     )

@@ -13,7 +13,7 @@ Source           torch.amp.GradScaler.unscale_, "working with multiple GPUs"; to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,10 +55,7 @@ def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Find
     skipped = {rank: update.number("skipped") for rank, update in updates.items()}
     scales: dict[int, Any] = {rank: f"{update.value('scale'):g}" for rank, update in updates.items()}
     differ = skipped if len(set(skipped.values())) > 1 else scales
-    counts = list(differ.values())
-    usual = max(set(counts), key=counts.count)
-    tie = counts.count(usual) * 2 <= len(counts)
-    ranks = tuple(rank for rank, value in differ.items() if tie or value != usual)
+    ranks = _odd(differ, overflowed=differ is skipped)
     site = next((update.site for update in updates.values() if update.site), updates[ranks[0]].site)
     what = "skipped steps" if differ is skipped else "scale"
     return Finding(
@@ -74,6 +71,16 @@ def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Find
         prescriptions=(Prescription("average-before-unscale"),),
         at_ns=min(update.at_ns for update in updates.values()),
     )
+
+
+def _odd(differ: Mapping[int, Any], *, overflowed: bool) -> tuple[int, ...]:
+    """The ranks that are not as most are. Without a majority those that skipped, which they only do of gradients that overflow;
+    all ranks where nothing but the scales tells them apart."""
+    counts = list(differ.values())
+    usual = max(set(counts), key=counts.count)
+    if counts.count(usual) * 2 <= len(counts):
+        usual = min(counts) if overflowed else None
+    return tuple(rank for rank, value in differ.items() if value != usual)
 
 
 def sick() -> Recording:

@@ -4,16 +4,21 @@ DD220 norm-over-wrong-ranks: ranks scale the same gradients by different factors
 What it means    Several ranks share some parameters, and each holds others alone (shards, experts). A norm over everything that
                  a rank holds differs on every rank, so clipping by it scales the shared gradients differently.
 Why it hurts     The shared parameters take a different step on each rank, so the replicas drift from the first clipped step on.
+                 Where each rank holds a shard of every parameter, its norm is that of its shard: the step changes direction.
 How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
-                 that is the same for all of them and different on each rank.
+                 that is the same for all of them and different on each rank. Of shards (DTensors): a few elements of the
+                 reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
+                 on another rank, in two steps or more.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
-When it is fine  Never for parameters that ranks share: the factor must be the same on all of them.
+When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
 Source           torch.nn.utils.get_total_norm; Megatron-LM, optimizer/clip_grads.py.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,14 +26,17 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import Course, Courses, courses
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import ClipNorm
+from distdoctor.recording.trace.layout import SPOTS, TensorFlag, UpdateFlag
 
 ALIKE = 2e-5  # relative: norms are kept in 32 bits
 APART = 1e-4
-ENOUGH = 3  # parameters with the same factor; that does not happen by itself
+FAR = 1e-3  # factors of two ranks, whose elements were rounded
+ENOUGH = 3  # parameters, or elements, with the same factor; that does not happen by itself
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         scaled = _first_scaled(courses(gradients.ranks, optimizer, holders))
         if scaled is not None:
             yield _finding(scaled, optimizer, gradients, recording)
+    shards = _first_scaled_shards(gradients)
+    if shards is not None:
+        yield _shards_finding(shards, gradients, recording)
 
 
 def _first_scaled(found: Courses) -> Scaled | None:
@@ -108,6 +119,64 @@ def _finding(scaled: Scaled, optimizer: int, gradients: Gradients, recording: Re
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
         why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
         f"gradients are all scaled by {factors}, as after clipping by a norm that includes rank-local parameters",
+        prescriptions=(Prescription("norm-over-every-shard"),),
+        at_ns=update.at_ns,
+    )  # fmt: skip
+
+
+def _first_scaled_shards(gradients: Gradients) -> Scaled | None:
+    """The first of at least two steps in which each rank multiplies the shards that it holds by a factor of its own."""
+    by_step: dict[int, dict[int, float]] = defaultdict(dict)
+    names: set[str] = set()
+    for rank, own in gradients.ranks.items():
+        for step, factor, name in _shard_factors(own):
+            by_step[step][rank] = factor
+            names.add(name)
+    ranks = set.union(set(), *by_step.values())
+    apart = [
+        step
+        for step, factors in sorted(by_step.items())
+        if len(ranks) > 1 and factors.keys() == ranks and max(factors.values()) - min(factors.values()) > FAR
+    ]
+    return Scaled(apart[0], tuple(sorted(names)), dict(sorted(by_step[apart[0]].items()))) if len(apart) > 1 else None
+
+
+def _shard_factors(own: RankGradients) -> Iterator[tuple[int, float, str]]:
+    """(step, factor, a parameter) where all elements on record of a rank's shards changed by one factor after the reduction."""
+    clipped = {u.step for u in own.updates if u.flags & UpdateFlag.CLIPPED or u.value("scale")}
+    found: dict[int, list[tuple[float, str]]] = defaultdict(list)
+    for row in own.log.rows("spots"):
+        tensor, step = own.tensors.get(int(row["tensor"])), int(row["step"])
+        if tensor is None or not tensor.flags & TensorFlag.SHARDED or step > own.until or step in clipped:
+            continue
+        for spot in range(SPOTS):
+            computed, used = float(row[f"own_{spot}"]), float(row[f"used_{spot}"])
+            if computed and math.isfinite(computed) and math.isfinite(used):
+                found[step].append((used / computed, tensor.name))
+    for step, factors in found.items():
+        values = [factor for factor, _ in factors]
+        if len(values) >= ENOUGH and min(values) > 0 and max(values) - min(values) <= APART * max(values):
+            yield step, values[0], factors[0][1]
+
+
+def _shards_finding(scaled: Scaled, gradients: Gradients, recording: Recording) -> Finding:
+    ranks = tuple(scaled.factors)
+    update = next(u for u in gradients.ranks[ranks[0]].updates if u.step == scaled.step)
+    line = _clipping_line(recording, update.site) or update.site
+    factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
+    return Finding(
+        title=f"step {scaled.step}: {named(ranks)} scale their shards of the gradients by different factors",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=line,
+        places=(
+            Place(line, ranks, "scales by a rank-local norm" if line != update.site else "the optimizer steps"),
+            *((Place(update.site, ranks, "the optimizer steps"),) if line != update.site else ()),
+        ),
+        evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
+                  "recognised_by": "elements of the shards"},
+        why=f"between the reduction and the optimizer step the elements of the gradients are multiplied by {factors}, as after "
+        "clipping by the norm of each rank's own shards",
         prescriptions=(Prescription("norm-over-every-shard"),),
         at_ns=update.at_ns,
     )  # fmt: skip
