@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.speed.timing import ALWAYS, SECOND, Arrivals, arrivals_of, uses_devices
+from distdoctor.diagnosis.speed.timing import ALWAYS, SECOND, Arrivals, Floats, arrivals_of, uses_devices
 from distdoctor.recording.recording import SourceLine
 
 FEWEST = 2  # steps; the first of all is left out, where everybody compiles, allocates and connects
@@ -34,11 +34,19 @@ def straggler(facts: Collectives) -> Straggler | None:
     return max(found, key=lambda one: one.wait_seconds, default=None)
 
 
+def _that_count(late: list[Floats]) -> list[Floats]:
+    """From the second step on, from the third where enough are left: in the second DDP puts its buckets in another order, and its
+    ranks meet for that before they come to the gradients."""
+    return late[1:] if len(late) > FEWEST else late
+
+
 def _in(met: Arrivals, facts: Collectives) -> Straggler | None:
-    by_step = {step: late for step, late in met.lateness().items() if step > 1}
-    if len(by_step) < FEWEST:
+    done = min(len(facts.timelines[rank].log.steps) for rank in met.ranks)
+    late, nobody = met.lateness(), np.zeros(len(met.ranks))
+    counted = _that_count([late.get(step, nobody) for step in range(2, done + 1)])
+    if len(counted) < FEWEST:
         return None
-    table = np.stack([by_step[step] for step in sorted(by_step)])  # [steps, members] nanoseconds
+    table = np.stack(counted)  # [steps, members] nanoseconds
     place = int(np.bincount(table.argmax(axis=1)).argmax())
     rank, mine = met.ranks[place], table[:, place]
     log = facts.timelines[rank].log

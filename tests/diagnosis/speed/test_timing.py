@@ -71,6 +71,21 @@ def test_jobs_of_a_few_steps_are_left_alone() -> None:
         Timing.of(timed_job(2).steps(12, forward={1: 500}).recording())
 
 
+def test_a_rank_that_is_seconds_late_in_a_few_steps_is_named() -> None:
+    """In the second step of DDP the ranks meet while it orders its buckets anew: nobody is late there."""
+    job = timed_job(2).steps(1, forward={1: 3000}).steps(1)
+    assert codes(job.steps(1, forward={1: 3000}).recording()) == []
+    assert codes(job.steps(2, forward={1: 3000}).recording()) == [("DD123", (1,))]
+
+
+def test_a_rank_that_is_late_where_models_are_averaged_now_and_then_is_not_late_in_each_step() -> None:
+    """Steps that do not meet have no late rank, and count as well."""
+    job = timed_job(2)
+    for _ in range(3):
+        job.steps(3, micro_steps=1, synced=0).steps(1, forward={1: 3000})
+    assert codes(job.recording()) == []
+
+
 def test_clocks_of_different_hosts_are_not_compared() -> None:
     recording = timed_job(2).steps(60, forward={1: 60}).recording()
     ranks = {rank: replace(log, host=f"node{rank}") for rank, log in recording.ranks.items()}
