@@ -24,7 +24,7 @@ NAMES = (
     "howto/data.md",
     "howto/memory.md",
 )
-PAGES = (*NAMES, "howto/ci.md", "howto/clusters.md")
+PAGES = (*NAMES, "howto/ci.md", "howto/clusters.md", "howto/notify.md")
 
 
 def _command(name: str) -> click.Command:

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from distdoctor.cli.deliver import REPORTERS
+from distdoctor.notify.ways import WAYS
 
 if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
@@ -63,4 +64,5 @@ strategies = _completing(lambda plugins: ((one.name, "") for one in plugins.stra
 drills = _completing(_drills)
 models = _completing(lambda plugins: ((name, "") for name in plugins.models))
 data = _completing(lambda plugins: ((name, "") for name in plugins.data))
+ways = _completing(lambda plugins: ((way.name, f"[:{way.where}]") for way in WAYS.values()))
 formats = _completing(lambda plugins: ((name, "") for name in ("text", *REPORTERS, *plugins.reports)))

@@ -48,8 +48,13 @@ output = click.option(
     metavar="FILE",
     help="Write the report to this file.",
 )
-
-
+notify = click.option(
+    "--notify",
+    multiple=True,
+    metavar="WAY",
+    shell_complete=completion.ways,
+    help="Send it to wandb, ...",
+)
 baseline = click.option(
     "--baseline",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from distdoctor.cli.options import ignore, no_plugin, output, output_format
+from distdoctor.cli.options import ignore, no_plugin, notify, output, output_format
 
 
 @click.command()
@@ -17,14 +17,18 @@ from distdoctor.cli.options import ignore, no_plugin, output, output_format
 @output
 @ignore
 @no_plugin
+@notify
 def report(path: Path | None, output: Path | None, **values: Any) -> None:
     """Write the report about a run (default: the latest) in any format; always exits with 0."""
     from distdoctor.cli import deliver
+    from distdoctor.cli.notifying import Notifier
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import diagnose, open_recording
+    from distdoctor.recording.open import RUNS
 
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
+    notifier = Notifier.of(settings)
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
     recording = open_recording(path)
@@ -32,3 +36,4 @@ def report(path: Path | None, output: Path | None, **values: Any) -> None:
     width = deliver.width_of(sys.stdout, output)
     words = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)
     deliver.write(words, settings.output_format, output)
+    notifier.send(diagnosis, (path or Path(RUNS, "latest")).resolve().name)

@@ -12,7 +12,7 @@ import click
 import rich_click
 
 from distdoctor.cli import completion, torchrun_options, training_options
-from distdoctor.cli.options import ON_HANG, reporting
+from distdoctor.cli.options import ON_HANG, notify, reporting
 from distdoctor.errors import WrongUse
 
 # What parsing hands on, by names in click's `meta`.
@@ -165,6 +165,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
 @click.option(
     HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are supported."
 )
+@notify
 @reporting
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
 @click.pass_context

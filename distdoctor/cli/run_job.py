@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from distdoctor.cli import deliver, fire_drills
 from distdoctor.cli.deliver import notice, remark
 from distdoctor.cli.loudness import quiet
+from distdoctor.cli.notifying import Notifier
 from distdoctor.cli.references import require_function
 from distdoctor.cli.settings import Settings, load, load_plugins
 from distdoctor.cli.torchrun_options import torchrun_arguments
@@ -54,7 +55,10 @@ def execute(
     """
     values = {**values, "output_format": deliver.form_by_suffix(values["output_format"], values["output"])}
     settings = load(
-        {name: values[name] for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after")}
+        {
+            name: values[name]
+            for name in ("ignore", "fail_on", "no_plugin", "output_format", "on_hang", "hang_after", "notify")
+        }
     )
     plugins = load_plugins(settings)
     _require_what_the_report_needs(settings, plugins, values)
@@ -75,7 +79,7 @@ def execute(
         hang_after=settings.hang_after,
         probe=recorded,
         ignored=frozenset(settings.ignore),
-        tell=_tell,
+        tell=command_line.notifier.beside(_tell, folder),
         notice=notice,
         closer=lambda: _with_stacks(folder),
         lines=lambda: _lines(folder),
@@ -107,6 +111,7 @@ class _CommandLine:
         self.argv, self.values, self.command = argv, values, command
         self.settings, self.plugins = settings, plugins
         self.try_fix = bool(values.get("try_fix"))
+        self.notifier = Notifier.of(settings)
         self._began = time.time_ns(), time.monotonic()
 
     def report(self, outcome: Outcome, nodes: int, folder: Path, report_to: TextIO) -> int:
@@ -120,7 +125,9 @@ class _CommandLine:
             diagnosis = with_fix_tried(outcome, first, self.plugins, self.settings.ignore)
         diagnosis = deliver.without_accepted(diagnosis, self.values["baseline"])
         outcome = replace(outcome, diagnosis=diagnosis)
-        return _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
+        code = _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
+        self.notifier.at_the_end(diagnosis, folder.name, interrupted=bool(outcome.interrupted))
+        return code
 
 
 def _require_what_the_report_needs(settings: Settings, plugins: Plugins, values: Mapping[str, Any]) -> None:
@@ -128,6 +135,7 @@ def _require_what_the_report_needs(settings: Settings, plugins: Plugins, values:
     deliver.require_format(settings.output_format, plugins)
     deliver.require_folder(values["output"])
     deliver.accepted_by(values["baseline"])
+    Notifier.of(settings).say_what_is_missing()
 
 
 def _leave(code: int) -> NoReturn:

@@ -35,9 +35,12 @@ class Settings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, froze
     """None: report on a terminal, abort elsewhere."""
     hang_after: float | None = None
     """Seconds; None: the timeout of the process group decides."""
+    notify: list[str] = []
+    """Ways to send an alert and the report, as NAME or NAME:WHERE."""
 
 
 LARGEST_BYTES = 4 << 20  # of a pyproject.toml
+_LISTS = ("ignore", "no-plugin", "notify")
 NAMES = tuple(field.encode_name for field in msgspec.structs.fields(Settings))
 
 
@@ -119,7 +122,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, value in environment.items():
         if variable in known:
             name = known[variable]
-            found[name] = [part.strip() for part in value.split(",")] if name in ("ignore", "no-plugin") else value
+            found[name] = [part.strip() for part in value.split(",")] if name in _LISTS else value
         elif variable.startswith("DISTDOCTOR_") and variable not in _SWITCHES:
             close = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
             if close:

@@ -1,0 +1,71 @@
+"""The ways to send an alert, by the name that `--notify` takes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distdoctor.errors import WrongUse
+
+
+@dataclass(frozen=True)
+class Way:
+    """`library`: the module that must be installed; `package`: what pip calls it; `module`: of ours, it has `send(delivery)`."""
+
+    name: str
+    library: str
+    package: str
+    module: str
+    where: str
+    """What may follow the name after a colon."""
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("wandb", "wandb", "wandb", "distdoctor.notify.to_wandb", "PROJECT"),
+        Way("mlflow", "mlflow", "mlflow", "distdoctor.notify.to_mlflow", "EXPERIMENT"),
+        Way("trackio", "trackio", "trackio", "distdoctor.notify.to_trackio", "PROJECT"),
+        Way("tensorboard", "tensorboard", "tensorboard", "distdoctor.notify.to_tensorboard", "FOLDER"),
+        Way(
+            "otel",
+            "opentelemetry.exporter.otlp.proto.http",
+            "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+            "distdoctor.notify.to_otel",
+            "ADDRESS",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way, and where to: a project, an experiment, a folder or an address; "" for the library's own default."""
+
+    way: Way
+    where: str = ""
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be used here; "" where its library is installed."""
+        try:
+            installed = importlib.util.find_spec(self.way.library) is not None
+        except (ImportError, ValueError):
+            installed = False
+        return "" if installed else f"{self.way.library} is not installed (pip install {self.way.package})"
+
+
+def targets_of(words: Sequence[str]) -> list[Target]:
+    """The targets that `--notify` names, as NAME or NAME:WHERE.
+
+    WrongUse: there is no such way.
+    """
+    found = []
+    for word in words:
+        name, _, where = word.strip().partition(":")
+        if name.lower() not in WAYS:
+            known = ", ".join(f"{way.name}[:{way.where}]" for way in WAYS.values())
+            raise WrongUse(f"--notify {word}: there is no such way to notify", way_out=f"There are {known}.")
+        found.append(Target(WAYS[name.lower()], where))
+    return list(dict.fromkeys(found))
