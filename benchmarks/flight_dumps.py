@@ -1,11 +1,12 @@
 """Diagnosis of torch flight recorder dumps: ours against torch's own analyser (fr_trace), on the same files in one run.
 
-    python benchmarks/flight_dumps.py [--ranks 64 256 1024] [--entries 2000] [--against 256]
+    python benchmarks/flight_dumps.py [--ranks 64 256 1024] [--entries 2000] [--against 256] [--distinct 16]
 
 The dumps are written as NCCL's recorder writes them (pickle, stacks of 24 frames, four lines of one training loop); one rank
 leaves out a collective near the end. Reported: seconds, CPU seconds and peak memory of all processes that read, and the share
-that plain unpickling in one process has of the CPU seconds. fr_trace runs up to `--against` ranks; what it says, or how it
-ends, is printed as it is.
+that plain unpickling in one process has of the CPU seconds. With `--distinct N` only N healthy dumps are written, and the other
+ranks are hard links to them, so that 10,240 ranks fit on a small disk. fr_trace runs up to `--against` ranks; what it says, or
+how it ends, is printed as it is.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ print(time.process_time() - cpu)
 """
 
 
-def write_dumps(folder: Path, ranks: int, entries: int, culprit: int) -> None:
+def write_dumps(folder: Path, ranks: int, entries: int, culprit: int, distinct: int) -> None:
     """One dump per rank; the culprit's collectives stop being the others' three calls before the end."""
     lines = {line: {"name": "step", "filename": "/job/train.py", "line": line} for _, _, line in OPS}
     below = [
@@ -58,28 +59,42 @@ def write_dumps(folder: Path, ranks: int, entries: int, culprit: int) -> None:
     ]
     stacks = {line: [below[0], lines[line], *below[1:]] for line in lines}
     members = str(list(range(ranks)))
+    written: list[Path] = []
     for rank in range(ranks):
-        rows: list[dict[str, Any]] = []
-        for number in range(entries):
-            skipped = rank == culprit and number >= entries - 3
-            name, sizes, line = OPS[(number + skipped) % len(OPS)]
-            done = number < entries - 3
-            rows.append({
-                "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number + 1,
-                "p2p_seq_id": 0, "op_id": number + 1, "profiling_name": name, "time_created_ns": 10**18 + number * 10**6 + rank,
-                "duration_ms": 0.5, "input_sizes": sizes, "input_dtypes": ["Float"], "output_sizes": sizes,
-                "output_dtypes": ["Float"], "state": "completed" if done else "scheduled", "frames": list(stacks[line]),
-                "time_discovered_started_ns": 10**18 + number * 10**6 if done else None, "retired": done, "timeout_ms": 600000,
-                "time_discovered_completed_ns": 10**18 + number * 10**6 + 5 * 10**5 if done else None, "is_p2p": False,
-                "thread_id": "140000", "thread_name": "pt_main_thread",
-            })  # fmt: skip
-        content = {
-            "version": "2.10", "comm_lib_version": "2.27.3", "entries": rows,
-            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": members}},
-            "pg_status": {"0": {"last_enqueued_collective": entries, "last_started_collective": entries - 3,
-                                "last_completed_collective": entries - 3}},
-        }  # fmt: skip
-        (folder / f"dump_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+        path = folder / f"dump_rank_{rank}"
+        if rank != culprit and len(written) >= distinct > 0:
+            path.hardlink_to(written[rank % distinct])
+            continue
+        content = dump(rank, entries, stacks, members, skips=rank == culprit)
+        path.write_bytes(pickle.dumps(content, protocol=2))
+        if rank != culprit:
+            written.append(path)
+
+
+def dump(
+    rank: int, entries: int, stacks: dict[int, list[dict[str, Any]]], members: str, *, skips: bool
+) -> dict[str, Any]:
+    """What the file of one rank holds."""
+    rows: list[dict[str, Any]] = []
+    for number in range(entries):
+        skipped = skips and number >= entries - 3
+        name, sizes, line = OPS[(number + skipped) % len(OPS)]
+        done = number < entries - 3
+        rows.append({
+            "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number + 1,
+            "p2p_seq_id": 0, "op_id": number + 1, "profiling_name": name, "time_created_ns": 10**18 + number * 10**6 + rank,
+            "duration_ms": 0.5, "input_sizes": sizes, "input_dtypes": ["Float"], "output_sizes": sizes,
+            "output_dtypes": ["Float"], "state": "completed" if done else "scheduled", "frames": list(stacks[line]),
+            "time_discovered_started_ns": 10**18 + number * 10**6 if done else None, "retired": done, "timeout_ms": 600000,
+            "time_discovered_completed_ns": 10**18 + number * 10**6 + 5 * 10**5 if done else None, "is_p2p": False,
+            "thread_id": "140000", "thread_name": "pt_main_thread",
+        })  # fmt: skip
+    return {
+        "version": "2.10", "comm_lib_version": "2.27.3", "entries": rows,
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": members}},
+        "pg_status": {"0": {"last_enqueued_collective": entries, "last_started_collective": entries - 3,
+                            "last_completed_collective": entries - 3}},
+    }  # fmt: skip
 
 
 def child(code: str, *words: str) -> tuple[str, float]:
@@ -97,12 +112,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--entries", type=int, default=2000)
     parser.add_argument("--against", type=int, default=256, help="the largest world that fr_trace is given")
+    parser.add_argument("--distinct", type=int, default=0, help="write only so many healthy dumps (0: every rank's)")
     options = parser.parse_args()
     print(f"{'ranks':>6} {'s':>8} {'CPU s':>8} {'ms/rank':>8} {'MiB':>7} {'unpickling':>11}  verdict")
     points = []
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
-            write_dumps(Path(folder), ranks, options.entries, ranks // 3)
+            write_dumps(Path(folder), ranks, options.entries, ranks // 3, options.distinct)
             plain = float(child(UNPICKLE, folder)[0])
             seconds, cpu, peak, *verdict = child(OURS, folder)[0].split()
             points.append((ranks, float(cpu)))

@@ -35,6 +35,7 @@ LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond t
 MOST_BYTES = 400 << 20  # of memory, for a process that reads dumps
 LEAST_SECONDS, SECONDS_PER_DUMP = 4, 0.1  # of a processor: ten times what a dump of 2,000 entries with stacks takes
 _PR_SET_PDEATHSIG = 1
+MOST_OF_A_PIECE = 128  # dumps that are read before they are handed on: what a process holds at once
 DUMPS_PER_PROCESS = 32  # a dump takes 10 ms, a process 50 ms to start
 MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
 _NUMBER = re.compile(r"\d{1,9}")
@@ -209,7 +210,7 @@ def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[DumpPart]
         troubles += found
         yield part
         return
-    size = math.ceil(len(paths) / (4 * workers)) if workers > 1 else len(paths)
+    size = min(math.ceil(len(paths) / (4 * workers)), MOST_OF_A_PIECE)
     pieces = [paths[at : at + size] for at in range(0, len(paths), size)]
     seconds = LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(paths))
     processes = multiprocessing.get_context("fork")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import marshal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, LastEntry, groups_of
 from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
+from distdoctor.recording.flight.shared_rows import SharedRows
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
 from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LAUNCHER = "flight recorder dumps"  # what a recording made of dumps says about who started the job
+_TIMES = ("entered_ns", "returned_ns")
 _POINT_TO_POINT = [int(op) for op in POINT_TO_POINT]
 _LAST = (("count", "number"), ("prefix", "prefix"), ("site_prefix", "site_prefix"), ("last_ns", "entered_ns"))
 _KIND_FIELDS = (
@@ -100,10 +103,29 @@ class DumpPart:
 
     @classmethod
     def of(cls, dumps: Iterable[FlightDump]) -> DumpPart:
-        """Each dump is let go before the next one is asked for."""
+        """Each dump is let go before the next one is asked for. Equal columns are kept, and sent, once."""
         table = _Table()
-        columns = tuple(table.read(dump) for dump in dumps)
+        known: dict[tuple[str, bytes], Array] = {}
+        columns = tuple(_with_shared(table.read(dump), known) for dump in dumps)
         return cls(columns, tuple(table.examples))
+
+
+def _with_shared(read: Columns, known: dict[tuple[str, bytes], Array]) -> Columns:
+    codes, sequence, threads = (
+        known.setdefault((one.dtype.char, one.tobytes()), one) for one in (read.codes, read.sequence, read.threads)
+    )
+    return replace(read, codes=codes, sequence=sequence, threads=threads)
+
+
+def _users_depth(frames: Sequence[Any], users: dict[int, bool]) -> int:
+    """How many frames there are down to the user's first, or in all. `users`: by identity, whether a frame is theirs."""
+    for depth, frame in enumerate(frames, 1):
+        is_users = users.get(id(frame))
+        if is_users is None:
+            is_users = users[id(frame)] = is_users_frame(frame)
+        if is_users:
+            return depth
+    return len(frames)
 
 
 def _better(one: Columns, other: Columns, troubles: list[Trouble]) -> Columns:
@@ -113,6 +135,16 @@ def _better(one: Columns, other: Columns, troubles: list[Trouble]) -> Columns:
             Trouble(f"{kept.source} and {left.source} are both of rank {one.rank}: took the later one", one.rank)
         )
     return kept
+
+
+@dataclass(frozen=True)
+class _SharedCalls:
+    """What ranks that issued the same calls have in common: the columns but for the times, the backend of each group, and the
+    place of the last collective on it."""
+
+    columns: Mapping[str, Array]
+    backends: Mapping[str, str]
+    last: Mapping[str, int]
 
 
 class _Table:
@@ -132,7 +164,7 @@ class _Table:
         self._fields: dict[str, Array] = {}
         self._member_sets: dict[str, frozenset[int]] = {}
         self._member_texts: dict[str, int] = {}
-        self._digests: dict[tuple[str, bytes], tuple[Array, Array]] = {}
+        self._shared: dict[bytes, _SharedCalls] = {}
 
     def text(self, words: str) -> int:
         return self.texts.setdefault(words, len(self.texts))
@@ -145,8 +177,9 @@ class _Table:
             self._learn(key, example) if key not in self._codes else self._codes[key]
             for key, example in zip(keys, part.examples, strict=True)
         ]
-        mine = np.array(codes, np.int64)
-        return (replace(columns, codes=mine[columns.codes] if len(mine) else columns.codes) for columns in part.columns)
+        mine = np.array(codes, np.uint32)
+        known = {id(columns.codes): mine[columns.codes] for columns in part.columns} if len(mine) else {}
+        return (replace(columns, codes=known.get(id(columns.codes), columns.codes)) for columns in part.columns)
 
     def read(self, dump: FlightDump) -> Columns:
         """The columns of one dump."""
@@ -171,7 +204,7 @@ class _Table:
             groups=dump.groups,
             forgotten=whole(entries[0].get("record_id")) if entries else 0,
             has_stacks=any(stacks),
-            codes=codes[mine],
+            codes=codes[mine].astype(np.uint32),
             sequence=sequence[mine],
             created=created[mine],
             returned=returned[mine],
@@ -210,25 +243,21 @@ class _Table:
 
         torch writes a frame once and refers to it, so within one dump its identity is enough.
         """
-        seen: dict[tuple[int, ...], int] = {}
+        seen: dict[tuple[int, ...], int] = {}  # stacks down to a user's frame: none of them is the start of another
+        depths: list[int] = []  # at which that frame was found
         users: dict[int, bool] = {}
         found = []
         for frames in stacks:
             if not frames or not isinstance(frames, list | tuple):
                 found.append(0)
                 continue
-            depth = 0
-            for frame in frames:
-                depth += 1
-                is_users = users.get(id(frame))
-                if is_users is None:
-                    is_users = users[id(frame)] = is_users_frame(frame)
-                if is_users:
-                    break
-            identity = tuple(map(id, frames[:depth]))
-            number = seen.get(identity)
+            number = next((seen[key] for d in depths if (key := tuple(map(id, frames[:d]))) in seen), None)
             if number is None:
-                number = seen[identity] = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
+                depth = _users_depth(frames, users)
+                number = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
+                if users[id(frames[depth - 1])]:
+                    seen[tuple(map(id, frames[:depth]))] = number
+                    depths += [depth] if depth not in depths else []
             found.append(number)
         return found
 
@@ -248,38 +277,62 @@ class _Table:
 
     def rows(self, read: Columns) -> tuple[Rows, Rows]:
         """The rows `calls` and `groups` of one rank, once members and starts are known."""
+        key = hashlib.blake2b(digest_size=16)
+        for column in (read.codes, read.sequence, read.threads):
+            key.update(column.tobytes())
+        shared = self._shared.get(key.digest())
+        if shared is None:
+            shared = self._shared[key.digest()] = self._shared_calls(read)
+        columns = {**shared.columns, "entered_ns": read.created, "returned_ns": read.returned}
+        calls = cast("Rows", SharedRows(columns, dtype_of(CALL), len(read.codes)))
+        return calls, self._groups(read.rank, calls, shared)
+
+    def _shared_calls(self, read: Columns) -> _SharedCalls:
+        """What the calls of a rank have in common with those of all ranks that did the same: everything but their times."""
         rows = np.zeros(len(read.codes), dtype_of(CALL))
-        rows["number"], rows["entered_ns"], rows["returned_ns"] = read.sequence, read.created, read.returned
+        rows["number"] = read.sequence
         for name in ("op", "dtype", "shape", "nbytes", "flags", "reduce_op", "signature", "site"):
             rows[name] = self._field(name)[read.codes] if len(rows) else 0
         rows["root"] = -1
         rows["thread"] = read.threads
         rows["seq"] = rows["end"] = np.arange(1, len(rows) + 1)
-        return rows, self._groups(read.rank, rows, read.codes)
+        backends = {kind.group: kind.backend for kind in (self.kinds[code] for code in np.unique(read.codes))}
+        last = self._fill_in_groups(rows, read.codes, sorted(backends))
+        columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or () if name not in _TIMES}
+        return _SharedCalls(columns, backends, last)
 
-    def _groups(self, rank: int, rows: Rows, codes: Array) -> Rows:
-        """The groups of one rank; fills in what of its calls depends on them."""
-        backends = {kind.group: kind.backend for kind in (self.kinds[code] for code in np.unique(codes))}
-        names = sorted({*backends, *(name for name in self.members if rank in self._member_set(name))}, key=_by_number)
+    def _fill_in_groups(self, rows: Rows, codes: Array, names: Sequence[str]) -> dict[str, int]:
+        """What of the calls depends on their groups; the place of the last collective of each group."""
         number_of = {name: number for number, name in enumerate(names)}
         belongs = np.array([number_of.get(kind.group, -1) for kind in self.kinds], np.int64)[codes]
         pairwise = np.isin(rows["op"], _POINT_TO_POINT)
-        groups = np.zeros(len(names), dtype_of(GROUP))
+        last: dict[str, int] = {}
         for number, name in enumerate(names):
-            groups["key"][number], groups["backend"][number] = self.text(name), self.text(backends.get(name, ""))
-            groups["members"][number] = self._members_text(name)
             mine = belongs == number
-            rows["group"][mine] = groups["key"][number]
+            rows["group"][mine] = self.text(name)
             together = np.flatnonzero(mine & ~pairwise)
             if len(together):
                 self._digest(rows, together, name, codes)
-                for field_name, source in _LAST:
-                    groups[field_name][number] = rows[source][together[-1]]
-        groups["seq"] = groups["end"] = np.arange(1, len(names) + 1)
+                last[name] = int(together[-1])
         for at in np.flatnonzero(pairwise):
             kind = self.kinds[codes[at]]
             rows["root"][at] = _global_rank(self.members.get(kind.group, ()), kind.peer)
         _number_pairs(rows, pairwise)
+        return last
+
+    def _groups(self, rank: int, calls: Rows, shared: _SharedCalls) -> Rows:
+        """The groups of one rank."""
+        mine = (name for name in self.members if rank in self._member_set(name))
+        names = sorted({*shared.backends, *mine}, key=_by_number)
+        groups = np.zeros(len(names), dtype_of(GROUP))
+        for number, name in enumerate(names):
+            groups["key"][number] = self.text(name)
+            groups["backend"][number] = self.text(shared.backends.get(name, ""))
+            groups["members"][number] = self._members_text(name)
+            if name in shared.last:
+                for field_name, source in _LAST:
+                    groups[field_name][number] = calls[source][shared.last[name]]
+        groups["seq"] = groups["end"] = np.arange(1, len(names) + 1)
         return groups
 
     def _member_set(self, name: str) -> frozenset[int]:
@@ -295,11 +348,8 @@ class _Table:
     def _digest(self, rows: Rows, at: Array, name: str, codes: Array) -> None:
         """The running digests of one group, from the first number that everybody still remembers."""
         at = at[rows["number"][at] >= self.starts.get(name, 1)]
-        key = (name, codes[at].tobytes())
-        if key not in self._digests:
-            words = (self._field("signature")[codes[at]], self._field("site_digest")[codes[at]])
-            self._digests[key] = (_running(words[0]), _running(words[1]))
-        rows["prefix"][at], rows["site_prefix"][at] = self._digests[key]
+        rows["prefix"][at] = _running(self._field("signature")[codes[at]])
+        rows["site_prefix"][at] = _running(self._field("site_digest")[codes[at]])
 
 
 def _members(read: Sequence[Columns], kinds: Sequence[Kind]) -> dict[str, tuple[int, ...]]:
