@@ -123,7 +123,7 @@ def _refuse(folder: str | Path | None) -> None:
             way_out="Enter watch() before init_process_group, or start the job by `distdoctor run`.",
         )
     size = os.environ.get("WORLD_SIZE", "1")
-    if size.isdigit() and int(size) > 1 and folder is None:
+    if size.isdecimal() and int(size) > 1 and folder is None:
         raise WrongUse(
             f"{size} ranks need one folder to be recorded into",
             way_out='Give all of them the same: distdoctor.watch("runs/one").',

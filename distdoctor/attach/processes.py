@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from distdoctor.recording.trace.layout import MOST_RANKS, whole_number
 from distdoctor.recording.trace.probe_settings import VARIABLE
 
 # How launchers tell a process its rank: (rank, world size, local rank, ranks on this host). The first whose rank is set counts.
@@ -190,40 +191,40 @@ def place_of(process: Process) -> RankPlacement | None:
     """The rank that its environment gives a process, None without one."""
     environment = process.environment or {}
     for rank, world, local, local_size in _LAUNCHERS:
-        if environment.get(rank, "").isdigit():
+        number = _number(environment, rank, -1)
+        if number >= 0:
             if rank == "SLURM_PROCID":
                 return _task_of_step(environment)
-            numbers = [
-                int(environment[name]) if environment.get(name, "").isdigit() else -1
-                for name in (world, local, local_size)
-            ]
-            return RankPlacement(int(environment[rank]), max(numbers[0], 0), numbers[1], max(numbers[2], 0))
+            size, here = _number(environment, world, 0), _number(environment, local_size, 0)
+            return RankPlacement(number, size, _number(environment, local, -1), here)
     return None
 
 
 def _task_of_step(environment: Mapping[str, str]) -> RankPlacement | None:
     """The rank of a task that srun started; None for the batch script itself, which is task 0 of nothing."""
-    step = environment.get("SLURM_STEP_ID", "")
-    if not step.isdigit() or int(step) >= _NO_SRUN:
+    step = whole_number(environment.get("SLURM_STEP_ID", ""))
+    if step is None or step >= _NO_SRUN:
         return None
     node = _number(environment, "SLURM_NODEID", 0)
     per_node = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     here = per_node[node] if 0 <= node < len(per_node) else _number(environment, "SLURM_NTASKS_PER_NODE", 0)
     # A step may be smaller than its job: SLURM_NTASKS is the job's.
     size = _number(environment, "SLURM_STEP_NUM_TASKS", sum(per_node)) or _number(environment, "SLURM_NTASKS", 0)
-    return RankPlacement(int(environment["SLURM_PROCID"]), size, _number(environment, "SLURM_LOCALID", -1), here)
+    return RankPlacement(_number(environment, "SLURM_PROCID", 0), size, _number(environment, "SLURM_LOCALID", -1), here)
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
-    return int(environment[name]) if environment.get(name, "").isdigit() else otherwise
+    """A variable as the number of a rank or of ranks; of another user's process it may hold anything."""
+    number = whole_number(environment.get(name, ""))
+    return number if number is not None and number <= MOST_RANKS else otherwise
 
 
 def _tasks_per_node(words: str) -> list[int]:
-    """`8(x3),4` as 8, 8, 8, 4; [] when it is not written so."""
+    """`8(x3),4` as 8, 8, 8, 4; [] when it is not written so, or by no job."""
     found: list[int] = []
     for word in words.split(",") if words else ():
-        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word.strip())
-        if match is None:
+        match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", word.strip())
+        if match is None or len(found) + int(match[2] or 1) > MOST_RANKS:
             return []
         found += [int(match[1])] * int(match[2] or 1)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,9 @@ class LookedAt:
         about += [f"recorded in {job.run_folder}"] if job.run_folder else []
         first = min((process.pid for process in job.ranks.values()), default=0)
         number = job.launcher.pid if job.launcher is not None else first
-        return cls(job.command, tuple(about), number, job.run_folder)
+        # Another user's process names any folder it likes, with links in it: what root writes does not go there.
+        ours = all(process.uid == os.geteuid() for process in job.ranks.values())
+        return cls(job.command, tuple(about), number, job.run_folder if ours else None)
 
     def line(self, *, of: int) -> str:
         """`job  torchrun train.py: ranks 0-1 of 2 (pid 7, 8)`."""

@@ -133,9 +133,10 @@ def _ranked(found: Iterable[tuple[Check, Finding]]) -> list[Finding]:
 
 def _within(coverage: Coverage, check: Check, findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings, none of them surer than what was seen of the job allows: of ranks that left nothing, any could be the one
-    that came first or that differs."""
+    that came first or that differs, and records that may be damaged prove nothing."""
+    allowed = coverage.allows_certainty and (coverage.all_ranks or check.stands_alone)
     for finding in findings:
-        overturned = finding.confidence == CERTAIN and not (coverage.all_ranks or check.stands_alone)
+        overturned = finding.confidence == CERTAIN and not allowed
         yield replace(finding, confidence=LIKELY) if overturned else finding
 
 

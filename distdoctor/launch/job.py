@@ -29,7 +29,7 @@ from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
-from distdoctor.recording.files import read_bytes, write_whole
+from distdoctor.recording.files import write_whole
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
@@ -38,9 +38,9 @@ from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
 from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.probe_settings import ProbeSettings
-from distdoctor.recording.trace.reader import LARGEST_BYTES, parse_trace, read_trace
+from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
-from distdoctor.recording.trace.run_folder import digest_of_trace, socket_paths, trace_paths
+from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths
 
 LAST_SECONDS = 2.5  # of silence at the end of the job, of those that others get
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
@@ -201,7 +201,7 @@ class RunningJob:
             running=False,
             exit_code=end.exit_code,
             interrupted=self.state.signal,
-            digests=self._digests_of_traces(),
+            digests=seals_of(self.orders.folder),
         )
         self._write()
         self._remove_sockets()
@@ -353,16 +353,6 @@ class RunningJob:
             deadline = time.monotonic() + patience
             while self.ends.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
-
-    def _digests_of_traces(self) -> dict[str, str]:
-        """Of the traces of this host's ranks, which nobody writes to any more."""
-        found = {}
-        for path in trace_paths(self.orders.folder).values():
-            with contextlib.suppress(DoctorError):
-                data = read_bytes(path, LARGEST_BYTES)
-                if parse_trace(data, str(path), only=frozenset()).head.process.is_of_this_machine:
-                    found[path.name] = digest_of_trace(data)
-        return found
 
     def _remove_sockets(self) -> None:
         """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""

@@ -86,7 +86,7 @@ def _is_rank() -> bool:
     child = multiprocessing.parent_process() is not None or getattr(
         multiprocessing.current_process(), "_inheriting", False
     )
-    return os.environ.get("RANK", "").isdigit() and not child and "--multiprocessing-fork" not in sys.argv
+    return os.environ.get("RANK", "").isdecimal() and not child and "--multiprocessing-fork" not in sys.argv
 
 
 def _fall_silent(rank: Rank) -> None:
@@ -97,7 +97,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
     """Create this rank's trace and start its streams. Nothing happens while another process records as this rank; where that one
     is the rank for sure, this process stays silent."""
     local_rank = os.environ.get("LOCAL_RANK", "")
-    local = int(local_rank) if local_rank.isdigit() else number
+    local = int(local_rank) if local_rank.isdecimal() else number
     numbers = attempts.RankNumbers(number, world_size, local)
     trace = attempts.open_trace(rank.folder, numbers, rank.streams, rank.settings.attempt, joining=joining)
     if trace is None:
@@ -204,7 +204,7 @@ def _number(given: Any, variable: str, unknown: int) -> int:
     if isinstance(given, int) and given >= 0:
         return given
     text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else unknown
+    return int(text) if text.isdecimal() else unknown
 
 
 def _site(rank: Rank) -> int:

@@ -22,7 +22,8 @@ class Coverage:
     trace is cut off or damaged. `unreadable`: it left a trace that cannot be opened or is none. `missing`: it left nothing.
     `hosts`: the ranks that were seen, by the name of their host. `damaged`: other files of the recording that cannot be read.
     `idle`: ranks are there, and none did a step or a collective. `end_unseen`: the job is over, and nobody noted how it ended.
-    `running`: it was alive when it was read.
+    `running`: it was alive when it was read. `unsealed`: ranks that were seen, and of whose traces nobody can tell whether they
+    are what the rank wrote.
     """
 
     expected: int = 0
@@ -36,6 +37,7 @@ class Coverage:
     idle: bool = False
     end_unseen: bool = False
     running: bool = False
+    unsealed: Ranks = ()
 
     @classmethod
     def of(cls, recording: Recording) -> Coverage:
@@ -65,6 +67,7 @@ class Coverage:
             and not any(len(log.calls) or len(log.steps) for log in recording.ranks.values()),
             recording.job.end_unseen,
             recording.job.running,
+            tuple(rank for rank, log in recording.ranks.items() if log.unsealed),
         )
 
     @property
@@ -85,7 +88,14 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """What the recording shows is the whole job: where no check finds anything, it is healthy."""
-        return self.all_ranks and bool(self.whole) and not (self.idle or self.end_unseen or self.damaged)
+        return (
+            self.all_ranks and bool(self.whole) and not (self.idle or self.end_unseen or self.damaged or self.unsealed)
+        )
+
+    @property
+    def allows_certainty(self) -> bool:
+        """Whether a record can be proof: no damage to any trace would have gone unseen."""
+        return not self.unsealed
 
     @property
     def is_empty(self) -> bool:
@@ -100,6 +110,7 @@ class Coverage:
             (self.torn, "left a damaged trace"),
             (self.unreadable, "left a trace that cannot be read"),
             (self.silenced, "stopped recording before the end"),
+            (self.unsealed, "left a trace of which no launcher noted a checksum"),
         )
         found = [f"{named(ranks)} {what}" for ranks, what in clauses if ranks]
         if self.idle:

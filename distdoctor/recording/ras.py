@@ -90,20 +90,20 @@ def report_of(words: str) -> RasReport:
     if words.lstrip()[:1] != "{":
         return _of_text(words)
     content = json.loads(words)
-    found = [_of_json(one) for one in content.get("communicators") or () if isinstance(one, dict)]
+    found = [_of_json(one) for one in _objects(content, "communicators")]
     dead = {absent.process for one in found for absent in one.absent if absent.is_dead and absent.process}
     return RasReport(tuple(found), tuple(sorted(dead)), text(content.get("nccl_version")))
 
 
 def _of_json(one: Mapping[str, Any]) -> Communicator:
-    ranks = [rank for rank in one.get("ranks") or () if isinstance(rank, dict)]
+    ranks = _objects(one, "ranks")
     status = {whole(rank.get("rank")): rank.get("status") or {} for rank in ranks}
     states = {
         rank: (whole(s.get("init_state")), whole(s.get("async_error")))
         for rank, s in status.items()
         if isinstance(s, dict)
     }
-    missing = [rank for rank in one.get("missing_ranks") or () if isinstance(rank, dict)]
+    missing = _objects(one, "missing_ranks")
     return Communicator(
         name=text(one.get("hash")),
         size=min(whole(one.get("size")), MOST_RANKS),
@@ -120,6 +120,12 @@ def _of_json(one: Mapping[str, Any]) -> Communicator:
 
 
 _IN_PROGRESS = 7  # ncclInProgress
+
+
+def _objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """What is an object in the list of this name; nothing where it is no list."""
+    found = content.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _counts(value: Any) -> dict[str, int]:
@@ -216,7 +222,7 @@ def _launched(operation: str, lines: Iterable[str], counts: dict[int, dict[str, 
 def _missing(lines: Iterable[str], dead: list[str]) -> Iterator[Absent]:
     for line in lines:
         if match := _MISSING.search(line):
-            yield from (Absent(int(rank), "", bool(dead)) for rank in re.findall(r"\d+", match[1]))
+            yield from (Absent(int(rank), "", bool(dead)) for rank in re.findall(r"\b[0-9]{1,9}\b", match[1]))
         elif listed := _RANK.match(line):
             process = _PROCESS.search(line)
             words = f"process {process[1]} on node {process[2]}" if process else ""

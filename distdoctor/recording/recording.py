@@ -126,6 +126,7 @@ class RankTrace:
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
     drawn_sets: Mapping[int, KeptFile] = field(default_factory=dict)  # of long passes, by the `seq` of their record
+    unsealed: bool = False  # its job is over, and no launcher noted a checksum of it: damage to it would not be seen
 
     @property
     def machine(self) -> str:

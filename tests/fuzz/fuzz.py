@@ -1,7 +1,9 @@
-"""Fuzz `examine` with damaged recordings: `python tests/fuzz/fuzz.py RUN_FOLDER --inputs 100000 --seed 1`.
+"""Fuzz `examine` with damaged recordings: `python tests/fuzz/fuzz.py RUN_FOLDER --inputs 100000 --seed 1`, or `--family log`,
+`ras-text`, `ras-json`, `dumps` without a folder.
 
-Each input is a copy of a real run folder with one to three mutations, read and rendered in this process under a limit of memory
-and time. What must not happen is printed with the seed that brings it back: a crash, a hang, memory, health out of damage.
+Each input is a copy of a real run folder, a log, what NCCL's RAS prints or a folder of dumps, with one to five mutations, read
+and rendered in this process under a limit of memory and time. What must not happen is printed with the seed that brings it back:
+a crash, a hang, memory, health out of damage.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mutate import MUTATIONS
+from texts import FAMILIES
 
 from distdoctor import plugins
 from distdoctor.errors import DoctorError
@@ -50,24 +54,46 @@ def wrong(seed: Path, number: int, work: Path) -> str:
         except (OSError, ValueError, IndexError, RecursionError):
             continue  # an earlier mutation has taken the file away
         names.append(mutation.__name__)
+    return _said(names, *judged(folder, lambda: is_damaged(seed, folder)))
+
+
+def wrong_text(family: str, number: int, work: Path) -> str:
+    """The same of a log, of RAS or of dumps; with these, damage can make anything of anything, so health is no fault."""
+    folder = work / "texts"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    path, names = FAMILIES[family](random.Random(number), folder)
+    return _said(names, *judged(path, lambda: False))
+
+
+def _said(names: list[str], *troubles: str) -> str:
+    return "; ".join(f"{'+'.join(names)}: {trouble}" for trouble in troubles)
+
+
+def judged(path: Path, damaged: Callable[[], bool]) -> Iterator[str]:
+    """What goes wrong when `path` is examined."""
+    since = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     try:
-        recording = open_recording(folder)
+        recording = open_recording(path)
         diagnosis = diagnose(recording, PLUGINS.checks, PLUGINS.remedies)
         said = text.render(diagnosis)
         json_report.render(diagnosis)
-        healthy = diagnosis.healthy or said.startswith("healthy")
         crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
-        trouble = "healthy" if healthy and is_damaged(seed, folder) else f"checks failed: {crashed}" if crashed else ""
+        if (diagnosis.healthy or said.startswith("healthy")) and damaged():
+            yield "healthy"
+        elif crashed:
+            yield f"checks failed: {crashed}"
     except DoctorError:
-        trouble = ""
+        pass
     except TooLong:
-        trouble = f"more than {MOST_SECONDS} s"
+        yield f"more than {MOST_SECONDS} s"
     except Exception as error:
-        trouble = f"{type(error).__name__}: {error}"[:200]
+        yield f"{type(error).__name__}: {error}"[:200]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return f"{'+'.join(names)}: {trouble}" if trouble else ""
+    if time.monotonic() - since > MOST_SECONDS + 1:  # the alarm was not heard
+        yield f"much more than {MOST_SECONDS} s"
 
 
 def is_damaged(seed: Path, folder: Path) -> bool:
@@ -83,7 +109,7 @@ def is_damaged(seed: Path, folder: Path) -> bool:
     return False
 
 
-def fuzz(seed: Path, numbers: range) -> Iterator[tuple[int, str]]:
+def fuzz(examined: Callable[[int, Path], str], numbers: range) -> Iterator[tuple[int, str]]:
     """(number, what went wrong) of each input with which something did."""
 
     def too_long(number: int, frame: FrameType | None) -> None:
@@ -93,7 +119,7 @@ def fuzz(seed: Path, numbers: range) -> Iterator[tuple[int, str]]:
     try:
         with tempfile.TemporaryDirectory(prefix="distdoctor-fuzz-") as work:
             for number in numbers:
-                trouble = wrong(seed, number, Path(work))
+                trouble = examined(number, Path(work))
                 if trouble:
                     yield number, trouble
     finally:
@@ -108,12 +134,16 @@ def most_memory() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", help="of family run: a run folder")
+    parser.add_argument("--family", choices=["run", *FAMILIES], default="run")
     parser.add_argument("--inputs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     since, kinds = time.monotonic(), Counter[str]()
-    for number, trouble in fuzz(options.folder, range(options.seed, options.seed + options.inputs)):
+    if options.family == "run" and options.folder is None:
+        parser.error("a run folder is needed")
+    examined = partial(wrong, options.folder) if options.family == "run" else partial(wrong_text, options.family)
+    for number, trouble in fuzz(examined, range(options.seed, options.seed + options.inputs)):
         kinds[trouble.rpartition(": ")[2][:60]] += 1
         print(f"{number}: {trouble}", flush=True)
     memory = most_memory() >> 20

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distdoctor.recording.trace.host_file import check_of
 from distdoctor.recording.trace.layout import HEADER, HEADER_BYTES, SECTION, SECTIONS_AT
 
 EXTREME = (0, 1, -1, 0x7F, 0xFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 62, (1 << 63) - 1, (1 << 64) - 1)
@@ -109,6 +110,9 @@ def json_value(chance: random.Random, folder: Path) -> None:
             where[key] = chance.choice([None, -1, 10**30, 1e308, "²", "x" * 10_000, [], {}, [[]], True, "\udce9"])
             break
         where = where[key]
+    if isinstance(content, dict) and "check" in content and chance.random() < 0.8:  # as who means it would write it
+        del content["check"]
+        content["check"] = check_of(content)
     path.write_text(json.dumps(content))
 
 

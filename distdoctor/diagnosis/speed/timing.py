@@ -368,8 +368,9 @@ def arrivals_of(group: GroupCalls) -> Arrivals | None:
 
 
 def _numbered(track: Track, numbers: Any) -> Any:
-    rows = track.rows
-    return rows[np.isin(rows["number"], numbers)]
+    """The rows of these numbers in order, each once: in a damaged dump a number may be there again and again."""
+    found, first = np.unique(track.rows["number"], return_index=True)
+    return track.rows[first[np.isin(found, numbers)]]
 
 
 def uses_devices(log: RankTrace) -> bool:

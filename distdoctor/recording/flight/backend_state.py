@@ -13,7 +13,7 @@ from typing import Any
 
 from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, text, whole
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, whole_number
 
 UNKNOWN = -1
 MOST_PENDING = 512  # of one rank: a device that stands still while its host runs on fills a whole ring
@@ -133,7 +133,7 @@ def groups_of(dump: FlightDump, open_at: Sequence[int], last: Mapping[str, LastE
         bool(dump.entries) and not whole(dump.entries[0].get("record_id")) and any(g.done for g in last.values())
     )
     found = []
-    for number in sorted({*names, *last}, key=lambda word: (not word.isdigit(), int(word) if word.isdigit() else 0)):
+    for number in sorted({*names, *last}, key=lambda word: (whole_number(word) is None, whole_number(word) or 0)):
         found.append(_group(dump, number, last.get(number), tuple(pending.get(number, ())), names, whole_ring))
     return tuple(found)
 
@@ -180,8 +180,8 @@ def _names(dump: FlightDump, last: Mapping[str, LastEntry]) -> dict[str, str]:
     """pg_id -> name of the group. Only entries tell it outright; torch numbers the groups of a process in the order in which
     they are made, and names them in that order too: so where there are as many counters as groups they belong together."""
     known = {number: one.name for number, one in last.items()}
-    numbers = sorted((key for key in dump.status if key.isdigit()), key=int)
-    names = sorted((name for name in dump.groups if name.isdigit()), key=int)
+    numbers = sorted((key for key in dump.status if whole_number(key) is not None), key=int)
+    names = sorted((name for name in dump.groups if whole_number(name) is not None), key=int)
     if len(numbers) == len(names) == len(dump.groups):
         paired = dict(zip(numbers, names, strict=True))
         if all(paired.get(number, name) == name for number, name in known.items()):

@@ -16,7 +16,7 @@ from distdoctor.recording.flight.backend_state import BackendState, GroupState, 
 from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
 from distdoctor.recording.flight.shared_rows import SharedRows
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
-from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend
+from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend, whole_number
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -467,7 +467,8 @@ def _global_rank(members: tuple[int, ...], peer: int) -> int:
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:
-    return not name.isdigit(), int(name) if name.isdigit() else 0, name
+    number = whole_number(name)
+    return number is None, number or 0, name
 
 
 def _picked(entries: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,23 +57,30 @@ class HostFile:
         return self.running and (not self.process.is_of_this_machine or self.process.lives_here)
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "process": vars(self.process),
-                "argv": list(self.argv),
-                "launcher": self.launcher,
-                "strategy": self.strategy,
-                "streams": None if self.streams is None else list(self.streams),
-                "hosts": self.hosts,
-                "running": self.running,
-                "exit_code": self.exit_code,
-                "interrupted": self.interrupted,
-                "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
-                "digests": dict(self.digests),
-                "lost": [vars(host) for host in self.lost],
-            },
-            indent=1,
-        )
+        """Its text, with a checksum of all that it says."""
+        fields = self._fields()
+        return json.dumps({**fields, "check": check_of(fields)}, indent=1)
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "process": vars(self.process),
+            "argv": list(self.argv),
+            "launcher": self.launcher,
+            "strategy": self.strategy,
+            "streams": None if self.streams is None else list(self.streams),
+            "hosts": self.hosts,
+            "running": self.running,
+            "exit_code": self.exit_code,
+            "interrupted": self.interrupted,
+            "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
+            "digests": dict(self.digests),
+            "lost": [vars(host) for host in self.lost],
+        }
+
+
+def check_of(fields: Mapping[str, Any]) -> str:
+    """The checksum of what a launcher says, whatever the order of its fields."""
+    return f"{zlib.crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
 
 
 def _start_fields(start: Attempt) -> dict[str, Any]:
@@ -154,7 +162,11 @@ def read_host_file(path: Path) -> HostFile | None:
 
 
 def host_from(content: Any) -> HostFile | None:
-    """A launcher from the parsed JSON, None for anything else."""
+    """A launcher from the parsed JSON, None for anything else, and for what is not as it was written."""
+    if isinstance(content, dict) and "check" in content:  # older ones have none
+        content = dict(content)
+        if content.pop("check") != check_of(content):
+            return None
     try:
         found = msgspec.convert(content, _HostFields, str_keys=True)
     except (msgspec.ValidationError, UnicodeEncodeError):  # texts that no file can hold: halves of surrogate pairs

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -142,11 +143,17 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
     troubles: list[Trouble] = []
     comparison, resumption, replay = read_comparison(folder), read_resumption(folder), read_replay(folder)
     troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption, REPLAY: replay})
-    sets, digests = kept_files(folder), digests_of(folder)
+    hosts = read_host_files(folder)
+    digests = {name: digest for host in hosts for name, digest in host.digests.items()}
+    to_be_sealed = bool(hosts) and not any(host.still_runs for host in hosts)
+    spoiled = {path for path in _companions(paths.values()) if digests.get(path.name, "") not in ("", digest_of(path))}
+    troubles += (Trouble(f"{path} is damaged", fault="unreadable") for path in sorted(spoiled))
+    sets = kept_files(folder, spoiled)
     for rank, path in paths.items():
         try:
             log = _rank_trace(folder, rank, path, only, digests.get(path.name, ""))
-            ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}))
+            unsealed = to_be_sealed and path.name not in digests
+            ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}), unsealed=unsealed)
         except UnreadableRecording as trouble:
             fault = "torn" if isinstance(trouble, TornRecording) else "unreadable"
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
@@ -196,9 +203,43 @@ def digest_of_trace(data: bytes) -> str:
     return f"{zlib.crc32(data):08x}"
 
 
-def digests_of(folder: Path) -> dict[str, str]:
-    """The digests that the launchers noted, by the names of the traces; {} while the job runs."""
-    return {name: digest for host in read_host_files(folder) for name, digest in host.digests.items()}
+def digest_of(path: Path) -> str:
+    """The same of any file, piece by piece. "": it cannot be read."""
+    digest = 0
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return ""
+            left = os.fstat(fd).st_size  # a file that grows meanwhile is not followed
+            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+                digest, left = zlib.crc32(piece, digest), left - len(piece)
+    except OSError:
+        return ""
+    return f"{digest:08x}"
+
+
+def seals_of(folder: Path) -> dict[str, str]:
+    """The digests of what the ranks of this machine have left, for their launcher to note once nobody writes there any more:
+    their traces of every start, and what lies beside them."""
+    traces = [path for ranks in attempts(folder).values() for path in ranks.values()]
+    own = [path for path in traces if _is_of_this_machine(path)]
+    return {path.name: digest for path in (*own, *_companions(own)) if (digest := digest_of(path))}
+
+
+def _is_of_this_machine(path: Path) -> bool:
+    try:
+        head = parse_trace(read_bytes(path, LARGEST_BYTES), str(path), only=frozenset()).head
+    except UnreadableRecording:
+        return False
+    return head.process.is_of_this_machine
+
+
+def _companions(traces: Iterable[Path]) -> list[Path]:
+    """The files of these ranks and starts beside the traces that no check may find damaged: environments and sets of samples."""
+    stems = {(path.parent, path.name.removesuffix("trace")) for path in traces if path.name.endswith(".trace")}
+    found = [path for folder, stem in stems for path in folder.glob(f"{stem}*")]
+    return [path for path in found if path.name.endswith((".json", ".drawn"))]
 
 
 def _damaged(folder: Path, contents: Mapping[str, object]) -> Iterator[Trouble]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -81,12 +81,12 @@ class KeptFile:
             return None
 
 
-def kept_files(folder: Path) -> Mapping[tuple[int, int], Mapping[int, KeptFile]]:
-    """All sets of a run folder, by (rank, attempt) and the number of the pass's record."""
+def kept_files(folder: Path, spoiled: Container[Path] = ()) -> Mapping[tuple[int, int], Mapping[int, KeptFile]]:
+    """All sets of a run folder but those in `spoiled` files, by (rank, attempt) and the number of the pass's record."""
     found: dict[tuple[int, int], dict[int, KeptFile]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         named = bitmap_file.parse_name(path.name)
-        if named:
+        if named and path not in spoiled:
             found.setdefault(named[:2], {})[named[2]] = KeptFile(path)
     return found
 
