@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from jobs import data as jobs
+from jobs import replicas, splits
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding
@@ -150,9 +151,14 @@ def test_gradients_averaged_by_hand_make_replicas_too() -> None:
 
 def test_a_split_that_depends_on_the_rank_leaks() -> None:
     recording, _ = jobs.watched(jobs.split_by_rank)
-    codes = {one.code for one in found(recording)}
-    assert "DD313" in codes
-    assert codes <= {"DD313", "DD303"}
+    assert only(recording).code == "DD313"  # the shards that overlap follow from it
+
+
+def test_a_split_that_depends_on_the_rank_is_told_where_it_is_made_also_of_a_model_that_stays_in_train_mode() -> None:
+    recording, _ = replicas.watched(splits.split_by_each_rank)
+    finding = next(one for one in found(recording) if one.code in ("DD303", "DD313"))
+    assert (finding.code, finding.confidence) == ("DD313", CERTAIN)
+    assert "# no generator" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
 def test_a_loader_that_is_read_once_into_a_list_gives_every_epoch_the_same_batches() -> None:

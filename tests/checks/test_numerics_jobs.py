@@ -80,6 +80,13 @@ def test_gradients_that_pile_up_are_found() -> None:
     assert finding.places[0].site.line == jobs.line("# onto the old ones")
 
 
+def test_gradients_of_shards_that_pile_up_are_found() -> None:
+    recording, _ = jobs.watched(jobs.never_zeroed_shards)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD212", (0, 1), CERTAIN)
+    assert finding.evidence["steps"] == [2, 3, 4, 5, 6]
+
+
 def test_buffers_that_nobody_broadcasts_are_a_warning_and_running_statistics_a_note() -> None:
     recording, _ = jobs.watched(jobs.own_buffers)
     finding = only(recording)

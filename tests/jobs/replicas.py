@@ -350,6 +350,21 @@ def never_zeroed(rank: int, world_size: int) -> None:
         optimizer.step()
 
 
+def never_zeroed_shards(rank: int, world_size: int) -> None:
+    """Tensor parallel: no parameter lies whole on a rank."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4, bias=False))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (world_size,)), plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        model(torch.randn(8, 20)).square().mean().backward()
+        optimizer.step()
+
+
 class Counting(Net):
     """Keeps a moving average of what it has seen."""
 

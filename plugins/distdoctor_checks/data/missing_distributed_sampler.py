@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.data.sharing import SameData, same_data
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
@@ -40,12 +40,16 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
     for same in same_data(orders, replicas):
         passes = same.passes
         loader = f"{passes.one.made_line}|{passes.ranks}"
-        if loader in told or not (
-            passes.trains or (passes.evaluates and not same.passes.one.flags & PassFlag.REPLACEMENT)
-        ):
+        if loader in told or not (passes.trains or _is_evaluation_to_share(passes)):
             continue
         told.add(loader)
         yield _training(same, sources) if passes.trains else _evaluation(same)
+
+
+def _is_evaluation_to_share(passes: Together) -> bool:
+    """Fewer samples than ranks are the rest of a dataset that was shared already: each rank evaluates it on purpose."""
+    one = passes.one
+    return passes.evaluates and not one.flags & PassFlag.REPLACEMENT and not 0 < one.length < len(passes.ranks)
 
 
 def _training(same: SameData, sources: Sources) -> Finding:

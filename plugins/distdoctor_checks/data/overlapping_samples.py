@@ -23,23 +23,30 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
+from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @check("DD303", "overlapping-samples", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for shared in shared_samples(orders, replicas):
         loader = str(shared.passes.one.made_line)
         if loader not in told:
             told.add(loader)
-            yield _finding(shared)
+            yield _finding(shared, split_line(sources.texts) if _split(shared) else SourceLine())
 
 
-def _finding(shared: Shared) -> Finding:
+def _split(shared: Shared) -> bool:
+    """Whether each rank drew from a part of its own, of one dataset."""
+    return "Subset" in shared.differing
+
+
+def _finding(shared: Shared, split: SourceLine) -> Finding:
     one, common = shared.passes.one, shared.overlap
     first, second, count = common.pairs[0]
     return Finding(
@@ -47,8 +54,9 @@ def _finding(shared: Shared) -> Finding:
         ranks=common.ranks,
         severity=ERROR if shared.proven else WARNING,
         confidence=CERTAIN if shared.proven else LIKELY,
-        place=one.made_line or one.loop_line,
+        place=split or one.made_line or one.loop_line,
         places=(
+            *((Place(split, shared.passes.ranks, WORDS),) if split else ()),
             Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
             *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),
@@ -64,7 +72,12 @@ def _finding(shared: Shared) -> Finding:
         },
         why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
         "the sampler's own padding is not counted",
-        prescriptions=(Prescription("same-seed-and-epoch", effect="disjoint shards"),),
+        prescriptions=(
+            Prescription(
+                "same-split-everywhere" if _split(shared) else "same-seed-and-epoch", effect="disjoint shards"
+            ),
+        ),
+        explains=(split_key(one.data),) if _split(shared) else (),
         at_ns=one.started_ns,
     )
 

@@ -27,10 +27,12 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, Overlap, SampleOrders, overlap
+from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 
 
@@ -43,12 +45,12 @@ class Leak:
     common: Overlap
 
 
-@check("DD313", "rank-dependent-split", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+@check("DD313", "rank-dependent-split", severity=ERROR, family="shares", specificity=1)
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     for known in replicas.sets:
         leak = _first_leak(orders, known)
         if leak is not None:
-            yield _finding(leak, known)
+            yield _finding(leak, known, split_line(sources.texts))
     yield from _reordered(orders)
 
 
@@ -72,23 +74,25 @@ def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
 
 
 def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> LoaderPass | None:
-    """The latest pass over a Subset that the rank trained on, or evaluated."""
+    """The latest pass over a Subset that the rank trained on, or evaluated: read to its end without a step, at least."""
     wanted = PassFlag.TRANSLATED
     for one in reversed(orders.by_rank.get(rank, ())):
-        if (one.trains if trains else one.evaluates) and one.flags & wanted and one.comparable:
+        evaluates = one.evaluates or (one.read_all and not one.trains)
+        if (one.trains if trains else evaluates) and one.flags & wanted and one.comparable:
             return one
     return None
 
 
-def _finding(leak: Leak, known: ReplicaSet) -> Finding:
+def _finding(leak: Leak, known: ReplicaSet, split: SourceLine) -> Finding:
     trained, evaluated = leak.trained, leak.evaluated
     return Finding(
         title=f"rank {trained.rank} trained on {leak.common.words} that rank {evaluated.rank} evaluates: "
         "the split depends on the rank",
         ranks=known.ranks,
         confidence=CERTAIN if known.proven and trained.data.pieces else LIKELY,
-        place=evaluated.made_line or evaluated.loop_line,
+        place=split or evaluated.made_line or evaluated.loop_line,
         places=(
+            *((Place(split, known.ranks, WORDS),) if split else ()),
             Place(trained.made_line, known.ranks, "the training loader is created"),
             Place(evaluated.made_line, known.ranks, "the evaluation loader is created"),
         ),
@@ -102,6 +106,7 @@ def _finding(leak: Leak, known: ReplicaSet) -> Finding:
         why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, but those of the ranks are not; "
         f"{known.words}",
         prescriptions=(Prescription("same-split-everywhere"),),
+        explains=(split_key(trained.data),),
         at_ns=evaluated.started_ns,
     )
 

@@ -40,12 +40,15 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
 
 
 def _piles_up(updates: list[Update]) -> bool:
-    return len(updates) >= SEEN and all(update.flags & UpdateFlag.PILED for update in updates)
+    steps = {update.step for update in updates}
+    return len(steps) >= SEEN and all(update.flags & UpdateFlag.PILED for update in updates)
 
 
 def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
     ranks = tuple(sorted(piling))
-    updates = piling[ranks[0]]
+    updates = list(
+        {update.step: update for update in piling[ranks[0]]}.values()
+    )  # one of each step, whatever its group
     norms = [update.value("norm") for update in updates if update.digested]
     return Finding(
         title="gradients accumulate across steps: zero_grad is never called",

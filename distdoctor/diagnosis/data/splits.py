@@ -1,0 +1,29 @@
+"""Where the user's source cuts a dataset into parts, and the key by which findings about one such split know each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from distdoctor.diagnosis.data.samples import DataSet
+from distdoctor.diagnosis.source.source_file import last_word, source_file
+from distdoctor.recording.source_line import SourceLine
+
+WORDS = "the dataset is split, on each rank in another way"
+
+
+def split_key(data: DataSet) -> str:
+    """The key of what ranks make of one dataset that each of them splits for itself."""
+    return f"split of {data.name} {data.digest}"
+
+
+def split_line(sources: Mapping[str, str]) -> SourceLine:
+    """The one call that makes a Subset in the files that ran; no line where there are several, or none."""
+    found = []
+    for path in sources:
+        file = source_file(sources, path)
+        calls = file.nodes(ast.Call) if file is not None else ()
+        for call in calls:
+            if last_word(call.func) in ("random_split", "Subset"):
+                found.append(SourceLine(path, call.lineno))
+    return found[0] if len(found) == 1 else SourceLine()
