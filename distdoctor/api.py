@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -51,14 +52,15 @@ class Report(Diagnosis):
         return render(self)
 
 
-def diagnose(*paths: str | Path, ignore: Iterable[str] = ()) -> Report:
+def diagnose(*paths: str | Path, ignore: Iterable[str] = (), executor: Executor | None = None) -> Report:
     """What the checks say about a recorded job: a run folder, a bundle, flight recorder dumps, a log, several parts of one job.
 
     Without a path the newest run of this folder. `ignore`: codes or slugs of findings that are accepted. Needs no torch.
+    `executor` reads flight recorder dumps, in place of this machine's processes; the result is the same.
     NothingToInspect: there is no recording.
     """
     found = plugins.load()
-    recording = post_mortem.open_recording(*(Path(path) for path in paths))
+    recording = post_mortem.open_recording(*(Path(path) for path in paths), executor=executor)
     made = post_mortem.diagnose(recording, found.checks, found.remedies, tuple(ignore))
     return Report(**{field.name: getattr(made, field.name) for field in fields(made)})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ from distdoctor.cli.options import reporting
 
 @click.command()
 @click.argument("places", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["local", "ray", "dask", "mpi"]),
+    default="local",
+    help="What reads flight recorder dumps.  [default: local, the processes of this machine]",
+)
 @reporting
 @click.pass_context
-def examine(ctx: click.Context, /, places: tuple[str, ...], **values: Any) -> None:
+def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **values: Any) -> None:
     """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory).
 
     Several PATHs are the parts of one job on many hosts, in any mix: run folders, host bundles (`distdoctor bundle`),
@@ -37,7 +45,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], **values: Any) -> No
         ctx.exit(_show_contents(paths[0], settings.output_format, output))
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
-    recording = open_recording(*paths)
+    recording = open_recording(*paths, executor=_executor(ctx, engine_name))
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     diagnosis = deliver.without_accepted(diagnosis, baseline)
     width = deliver.width_of(sys.stdout, output)
@@ -58,6 +66,13 @@ def _brought_here(ctx: click.Context, place: str) -> Path:
     from distdoctor.launch.remote_places import brought_here, is_address
 
     return ctx.with_resource(brought_here(place, notice)) if is_address(place) else Path(place)
+
+
+def _executor(ctx: click.Context, name: str) -> Executor | None:
+    """Who reads dumps, for as long as the command runs; None: the processes of this machine."""
+    from distdoctor.launch.engines import engine
+
+    return None if name == "local" else ctx.with_resource(engine(name))
 
 
 def _is_checkpoint(path: Path) -> bool:

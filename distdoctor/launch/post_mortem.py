@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from distdoctor.launch.new_run_folder import RUNS
 from distdoctor.launch.processes import is_alive
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle, read_bundle
-from distdoctor.recording.flight.dumps import read_dumps
+from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.merge import merged
 from distdoctor.recording.open import is_dump, open_run, parts_of, read_any
 from distdoctor.recording.recording import Recording
@@ -59,26 +60,26 @@ def with_end(recording: Recording) -> Recording:
     return replace(recording, job=replace(recording.job, running=False, end_unseen=True))
 
 
-def open_recording(*places: Path | None) -> Recording:
+def open_recording(*places: Path | None, executor: Executor | None = None) -> Recording:
     """The recording of one job with everything that can be read about it now: the one way to open it, once for a command.
 
     A place is a run folder (or one below which the latest lies), a folder of run folders, a host bundle, a document of hang-dump,
     flight recorder dumps, a job log, `-`; several are parts of one job. None, or no place: the latest run of this
-    working directory.
+    working directory. `executor` reads the dumps where they are many.
 
     NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
     """
     named = [place for place in places if place is not None]
     dumps = [place for place in named if is_dump(place)]
-    parts = [part for place in named if place not in dumps for part in _parts(place)]
+    parts = [part for place in named if place not in dumps for part in _parts(place, executor)]
     if not parts and len(dumps) < 2:
-        return _at(dumps[0] if dumps else None)
+        return _at(dumps[0] if dumps else None, executor)
     if dumps:
-        parts.append(read_dumps(dumps))
+        parts.append(read_dumps(dumps, executor))
     return with_sources(merged(parts))
 
 
-def _at(place: Path | None) -> Recording:
+def _at(place: Path | None, executor: Executor | None) -> Recording:
     """What lies at one place: a run, else flight recorder dumps, a job log, or what comes by the standard input."""
     if str(place) == "-":
         return with_sources(read_any(Path("-")))
@@ -87,7 +88,7 @@ def _at(place: Path | None) -> Recording:
     except NothingToInspect:
         if place is None:
             raise
-    return with_sources(read_any(place))
+    return with_sources(read_any(place, executor))
 
 
 def _of_run(folder: Path) -> Recording:
@@ -120,7 +121,7 @@ def _runs_gone_on_from(
     return found
 
 
-def _parts(path: Path) -> list[Recording]:
+def _parts(path: Path, executor: Executor | None) -> list[Recording]:
     """What lies at one place, as parts of one job."""
     if path.is_file() and looks_like_bundle(path):
         return [read_bundle(path)]
@@ -129,8 +130,8 @@ def _parts(path: Path) -> list[Recording]:
         return documents[:1]
     below = parts_of(path) if path.is_dir() and not is_run_folder(path) and not (path / RUNS).exists() else []
     if below and not (path / "latest").exists():
-        return [part for one in below for part in _parts(one)]
-    return [_at(path)]
+        return [part for one in below for part in _parts(one, executor)]
+    return [_at(path, executor)]
 
 
 def diagnose(

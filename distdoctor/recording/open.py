@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
-from distdoctor.recording.flight.dumps import looks_like_dump, rank_in, read_dumps
+from distdoctor.recording.flight.dumps import looks_like_dump, rank_in
+from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.job_log import read_log
 from distdoctor.recording.ras import looks_like_ras, read_ras
 from distdoctor.recording.recording import Recording
@@ -34,13 +36,13 @@ def open_run(folder: Path, sources: Mapping[str, str] | None = None) -> Recordin
     return replace(with_sources(recording), streams=recording.streams if noted is None else noted)
 
 
-def read_any(path: Path) -> Recording:
-    """The recording at `path`, by what lies there rather than by its name.
+def read_any(path: Path, executor: Executor | None = None) -> Recording:
+    """The recording at `path`, by what lies there rather than by its name. `executor` reads dumps where they are many.
 
     NothingToInspect: nothing that distdoctor can read. UnreadableRecording: it is one, and broken.
     """
     if path.is_dir():
-        return _folder(path)
+        return _folder(path, executor)
     if str(path) == "-":
         return read_log(path)
     if not path.exists():
@@ -56,13 +58,13 @@ def read_any(path: Path) -> Recording:
     return read_log(path)
 
 
-def _folder(folder: Path) -> Recording:
+def _folder(folder: Path, executor: Executor | None) -> Recording:
     for candidate in (folder, folder / "latest", folder / RUNS / "latest"):
         if candidate.is_dir() and is_run_folder(candidate):
             return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
     if dumps:
-        return read_dumps(dumps)
+        return read_dumps(dumps, executor)
     logs = [path for path in _files(folder, 0) if path.suffix in _LOGS]
     if len(logs) == 1:
         return read_log(logs[0])

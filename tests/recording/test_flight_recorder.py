@@ -21,9 +21,10 @@ from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import NothingToInspect, UnreadableRecording
-from distdoctor.recording.flight import dumps
-from distdoctor.recording.flight.dumps import rank_in, read_dump, read_dumps
+from distdoctor.recording.flight import reading
+from distdoctor.recording.flight.dumps import rank_in, read_dump
 from distdoctor.recording.flight.entries import op_of
+from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag, Op
@@ -142,9 +143,9 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
     paths = list(write(tmp_path, skipped(3, 9)).iterdir())
     (tmp_path / "comm_lib_trace_rank_9").write_bytes(b"\x80\x02torn")
     alone = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
-    monkeypatch.setattr(dumps, "DUMPS_PER_PROCESS", 2)
-    monkeypatch.setattr(dumps.os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(dumps.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(reading, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(reading.threading, "active_count", lambda: 1)
 
     together = read_dumps([*paths, tmp_path / "comm_lib_trace_rank_9"])
 
@@ -183,10 +184,10 @@ def test_a_reading_process_that_is_killed_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = list(write(tmp_path, skipped(3, 9)).iterdir())
-    monkeypatch.setattr(dumps, "DUMPS_PER_PROCESS", 2)
-    monkeypatch.setattr(dumps.os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(dumps.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(dumps, "read_dump", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(reading, "DUMPS_PER_PROCESS", 2)
+    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(reading.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(reading, "read_dump", lambda path: os.kill(os.getpid(), signal.SIGKILL))
 
     with pytest.raises(UnreadableRecording, match="was killed"):
         read_dumps(paths)

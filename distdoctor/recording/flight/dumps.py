@@ -5,38 +5,19 @@ What a dump lacks stays unknown: roots, reduce operations, monitored_barrier, an
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import io
 import json
-import math
-import multiprocessing
-import os
 import pickle  # read by an Unpickler that refuses every class
 import re
-import resource
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.flight.entries import FlightDump, text, whole
-from distdoctor.recording.flight.rows import DumpPart, recording_of_parts
-from distdoctor.recording.recording import Recording, Trouble
 
 LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
-MOST_BYTES = 400 << 20  # of memory, for a process that reads dumps
-LEAST_SECONDS, SECONDS_PER_DUMP = 4, 0.1  # of a processor: ten times what a dump of 2,000 entries with stacks takes
-_PR_SET_PDEATHSIG = 1
-MOST_OF_A_PIECE = 128  # dumps that are read before they are handed on: what a process holds at once
-DUMPS_PER_PROCESS = 32  # a dump takes 10 ms, a process 50 ms to start
 MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
 _NUMBER = re.compile(r"\d{1,9}")
 # The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
@@ -65,10 +46,18 @@ def read_dump(path: Path, rank: int | None = None) -> FlightDump:
             f"{path} does not say which rank it is of",
             way_out="Name the files so that they end in the rank: dump_rank_3.",
         )
+    return read_bytes(_bytes(path), rank, str(path), _written_ns(path))
+
+
+def read_bytes(data: bytes, rank: int, source: str, written_ns: int) -> FlightDump:
+    """The dump in the bytes of a file, wherever it lies; `source` names it in errors.
+
+    UnreadableRecording: see `read_dump`.
+    """
     try:
-        return dump_of(_content(path), rank, str(path), _written_ns(path))
+        return dump_of(_content(data, source), rank, source, written_ns)
     except ValueError as trouble:
-        raise _no_dump(path, str(trouble)) from None
+        raise _no_dump(source, str(trouble)) from None
 
 
 def dump_of(content: Mapping[str, Any], rank: int, source: str, written_ns: int) -> FlightDump:
@@ -115,12 +104,16 @@ def rank_in(name: str) -> int | None:
 
 
 def looks_like_dump(path: Path) -> bool:
-    """Whether the first bytes are those of a dump: a protocol 2 pickle of a dict, or JSON with the dump's words."""
+    """Whether a file is a dump, by its first bytes."""
     try:
         with path.open("rb") as file:
-            head = file.read(4096)
+            return begins_like_dump(file.read(4096))
     except OSError:
         return False
+
+
+def begins_like_dump(head: bytes) -> bool:
+    """Whether the first bytes are those of a dump: a protocol 2 pickle of a dict, or JSON with the dump's words."""
     if head[:2] == b"\x80\x02" or head[:2] in (b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         return True
     return head.lstrip()[:1] == b"{" and any(
@@ -128,23 +121,26 @@ def looks_like_dump(path: Path) -> bool:
     )
 
 
-def _content(path: Path) -> Mapping[str, Any]:
+def _bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise _no_dump(path, f"{path.stat().st_size} bytes are more than any flight recorder writes")
-        data = path.read_bytes()
+            raise _no_dump(str(path), f"{path.stat().st_size} bytes are more than any flight recorder writes")
+        return path.read_bytes()
     except OSError as trouble:
         raise UnreadableRecording(
             f"{path} cannot be read: {trouble.strerror}", way_out="Copy it again, or leave it out."
         ) from None
+
+
+def _content(data: bytes, source: str) -> Mapping[str, Any]:
     try:
         found = json.loads(data) if data.lstrip()[:1] == b"{" else _NoClasses(_buffered(data)).load()
     except pickle.UnpicklingError as trouble:
-        raise _no_dump(path, str(trouble)) from None
+        raise _no_dump(source, str(trouble)) from None
     except Exception as trouble:  # a torn or crafted file fails in any of the ways that bytes can be wrong
-        raise _no_dump(path, f"{type(trouble).__name__}: {trouble}") from None
+        raise _no_dump(source, f"{type(trouble).__name__}: {trouble}") from None
     if not isinstance(found, dict):
-        raise _no_dump(path, f"it holds a {type(found).__name__}")
+        raise _no_dump(source, f"it holds a {type(found).__name__}")
     return found
 
 
@@ -153,9 +149,9 @@ def _buffered(data: bytes) -> io.BufferedReader:
     return io.BufferedReader(io.BytesIO(data), 1 << 20)
 
 
-def _no_dump(path: Path, why: str) -> UnreadableRecording:
+def _no_dump(source: str, why: str) -> UnreadableRecording:
     return UnreadableRecording(
-        f"{path} is no flight recorder dump, or a torn one: {why[:200]}",
+        f"{source} is no flight recorder dump, or a torn one: {why[:200]}",
         way_out="Copy it again from the cluster; the other ranks can be examined without it.",
     )
 
@@ -181,98 +177,6 @@ def _ranks(written: Any) -> tuple[int, ...]:
 def _ranks_in(written: str) -> tuple[int, ...]:
     """Every rank of a job writes the same text, of 60 KB at 10,000 ranks: it is parsed once, and the ranks share the result."""
     return tuple(int(word) for word in _NUMBER.findall(written[: 10 * MOST_RANKS]))
-
-
-def read_dumps(paths: Iterable[Path]) -> Recording:
-    """The recording in dump files, in whatever order they come. Files that cannot be read become troubles.
-
-    NothingToInspect: there is no file. UnreadableRecording: none of them is a dump.
-    """
-    troubles: list[Trouble] = []
-    with _without_garbage_collection():
-        recording = recording_of_parts(_parts(sorted(paths), troubles), troubles)
-    if not recording.ranks and troubles:
-        raise UnreadableRecording(troubles[0].what, way_out="No other dump is there.")
-    if not recording.ranks:
-        raise NothingToInspect(
-            "there are no flight recorder dumps", way_out="Point at the folder with the dumps of all ranks."
-        )
-    return recording
-
-
-def _parts(paths: Sequence[Path], troubles: list[Trouble]) -> Iterator[DumpPart]:
-    """What the files hold, read by as many processes as there are CPUs where that is worth it."""
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(paths) // DUMPS_PER_PROCESS))
-    # A fork carries other threads' locks along; a daemonic process may have no children.
-    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    if not alone or not paths:
-        part, found = _part(paths)
-        troubles += found
-        yield part
-        return
-    size = min(math.ceil(len(paths) / (4 * workers)), MOST_OF_A_PIECE)
-    pieces = [paths[at : at + size] for at in range(0, len(paths), size)]
-    seconds = LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(paths))
-    processes = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(
-        workers, mp_context=processes, initializer=_bounded, initargs=(os.getpid(), seconds)
-    ) as pool:
-        try:
-            for part, found in pool.map(_part, pieces):
-                troubles += found
-                yield part
-        except (BrokenProcessPool, MemoryError) as broken:
-            raise UnreadableRecording(
-                f"a process that read {len(paths)} dumps was killed, or took more than {MOST_BYTES >> 20} MiB or {seconds} s: no "
-                "recorder writes that",
-                way_out="Examine them one by one, and leave out the one that cannot be read.",
-            ) from broken
-
-
-def _bounded(parent: int, seconds: int) -> None:
-    """A process that reads what somebody sent us: a few bytes can ask for any amount of memory or time, and they get none of
-    ours. It ends with whoever started it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = in_use + MOST_BYTES
-    resource.setrlimit(
-        resource.RLIMIT_AS, (wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest), hardest)
-    )
-    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(
-        resource.RLIMIT_CPU,
-        (seconds if hardest == resource.RLIM_INFINITY else min(seconds, hardest), hardest),
-    )
-
-
-def _part(paths: Sequence[Path]) -> tuple[DumpPart, list[Trouble]]:
-    troubles: list[Trouble] = []
-    return DumpPart.of(_dumps(paths, troubles)), troubles
-
-
-def _dumps(paths: Iterable[Path], troubles: list[Trouble]) -> Iterator[FlightDump]:
-    for path in paths:
-        try:
-            yield read_dump(path)
-        except UnreadableRecording as trouble:
-            rank = rank_in(path.name)
-            troubles.append(Trouble(f"{trouble}. {trouble.way_out}", -1 if rank is None else rank))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """A dump is tens of thousands of small objects that all go at once; looking through them for cycles doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _written_ns(path: Path) -> int:
