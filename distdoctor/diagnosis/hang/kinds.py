@@ -17,6 +17,9 @@ class IncidentKind(StrEnum):
     FAILED = "failed"  # a rank failed by itself
     PASSED_BY = "passed by"  # ranks are in new_group, and others are not
     ECHOED = "echoed"  # ranks failed because a peer was gone, and how that one ended is not on record
+    GAVE_UP = (
+        "gave up"  # ranks raised a timeout in what is on no record, and the others were there until they were ended
+    )
     MISFITTED = "misfitted"  # a receive of another size than its send
     DIED_LATE = "died late"  # a process died after its script had ended
     SWAPPED = "swapped"  # two calls of equal size in the other order, which nobody noticed

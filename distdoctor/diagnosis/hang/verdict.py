@@ -20,7 +20,7 @@ from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
-from distdoctor.diagnosis.hang.ending import LEFT, Ending, end_of, endings, failures
+from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
@@ -137,9 +137,26 @@ class _Judge:
             (e for e in self.known.endings.values() if e.victim), key=lambda e: (e.at_ns or 1 << 63, e.rank)
         )
         if victims and not self.known.recording.job.running:
+            awaited = self._awaited(victims)
             yield Incident(
-                IncidentKind.ECHOED, (), victims[0].at_ns, POSSIBLE, ending=victims[0], also=tuple(victims[1:])
+                IncidentKind.GAVE_UP if awaited else IncidentKind.ECHOED,
+                awaited,
+                victims[0].at_ns,
+                POSSIBLE,
+                ending=victims[0],
+                also=tuple(victims[1:]),
             )
+
+    def _awaited(self, victims: list[Ending]) -> tuple[int, ...]:
+        """The ranks that were in no call, and there until the launcher ended them, when the others' patience ended: nobody was
+        lost. () where a rank may have been."""
+        endings, world = self.known.endings, range(self.known.recording.world_size)
+        others = set(world) - {one.rank for one in victims}
+        if not all(one.timed_out for one in victims) or any(
+            rank not in endings or endings[rank].how != ENDED or rank not in self.facts.timelines for rank in others
+        ):
+            return ()
+        return tuple(rank for rank in sorted(others) if not self.known.timeline(rank).sitting)
 
     def _causes(self) -> Iterator[Incident]:
         """What can have stopped the job."""

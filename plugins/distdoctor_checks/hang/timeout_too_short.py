@@ -6,7 +6,7 @@ What it means    Ranks gave up waiting for a rank that was not communicating: it
 Why it hurts     Hours of work end with a communication error, although communication works.
 How we know      The waiting ranks raised a timeout, and the calls of all ranks agree. The late rank was in a checkpoint, an
                  evaluation or a compilation (likely), or the timeout was below two minutes (possible), where torch's defaults
-                 are 10 to 30.
+                 are 10 to 30. Where the wait is on no record (a key of the store), the others ran until they were ended.
 What to do       Give the group a longer timeout, or do the work before the group is created.
 When it is fine  Never: a rank that is really stuck is found without a short timeout.
 Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
@@ -37,6 +37,40 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
         silence = incident.silence
         if silence is not None and silence.timed_out and (silence.phase or silence.seconds < SHORT_TIMEOUT_SECONDS):
             yield _finding(verdict, incident)
+    for incident in verdict.of_kind(IncidentKind.GAVE_UP):
+        yield _unrecorded(verdict, incident)
+
+
+def _unrecorded(verdict: Verdict, incident: Incident) -> Finding:
+    """The wait was no call of a group: a key of the store, most often."""
+    first = incident.ending
+    assert first is not None
+    waiting = sorted((first.rank, *(one.rank for one in incident.also)))
+    words = " ".join(first.words.split())[:160]
+    seen = [(verdict.timeline(rank).last_site, rank) for rank in incident.ranks]
+    have = "has" if len(incident.ranks) == 1 else "have"
+    return Finding(
+        title=f"had not come yet when {named(waiting)} gave up waiting: {words}",
+        ranks=incident.ranks,
+        confidence=POSSIBLE,
+        place=first.site,
+        places=(
+            Place(first.site, tuple(waiting), "gave up waiting here"),
+            *(Place(site, (rank,), "last seen here") for site, rank in seen if site),
+        ),
+        evidence={"exception": first.words, "waiting_ranks": waiting, "traceback": first.traceback},
+        why=f"no rank was lost: {named(incident.ranks)} {have} run until the launcher ended the job, in no call of a group, "
+        "so the wait was shorter than their work, or for something that they never do",
+        prescriptions=(
+            Prescription(
+                "raise-the-timeout",
+                change=f"raise the timeout of the wait at {at(first.site)}, or look at what {named(incident.ranks)} "
+                "does instead",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.diagnosis.finding import CERTAIN, POSSIBLE
 from distdoctor.plugins import load
 from distdoctor.testing.script import recording
 
 DIED = [check for check in load().checks.values() if check.code == "DD110"]
+HANGS = [check for code, check in load().checks.items() if code.startswith("DD1")]
 
 
 @pytest.mark.parametrize("words", ["KeyboardInterrupt: ", "BrokenPipeError: [Errno 32] Broken pipe"])
@@ -24,3 +25,14 @@ def test_a_rank_that_alone_was_interrupted_or_lost_its_reader_is_named(words: st
 
     assert (finding.ranks, finding.confidence, finding.place.line) == ((1,), CERTAIN, 33)
     assert finding.title.startswith(f"raised {words.partition(':')[0]}")
+
+
+def test_a_rank_that_gave_up_waiting_for_a_key_of_the_store_lost_nobody() -> None:
+    """Rank 0 still computes when the patience of rank 1 is over: it was late, or never sets that key."""
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step().stays(0)
+    script.raises(1, "DistStoreError: wait timeout after 5000ms, keys: /default_pg/0//ready", site="train.py:16 fetch")
+
+    (finding,) = examine(script.finished(), HANGS).findings
+
+    assert (finding.code, finding.ranks, finding.confidence, finding.place.line) == ("DD129", (0,), POSSIBLE, 16)
+    assert finding.title.startswith("had not come yet when rank 1 gave up waiting: DistStoreError: wait timeout")
