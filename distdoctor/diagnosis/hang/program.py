@@ -74,8 +74,18 @@ class Program:
             ]
             if len(following) > 1 or (following and following[0] in (self._next_turns() or following)):
                 best = max(set(following), key=following.count)
-                return best if following.count(best) >= STEADY * len(following) else None
+                return best if following.count(best) >= STEADY * len(following) else self._next_turn()
         return None
+
+    def _next_turn(self) -> Symbol | None:
+        """What begins another turn of the loop that the last statements are turns of, when that loop never ended after so few
+        turns or fewer; None otherwise. What followed the loop the last time tells its end from a pause in it."""
+        past = self.symbols
+        longest = min(LONGEST_TURN, len(past) // 2)
+        length = next((n for n in range(1, longest + 1) if past[-n:] == past[-2 * n : -n]), 0)
+        *ended, now = _runs(past, length) if length else [range(0)]
+        turns = [len(run) for run in ended if past[run.stop] == past[ended[-1].stop]]
+        return past[-length] if turns and min(turns) > len(now) else None
 
     def _next_turns(self) -> set[Symbol]:
         """What would come next if the statements that were those before them once more came yet another time."""
@@ -102,6 +112,18 @@ class Program:
 
     def knows(self, statement: Symbol) -> bool:
         return statement in self.symbols
+
+
+def _runs(past: Sequence[Symbol], length: int) -> list[range]:
+    """Where the last so many statements came in a row, each time that they came, with a step of a turn."""
+    turn, found, at = past[-length:], [], len(past)
+    while at > 0:
+        since = at
+        while at >= length and past[at - length : at] == turn:
+            at -= length
+        found += [range(at, since, length)] if at < since else []
+        at -= at == since
+    return found[::-1]
 
 
 def issued_from(timeline: Timeline, seq: int, *, limit: int = WINDOW) -> list[Call]:

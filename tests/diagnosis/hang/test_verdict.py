@@ -451,6 +451,32 @@ def test_of_two_ranks_the_one_that_left_is_named_where_the_other_makes_a_call_of
     assert codes(found) == [("DD109", (1,))]
 
 
+def epochs(*batches: tuple[int, int], before: Script | None = None) -> Recording:
+    """Two ranks that meet after each epoch, and how many batches each of them had in it."""
+    script = before or recording(2)
+    for epoch in batches:
+        for rank, count in enumerate(epoch):
+            for _ in range(count):
+                script.collective("all_reduce", [8], only=[rank], site="train.py:41 step")
+        script.collective("barrier", site="train.py:57 evaluate")
+    return script.live()
+
+
+def test_of_two_ranks_the_one_that_leaves_a_loop_earlier_than_ever_is_named() -> None:
+    (finding,) = findings(epochs((10, 10), (10, 4)))
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD101", (1,), LIKELY)
+
+    interrupted = recording(2).collective("all_reduce", [8], site="train.py:41 step").collective("broadcast", [3])
+    (finding,) = findings(epochs((10, 10), (10, 4), before=interrupted))
+    assert finding.ranks == (1,)
+
+
+def test_nobody_is_named_where_a_loop_has_no_habit() -> None:
+    for earlier in ((4, 4), (3, 3)):
+        (finding,) = findings(epochs(earlier, (10, 4)))
+        assert (finding.ranks, finding.undecided) == ((0, 1), True), earlier
+
+
 def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
     script = recording(4)
     for step in range(6):
