@@ -15,8 +15,8 @@ from pathlib import Path
 from distdoctor.errors import DoctorError
 from distdoctor.launch.post_mortem import open_recording
 from distdoctor.launch.working_copy import copy_folder
+from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.run_folder import read_run
 
 PAST = 2  # steps, or calls, beyond the last of the first run
 SECONDS_BETWEEN = 0.5
@@ -153,7 +153,7 @@ def _watched(process: subprocess.Popen[bytes], again: Again, records: Path, bega
 
 def _progress(records: Path) -> Progress:
     try:
-        return Progress.of(read_run(records))
+        return Progress.of(open_run(records))
     except (DoctorError, OSError):
         return Progress()
 

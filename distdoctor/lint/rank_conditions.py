@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import ast
 import operator
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES, ZERO_ONLY, names_main, names_process
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, dotted, last_word
 from distdoctor.lint.program import Program
 
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
-# What people call the number of a process. tp_rank, lora_rank, node_rank, matrix_rank are others.
-_RANK = re.compile(
-    r"^_*(?:(?:my|global|world|local|dist|distributed|ddp|process|proc|current|cur)_*)?rank_*(?:id|idx|index)?$", re.I
-)
-_INDEX = re.compile(r"^(?:local_)?process_index$")
-_MAIN = re.compile(
-    r"^_*(?:is_|am_|am_i_|on_)?(?:the_)?(?:global_|local_|world_)*"
-    r"(?:main|master|primary|rank_?(?:zero|0)|global_zero|process_zero|chief|coordinator)(?:_process|_rank|_proc|_node)?_*$"
-)
-_NOT_MAIN = re.compile(r"master_(?:addr|port)|main_(?:loop|module)")
-_ZERO_ONLY = re.compile(
-    r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main"
-)
-_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
 _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
@@ -72,7 +58,7 @@ def conditions(node: ast.AST, scope: Scope) -> Iterator[Condition]:
         yield from _left_before(outer, inner)
         if isinstance(outer, FunctionNode):
             for decorator in outer.decorator_list:
-                if _ZERO_ONLY.search(ast.unparse(decorator)):
+                if ZERO_ONLY.search(ast.unparse(decorator)):
                     yield Condition(decorator, False, decorator)
 
 
@@ -109,7 +95,7 @@ def _false_for_all(test: ast.expr, known: set[str]) -> bool:
 
 def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
     """Whether the ranks answer differently."""
-    if _ZERO_ONLY.search(ast.unparse(test)):
+    if ZERO_ONLY.search(ast.unparse(test)):
         return True
     answers = [_answer(test, rank, scope, program, 0) for rank in RANKS]
     known = {bool(one) for one in answers if one is not None}
@@ -136,12 +122,12 @@ def is_rank(node: ast.AST, scope: Scope, program: Program) -> bool:
         if word == "int" and len(node.args) == 1:
             return is_rank(node.args[0], scope, program)
         if word in ("getenv", "get") and node.args:
-            return isinstance(node.args[0], ast.Constant) and node.args[0].value in _VARIABLES
+            return isinstance(node.args[0], ast.Constant) and node.args[0].value in RANK_VARIABLES
         return word in ("get_rank", "get_global_rank", "get_local_rank", "global_rank", "local_rank") and not node.args
     if isinstance(node, ast.Subscript):
-        return isinstance(node.slice, ast.Constant) and node.slice.value in _VARIABLES
+        return isinstance(node.slice, ast.Constant) and node.slice.value in RANK_VARIABLES
     word = last_word(node)
-    if not word or not (_RANK.match(word) or _INDEX.match(word)):
+    if not names_process(word):
         return False
     if isinstance(node, ast.Name):
         return not any(binding.looped for binding, _ in program.bindings(word, scope))
@@ -213,7 +199,7 @@ def _of_name(node: ast.expr, rank: int, scope: Scope, program: Program, steps: i
                 value = _answer(bound[0][0].value, rank, bound[0][1], program, steps + 1)
                 if value is not None:
                     return value
-    if word and _MAIN.match(word) and not _NOT_MAIN.search(word) and not _is_number(node, scope):
+    if names_main(word) and not _is_number(node, scope):
         return rank == 0
     return None
 

@@ -23,13 +23,16 @@ _LOGS = (".log", ".txt", ".out", ".err")
 _DEEPEST = 3  # folders below the one given: dumps are often copied into one folder per host
 
 
-def open_run(folder: Path, sources: Mapping[str, str] | None = None) -> Recording:
+def open_run(
+    folder: Path, sources: Mapping[str, str] | None = None, *, only: frozenset[str] | None = None
+) -> Recording:
     """What lies in a run folder, as everybody sees it: with the user's sources, and the streams that the launcher noted as
-    recorded; without any rank no stream was. `sources`: those that are known from a read before.
+    recorded; without any rank no stream was. `sources`: those that are known from a read before. `only`: the sections of the
+    traces that are read, all where it is None.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    recording = read_run(folder)
+    recording = read_run(folder, only=only)
     if sources:
         recording = replace(recording, sources={**recording.sources, **sources})
     noted = recorded_streams(folder) if recording.ranks else frozenset()

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdoctor.errors import WrongUse
+from distdoctor.recording.open import open_run
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import POINT_TO_POINT
-from distdoctor.recording.trace.run_folder import read_run
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -231,7 +231,7 @@ def _calls() -> list[list[str]]:
             "no collective is recorded here",
             way_out="Mark the test with @pytest.mark.distdoctor, or start the script by `distdoctor run`.",
         )
-    log = read_run(Path(folder), only=frozenset({"calls"})).ranks[dist.get_rank()]
+    log = open_run(Path(folder), only=frozenset({"calls"})).ranks[dist.get_rank()]
     calls = [log.call(row) for row in log.calls]
     return [
         [

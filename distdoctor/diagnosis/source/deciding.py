@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, of_test
+from distdoctor.diagnosis.source.rank_guard import of_test
 from distdoctor.diagnosis.source.rank_local import Step, is_made_the_same, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.rank_words import ZERO_ONLY
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine

@@ -6,22 +6,20 @@ Pure `ast`, for the verdict on a hang and for lint alike. Lines count from 1.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from distdoctor.diagnosis.source.rank_words import (
+    RANK_VARIABLES,
+    ZERO_ONLY,
+    is_of_part,
+    names_global_rank,
+    names_main,
+    names_some_rank,
+)
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
 from distdoctor.recording.recording import SourceLine
-
-# Names that people give to what differs between ranks. `matrix_rank`, `lora_rank`, `ranking` are none of these.
-_RANK_NAME = re.compile(r"(?:^|_)(rank|RANK)(?:_id|_idx|_index)?$")
-_MAIN_NAME = re.compile(
-    r"(?:^|_)(?:is_)?(?:global_|local_|world_)?(?:main|master|primary|rank_?zero|rank_?0|global_zero|world_process_zero|first_rank|chief)"
-    r"(?:_process|_rank|_worker|_node)?(?:_first)?$"
-)
-_NO_RANK = re.compile(r"matrix_rank|low_rank|lora_rank|lr_rank|tensor_rank|max_rank|_rank_loss|^ranks$")
-ZERO_ONLY = re.compile(r"rank_zero_only|main_process_only|on_main_process|on_local_main_process|master_only")
 
 ENCLOSES, LEAVES = "encloses", "leaves"
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
@@ -148,18 +146,9 @@ def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> 
     """The name in an expression that is taken for the rank, "" when there is none."""
     for node in ast.walk(expression):
         word = last_word(node)
-        if (
-            word
-            and not _NO_RANK.search(word)
-            and (_RANK_NAME.search(word) or _MAIN_NAME.search(word) or word in rank_names)
-        ):
+        if word and (names_some_rank(word) or names_main(word) or word in rank_names):
             return word
-        if isinstance(node, ast.Constant) and node.value in (
-            "RANK",
-            "LOCAL_RANK",
-            "SLURM_PROCID",
-            "OMPI_COMM_WORLD_RANK",
-        ):
+        if isinstance(node, ast.Constant) and node.value in RANK_VARIABLES:
             return str(node.value)
     return ""
 
@@ -246,10 +235,8 @@ def _rank_or_main(node: ast.expr, rank: int) -> int | bool | None:
     if isinstance(node, ast.Call):
         return _rank_or_main(node.func, rank) if not node.args and not node.keywords else None
     word = last_word(node)
-    if not word or _NO_RANK.search(word) or "local" in word or "node" in word or "group" in word:
+    if not word or is_of_part(word):
         return None
-    if _RANK_NAME.search(word) and "_" not in word.replace("get_rank", "rank").replace("global_rank", "rank").replace(
-        "my_rank", "rank"
-    ):
+    if names_global_rank(word):
         return rank
-    return rank == 0 if _MAIN_NAME.search(word) else None
+    return rank == 0 if names_main(word) else None

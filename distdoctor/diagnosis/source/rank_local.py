@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.rank_guard import ZERO_ONLY, is_about_rank
+from distdoctor.diagnosis.source.rank_guard import is_about_rank
+from distdoctor.diagnosis.source.rank_words import ZERO_ONLY
 from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 

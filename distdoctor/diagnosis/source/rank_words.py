@@ -1,0 +1,50 @@
+"""What people call the number of a process, and the question whether it is the main one. Names are hints and prove nothing."""
+
+from __future__ import annotations
+
+import re
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+# Decorators and functions that let only one rank in.
+ZERO_ONLY = re.compile(
+    r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main"
+)
+
+_WHOSE = r"(?:my|global|world|dist|distributed|ddp|process|proc|current|cur|get)"
+_GLOBAL = re.compile(rf"^_*(?:{_WHOSE}_*)*rank_*(?:id|idx|index)?$|^process_index$", re.I)
+_OF_THE_HOST = re.compile(r"^_*(?:(?:my|get)_+)?local_*(?:rank_*(?:id|idx|index)?|process_index)$", re.I)
+_SOME = re.compile(r"(?:^|_)rank(?:_id|_idx|_index)?$|^(?:local_)?process_index$", re.I)
+# The rank of a matrix, of a low-rank adapter, of an answer in a list.
+_OF_SOMETHING_ELSE = re.compile(
+    r"(?:matrix|low|lora|lr|tensor|max|min|svd|eff|effective|target|mean|page)_*rank$", re.I
+)
+_MAIN = re.compile(
+    r"^_*(?:(?:is|am|are|i|we|im|this|on|the|trainer)_)*(?:global_|local_|world_)*"
+    r"(?:main|master|primary|rank_?(?:zero|0)|first_rank|global_zero|process_zero|chief|coordinator)"
+    r"(?:_process|_rank|_proc|_node|_worker)?(?:_first)?_*$"
+)
+
+
+def names_process(word: str) -> bool:
+    """Whether a name is that of the number of the process, in the job or on its host: `rank`, `global_rank`, `local_rank`."""
+    return names_global_rank(word) or bool(_OF_THE_HOST.match(word))
+
+
+def names_global_rank(word: str) -> bool:
+    """Whether a name is that of the number of the process in the whole job."""
+    return bool(_GLOBAL.match(word))
+
+
+def names_some_rank(word: str) -> bool:
+    """Whether a name is that of a number in which ranks differ, in whatever group: `rank`, `tp_rank`, `node_rank`."""
+    return names_process(word) or (bool(_SOME.search(word)) and not _OF_SOMETHING_ELSE.search(word))
+
+
+def names_main(word: str) -> bool:
+    """Whether a name says that this is the main process: `is_main_process`, `master`, `is_rank_zero`."""
+    return bool(_MAIN.match(word))
+
+
+def is_of_part(word: str) -> bool:
+    """Whether a name is about the processes of a host, a node or a group, each of which has a first one: `local_rank`."""
+    return any(part in word for part in ("local", "node", "group"))
