@@ -11,6 +11,7 @@ from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
 from distdoctor.attach.links import dead_links
 from distdoctor.attach.processes import FoundJob, HostProcesses, Process
 from distdoctor.attach.py_spy import PySpyDump
+from distdoctor.attach.waits import wait_of
 from distdoctor.recording.stacks import Frame, Link, ProcessStacks, RankStacks, Stacks, ThreadStack
 
 # A main thread that the kernel let run for less than this part of the time only woke up to look whether it may go on.
@@ -164,6 +165,7 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         syscall=last.syscall,
         tracer=last.tracer,
         frozen=last.frozen,
+        waits_for=wait_of(pid) if process.is_python and not changed else None,
         worker=_worker(found.threads),
         held_gil=len(readable) > 1 and all(_main_holds_gil(dump, pid) for dump in readable),
         gil_thread=_gil_thread(readable, pid) if ran > 0 else None,  # who waits for the GIL looks for it every 5 ms

@@ -83,6 +83,21 @@ class Link:
 
 
 @dataclass(frozen=True)
+class FileWait:
+    """A file that the kernel holds a main thread for: in open(), read(), flock() or fcntl().
+
+    `kind` is FIFO (a pipe as well), socket, terminal, device or file. `holder` is the process that has the lock, 0 where that
+    is not known, and `holder_command` what it runs.
+    """
+
+    call: str
+    path: str
+    kind: str
+    holder: int = 0
+    holder_command: str = ""
+
+
+@dataclass(frozen=True)
 class ProcessStacks:
     """One process, as seen in two or more samples.
 
@@ -91,7 +106,8 @@ class ProcessStacks:
     let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core.
     `still_seconds` is how long ago the main thread last ran, None when the kernel does not tell; `age_seconds` how long ago the
     process was started. `bytes_moved` counts what it read and wrote meanwhile. `trouble` says why there are no stacks, `way_in`
-    the setting that would give them. `links` are its dead connections.
+    the setting that would give them. `links` are its dead connections, `waits_for` is the file that its main
+    thread waits for.
     """
 
     pid: int
@@ -117,6 +133,7 @@ class ProcessStacks:
     trouble: str = ""
     way_in: str = ""
     links: tuple[Link, ...] = ()
+    waits_for: FileWait | None = None
 
     @property
     def main(self) -> ThreadStack | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from looking import VICTIM, Job, free_port, start
@@ -14,16 +15,16 @@ def jobs() -> Iterator[Callable[..., Job]]:
     """Start the victim's two ranks by hand, with the variables that launchers set: `jobs("lock")`."""
     started: list[Job] = []
 
-    def begin(mode: str, *, ready: int = 2) -> Job:
+    def begin(mode: str, *, ready: int = 2, world: int = 2, folder: Path | None = None) -> Job:
         shared = {
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
         }
         ranks = [
-            start([sys.executable, str(VICTIM), mode], RANK=str(rank), LOCAL_RANK=str(rank), **shared)
-            for rank in range(2)
+            start([sys.executable, str(VICTIM), mode], folder, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+            for rank in range(world)
         ]
         job = Job(ranks)
         started.append(job)

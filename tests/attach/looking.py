@@ -71,8 +71,9 @@ class Job:
                 process.stdout.close()
 
 
-def start(words: list[str], **more: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**more))
+def start(words: list[str], folder: Path | None = None, **more: str) -> subprocess.Popen[bytes]:
+    env = environment(**more)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=folder)
 
 
 @dataclass(frozen=True)

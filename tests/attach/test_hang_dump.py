@@ -20,9 +20,9 @@ Start = Callable[..., Job]
 
 
 def line_of(words: str) -> int:
-    """The number of the victim's line with these words."""
-    lines = VICTIM.read_text().splitlines()
-    return next(number for number, line in enumerate(lines, start=1) if words in line)
+    """The number of the first of the victim's lines with these words."""
+    text = VICTIM.read_text()
+    return text[: text.index(words)].count("\n") + 1
 
 
 def states(pids: list[int]) -> set[str]:
@@ -63,6 +63,31 @@ def test_a_rank_in_code_of_its_own_is_named(jobs: Start, mode: str, place: str) 
     assert found[0]["place"]["line"] in lines
     assert found[0]["places"][1]["ranks"] == [0]
     assert found[0]["evidence"].get("holds the GIL", False) == (mode == "regex")
+
+
+def test_what_each_rank_waits_for_is_named_by_the_evidence_at_hand(jobs: Start, tmp_path: Path) -> None:
+    """A FIFO, a file lock that another rank holds, a prompt, a lock that a thread holds which waits for one of the rank's own."""
+    job = jobs("obstacles", ready=5, world=5, folder=tmp_path)
+    stand_still(2)
+
+    found = hang_dump("--pid", str(job.pids[0]), "--json").document["findings"]
+
+    by_rank = {one["ranks"][0]: one for one in found}
+    assert {one["code"] for one in found} == {"DD116"}
+    assert sorted(by_rank) == [1, 2, 3, 4]
+    fixes = {rank: one["remedies"][0]["change"] for rank, one in by_rank.items()}
+    opened, prompt = line_of('open("fifo")'), line_of("    breakpoint()")
+    assert f"open() of the FIFO {tmp_path}/fifo waits" in by_rank[1]["title"]
+    assert fixes[1].startswith(f"start what opens the other end of {tmp_path}/fifo before victim.py:{opened}")
+    assert by_rank[2]["title"].endswith(f"the lock on {tmp_path}/cache.lock is held by rank 0 (pid {job.pids[0]})")
+    assert fixes[2].startswith(f"let rank 0 release {tmp_path}/cache.lock before its next collective")
+    assert fixes[3].startswith(f"remove the breakpoint at victim.py:{prompt}")
+    assert "it holds loss_lock and waits for log_lock, which thread" in by_rank[4]["title"]
+    first, second = (
+        line_of("    with loss_lock:\n        taken.wait"),
+        line_of("        with log_lock:\n            taken.set"),
+    )
+    assert f"victim.py:{first} takes loss_lock first, victim.py:{second} takes log_lock first" in fixes[4]
 
 
 def test_a_stopped_rank_is_named_and_stays_as_it_was(jobs: Start) -> None:

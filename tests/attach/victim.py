@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import socket
@@ -47,6 +48,56 @@ def match_for_ever() -> None:
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
+def read_pipe() -> None:
+    os.mkfifo("fifo")
+    say("ready")
+    with open("fifo") as pipe:
+        pipe.read()
+
+
+def take_file_lock() -> None:
+    while not os.path.exists("taken"):
+        time.sleep(0.01)
+    say("ready")
+    with open("cache.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def ask_somebody() -> None:
+    os.dup2(os.pipe()[0], 0)  # a terminal at which nobody sits
+    say("ready")
+    breakpoint()
+    say("go on")
+
+
+def take_both() -> None:
+    loss_lock, log_lock, taken = threading.Lock(), threading.Lock(), threading.Event()
+
+    def write_log() -> None:
+        with log_lock:
+            taken.set()
+            time.sleep(0.2)
+            with loss_lock:
+                say("never")
+
+    threading.Thread(target=write_log, name="writer", daemon=True).start()
+    with loss_lock:
+        taken.wait()
+        say("ready")
+        with log_lock:
+            say("never")
+
+
+def wait_for_something(rank: int) -> None:
+    """Each rank for something else; the file lock of rank 2 is held by rank 0, which waits for all of them."""
+    if rank == 0:
+        fcntl.flock(os.open("cache.lock", os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
+        os.mkdir("taken")
+        say("ready")
+    else:
+        (read_pipe, take_file_lock, ask_somebody, take_both)[rank - 1]()
+
+
 def misbehave(x: torch.Tensor) -> None:
     say("ready")
     if MODE == "sleep":
@@ -74,6 +125,8 @@ def train(rank: int) -> None:
             if step == 3:
                 say("ready")
             time.sleep(0.05)
+        elif MODE == "obstacles" and step == 3:
+            wait_for_something(rank)
         elif step == 3 and rank == ODD:
             misbehave(x)
         elif step == 3:
@@ -118,4 +171,4 @@ if __name__ == "__main__":
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
         mp.spawn(main, nprocs=2)
     else:
-        main(int(os.environ.get("RANK") or os.environ["SLURM_PROCID"]))
+        main(int(os.environ.get("RANK") or os.environ["SLURM_PROCID"]), int(os.environ.get("WORLD_SIZE", "2")))

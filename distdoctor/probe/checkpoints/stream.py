@@ -180,12 +180,18 @@ class CheckpointStream(ProbeStream):
 
 
 def absolute(file: Any) -> str:
-    """The path of what torch.save was given; "" of a buffer or an open file without a name."""
-    path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-    if not isinstance(path, (str, os.PathLike)):
+    """The path of what torch.save was given; "" of a buffer, an open file without a name, and what does not tell.
+
+    Never raises: the object is the user's, and a relative path has no meaning in a working folder that was removed.
+    """
+    try:
+        path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+        if not isinstance(path, (str, os.PathLike)):
+            return ""
+        text = os.fspath(path)
+        return os.path.abspath(text) if isinstance(text, str) and not text.startswith("<") else ""
+    except Exception:
         return ""
-    text = os.fspath(path)
-    return os.path.abspath(text) if isinstance(text, str) and not text.startswith("<") else ""
 
 
 def _done(failed: bool) -> int:

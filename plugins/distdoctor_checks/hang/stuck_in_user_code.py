@@ -12,10 +12,12 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  A rank that moves and stays in one function for 25 s while the others wait is told as possible: an endless
                  loop and slow work look alike.
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
+                 What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
+                 and its holder, the thread that has taken the lock, a prompt of pdb.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
-Source           py-spy dump, /proc/PID/sched, torch.distributed.init_process_group(timeout=...).
+Source           py-spy dump, /proc/PID/sched, /proc/PID/syscall, /proc/locks, torch.distributed.init_process_group(timeout=...).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
+from distdoctor.diagnosis.hang.live.obstacle import obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -136,15 +139,18 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             if standstill.is_alone_at_work(standing):
                 yield _at_work(standing, standstill)
             continue
+        obstacle = obstacle_of(standing, standstill.stacks, standstill.recording.sources)
+        mine, *others = standstill.places(standing)
+        also = obstacle.also if obstacle is not None else ()
         yield Finding(
-            title=f"{standing.words}{standstill.how_long(standing)}",
+            title=f"{standing.words}{standstill.how_long(standing)}" + (f": {obstacle.words}" if obstacle else ""),
             ranks=(standing.rank,),
             confidence=standstill.confidence(standing),
             place=standing.site,
-            places=standstill.places(standing),
-            evidence=evidence_of(standing.process) | _children(standing),
+            places=(mine, *(Place(site, (standing.rank,), words) for site, words in also), *others),
+            evidence=evidence_of(standing.process) | _children(standing) | (dict(obstacle.facts) if obstacle else {}),
             why=_why(standing, standstill),
-            prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
+            prescriptions=(Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing)),),
         )
 
 
@@ -253,7 +259,7 @@ def _change(standing: RankActivity) -> str:
     innermost = f"{inner.path}:{inner.function}" if inner is not None else ""
     if "sleep(" in line:
         return f"remove the sleep at {where}, or sleep on every rank"
-    if "input(" in line or "breakpoint(" in line or "/pdb.py" in innermost or "/bdb.py" in innermost:
+    if "input(" in line:
         return f"remove the prompt at {where}: a rank has no terminal"
     if "subprocess.py" in innermost:
         return f"give the subprocess at {where} a timeout: subprocess.run(..., timeout=60)"

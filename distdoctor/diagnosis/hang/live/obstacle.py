@@ -1,0 +1,183 @@
+"""What a rank in its own code waits for, by the evidence at hand: a file that the kernel names, a prompt, a lock of a thread."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, telling_thread
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
+from distdoctor.recording.source_line import SourceLine
+from distdoctor.recording.stacks import FileWait, Frame, ProcessStacks, Stacks, ThreadStack
+
+_LONGEST_COMMAND = 60  # letters of a command line in a sentence
+_PROMPTS = ("breakpoint", "set_trace", "embed", "interact")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """`words` say what is waited for, `change` what to do about it, `facts` are evidence. `also` are lines of others that belong
+    to it: (line, what is there)."""
+
+    words: str
+    change: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    also: tuple[tuple[SourceLine, str], ...] = ()
+
+
+def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, str]) -> Obstacle | None:
+    """What keeps a rank that stands still; None where the evidence does not name it."""
+    process = standing.process
+    if process is None:
+        return None
+    where = _short(standing.site)
+    prompt = _at_prompt(process, standing.site, sources)
+    if prompt is not None:
+        return prompt
+    if process.waits_for is not None:
+        return _in_file(process.waits_for, where, stacks)
+    return _in_lock(process, sources)
+
+
+def _short(site: SourceLine) -> str:
+    return f"{site.path.rpartition('/')[2]}:{site.line}"
+
+
+def _in_file(wait: FileWait, where: str, stacks: Stacks) -> Obstacle | None:
+    facts: dict[str, object] = {"system call": wait.call, "file": wait.path, "kind of file": wait.kind}
+    if wait.call == "open" and wait.kind == "FIFO":
+        return Obstacle(
+            f"open() of the FIFO {wait.path} waits for a process that opens its other end",
+            f"start what opens the other end of {wait.path} before {where}, or open it there with os.O_NONBLOCK",
+            facts,
+        )
+    if wait.call == "read" and wait.kind in ("FIFO", "terminal", "socket"):
+        what = "pipe" if wait.path.startswith("pipe:") else wait.kind
+        name = "" if wait.path.startswith(("pipe:", "socket:")) else f" {wait.path}"
+        return Obstacle(
+            f"it reads from a {what}{name} that brings nothing",
+            f"bound the read at {where} (select.select, a timeout of the socket), or do it before the first collective",
+            facts,
+        )
+    if wait.call in ("flock", "fcntl"):
+        return _locked(wait, where, stacks, facts)
+    return None
+
+
+def _locked(wait: FileWait, where: str, stacks: Stacks, facts: dict[str, object]) -> Obstacle:
+    holder = next((rank for rank, process in stacks.processes() if process.pid == wait.holder), None)
+    command = wait.holder_command[:_LONGEST_COMMAND]
+    who = "another process" if not wait.holder else f"pid {wait.holder}" + (f" ({command})" if command else "")
+    if holder is not None:
+        who = f"rank {holder} (pid {wait.holder})"
+        change = f"let rank {holder} release {wait.path} before its next collective, which waits for {where}"
+    elif wait.holder:
+        change = (
+            f"end pid {wait.holder}, or let it release {wait.path}; at {where} ask with LOCK_NB and a limit of time"
+        )
+    else:
+        change = f"find who holds {wait.path} (lslocks, fuser -v {wait.path}); at {where} ask with LOCK_NB and a limit of time"
+    return Obstacle(f"the lock on {wait.path} is held by {who}", change, facts | {"lock held by": who})
+
+
+def _at_prompt(process: ProcessStacks, site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
+    thread = telling_thread(process)
+    if thread is None or not thread.inside("/pdb.py"):
+        return None
+    asked = _prompt_before(sources, site) or site
+    return Obstacle(
+        "it is at a prompt of pdb",
+        f"remove the breakpoint at {_short(asked)}, or debug one rank with torch.distributed.breakpoint(rank)",
+        also=((asked, "opens the prompt"),) if asked != site else (),
+    )
+
+
+def _prompt_before(sources: Mapping[str, str], site: SourceLine) -> SourceLine | None:
+    """The call that opened the prompt: pdb stops at the line after it."""
+    file = source_file(sources, site.path)
+    calls = [one for one in file.nodes(ast.Call) if last_word(one.func) in _PROMPTS] if file is not None else []
+    before = [one.lineno for one in calls if one.lineno <= site.line]
+    return SourceLine(site.path, max(before), site.function) if before else None
+
+
+@dataclass(frozen=True)
+class _Locking:
+    """One thread by its source: the lock that it waits for, at which line, and those that it has taken: name -> line."""
+
+    thread: ThreadStack
+    wants: str
+    site: SourceLine
+    holds: Mapping[str, SourceLine]
+
+    @property
+    def name(self) -> str:
+        return f"thread {self.thread.name or self.thread.os_id}"
+
+
+def _in_lock(process: ProcessStacks, sources: Mapping[str, str]) -> Obstacle | None:
+    """The thread that has the lock which the main one waits for, and whether it waits for one of the main thread's in turn."""
+    threads = [_locking(thread.in_python, sources) for thread in process.threads]
+    mine = next((one for one in threads if one is not None and one.thread.os_id == process.pid), None)
+    if mine is None or not mine.wants:
+        return None
+    other = next((one for one in threads if one is not None and one is not mine and mine.wants in one.holds), None)
+    if other is None:
+        return None
+    taken = other.holds[mine.wants]
+    also = ((taken, f"{other.name} takes {mine.wants} here"), (other.site, f"{other.name} is here"))
+    if other.wants and other.wants in mine.holds:
+        return Obstacle(
+            f"its threads wait for each other: it holds {other.wants} and waits for {mine.wants}, which {other.name} holds while "
+            f"it waits for {other.wants}",
+            f"take {other.wants} and {mine.wants} in one order in all threads: {_short(mine.holds[other.wants])} takes "
+            f"{other.wants} first, {_short(taken)} takes {mine.wants} first",
+            {"cycle of locks": [mine.wants, other.wants]},
+            also,
+        )
+    return Obstacle(
+        f"{mine.wants} is taken by {other.name}, which is at {_short(other.site)}",
+        f"release {mine.wants} in {other.name} before what it does at {_short(other.site)}, or give the wait at "
+        f"{_short(mine.site)} a timeout",
+        {"lock": mine.wants, "taken by": other.name},
+        also,
+    )
+
+
+def _locking(thread: ThreadStack, sources: Mapping[str, str]) -> _Locking | None:
+    """What a thread does with locks; None where its source is not known."""
+    user = thread.user_frame
+    if user is None or source_file(sources, user.path) is None:
+        return None
+    wants, holds = "", dict[str, SourceLine]()
+    for frame in thread.frames:
+        file = source_file(sources, frame.path) if frame.is_users else None
+        if file is None:
+            continue
+        for name, line, asked in _taken(file, frame.line):
+            if not asked:
+                holds.setdefault(name, SourceLine(frame.path, line, frame.function))
+            elif _is_innermost(frame, thread):
+                wants = name
+    return _Locking(thread, wants, user.site, holds)
+
+
+def _is_innermost(frame: Frame, thread: ThreadStack) -> bool:
+    """Whether nothing of Python runs below: what a lock waits in is C."""
+    return frame is thread.frames[0]
+
+
+def _taken(file: SourceFile, line: int) -> Iterator[tuple[str, int, bool]]:
+    """(name, line, whether it is being asked for) of every lock around a line: `with lock:`, and `lock.acquire()` at the line."""
+    path = file.path_to(line)
+    functions = [at for at, node in enumerate(path) if isinstance(node, FunctionNode | ast.Lambda)]
+    for node in path[functions[-1] if functions else 0 :]:
+        if isinstance(node, ast.With):
+            asked = line < node.body[0].lineno
+            yield from (
+                (dotted(one.context_expr), node.lineno, asked) for one in node.items if dotted(one.context_expr)
+            )
+        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if last_word(function) == "acquire" and isinstance(function, ast.Attribute):
+                yield dotted(function.value), node.lineno, True

@@ -1,0 +1,44 @@
+"""A bug in the probe, wherever it is, changes no result and raises nothing into the training."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from jobs import run_ranks, values
+from jobs.probe_bugs import told, train
+
+from distdoctor.probe.checkpoints.stream import absolute
+
+
+@pytest.mark.job
+def test_a_probe_of_which_everything_breaks_changes_nothing(tmp_path: Path) -> None:
+    """At the start, in the first steps, and later. `benchmarks/probe_bugs.py` does it one function at a time."""
+    ((plain, _),) = values(run_ranks(train, 1, str(tmp_path), None, 1, join=False))
+    for from_call in (1, 2, 4, 9):
+        folder = tmp_path / f"from-{from_call}"
+        folder.mkdir()
+
+        ((broken, calls),) = values(run_ranks(train, 1, str(folder), "*", from_call, join=False))
+
+        assert broken == plain
+        assert calls
+        assert told(str(folder))
+
+
+class Nameless(io.BytesIO):
+    @property
+    def name(self) -> str:
+        raise RuntimeError("nobody asks me")
+
+
+def test_the_path_of_a_file_that_tells_none_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert absolute(Nameless()) == ""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert absolute("saved.pt") == ""
+    assert absolute("/saved.pt") == f"{os.sep}saved.pt"
