@@ -26,7 +26,7 @@ def explain(code: str, no_plugin: tuple[str, ...]) -> None:
     plugins = load_plugins(load({"no_plugin": no_plugin}))
     by_name = {name.lower(): check for check in plugins.checks.values() for name in (check.code, check.slug)}
     check = by_name.get(code.lower())
-    page = check.handbook if check is not None else page_of_rule(code) or page_of_refusal(code)
+    page = check.handbook if check is not None else page_of_rule(code)
     page = page or _moved(code.lower(), plugins.checks.values())
     if not page:
         close = difflib.get_close_matches(code.lower(), by_name, n=1)
@@ -40,13 +40,6 @@ def page_of_rule(code: str) -> str:
     from distdoctor.lint.rules import all_rules
 
     return next((one.handbook for one in all_rules() if code.lower() in (one.code.lower(), one.slug)), "")
-
-
-def page_of_refusal(code: str) -> str:
-    """The page of what an error names before any rank starts; "" when there is none."""
-    from distdoctor.launch.devices import PAGES
-
-    return next((page for slug, page in PAGES.items() if code.lower() in (slug, page.partition(" ")[0].lower())), "")
 
 
 def _moved(code: str, checks: Collection[Check]) -> str:

@@ -151,12 +151,10 @@ def load_plugins(settings: Settings) -> Plugins:
 
 def _require_known(ignored: Sequence[str], plugins: Plugins) -> None:
     """A typo would accept nothing, in silence."""
-    from distdoctor.launch.devices import PAGES
     from distdoctor.lint.rules import all_rules
 
     known = {name.lower() for check in plugins.checks.values() for name in (check.code, check.slug, *check.formerly)}
     known |= {name.lower() for rule in all_rules() for name in (rule.code, rule.slug)}
-    known |= {name.lower() for slug, page in PAGES.items() for name in (slug, page.partition(" ")[0])}
     known |= {word for name in known for word in name.split()}
     for word in ignored:
         name = word.strip().lower()

@@ -6,28 +6,6 @@ from distdoctor.errors import DoctorError
 
 CPU_BACKENDS = frozenset({"gloo", "mpi"})
 
-PAGES = {
-    "more-ranks-than-devices": """\
-DD601 more-ranks-than-devices: more ranks on this node than CUDA devices that they can see.
-
-What it means    Two ranks would share one device.
-Why it hurts     NCCL refuses two ranks of one group on one device, or hangs; memory and speed are halved where it does not.
-How we know      Before the ranks start, --nproc is compared with torch.cuda.device_count().
-What to do       Start as many ranks as there are devices, widen CUDA_VISIBLE_DEVICES, or train on the CPU with --backend gloo.
-When it is fine  Ranks that stay on the CPU: with gloo or mpi nothing is said.
-Source           torch.cuda.device_count; NCCL's error "Duplicate GPU detected".""",
-    "backend-unavailable": """\
-DD602 backend-unavailable: this torch or this machine cannot use the backend that was asked for.
-
-What it means    --backend nccl without a CUDA device, or --backend mpi with a torch that was built without MPI.
-Why it hurts     init_process_group would fail in every rank, with a traceback of its own.
-How we know      torch.distributed.is_mpi_available() and torch.cuda.device_count(), asked before the ranks start.
-What to do       Use --backend gloo (CPU) or nccl (GPU); check nvidia-smi and CUDA_VISIBLE_DEVICES.
-When it is fine  Never: the ranks are not started.
-Source           torch.distributed.init_process_group, torch.distributed.is_mpi_available.""",
-}
-"""The handbook pages of what is refused before a rank starts, by slug; no check can report these from a recording."""
-
 
 class DoesNotFit(DoctorError):
     """The ranks asked for do not fit this machine. `code` is the illness that they would have had."""

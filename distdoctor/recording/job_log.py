@@ -47,7 +47,7 @@ _LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finis
                       r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
 _WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
 _KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
-_WARNING = re.compile(r"NCCL WARN (.{1,400})")
+_WARNING = re.compile(r"NCCL WARN .|^Duplicate GPU detected")  # the second is NCCL's "Last error", in a line of its own
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
 _ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
@@ -57,7 +57,7 @@ LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|NCCL WARN|"
-    r"rank\s{0,20}:|exitcode"
+    r"Duplicate GPU|rank\s{0,20}:|exitcode"
 )
 _STRIPPED = re.compile(r"^\s{0,40}(?:\[rank\s?\d+\]:?|\[default\d+\]:|\d+: |\[\d+,\d+\]<std\w+>:)\s?", re.IGNORECASE)
 

@@ -53,4 +53,20 @@ REMEDIES = (
         safety="CPU sums may differ in the last bits",
         source="https://docs.pytorch.org/docs/stable/notes/multiprocessing.html",
     ),
+    Remedy(
+        slug="backend-of-the-device",
+        what="Use the backend of the device that the ranks have.",
+        how='dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")',
+        effect="the group is made",
+        safety="gloo is slower than nccl; results are the same up to the order of sums",
+        source="https://docs.pytorch.org/docs/stable/distributed.html",
+    ),
+    Remedy(
+        slug="a-device-for-each-rank",
+        what="Give each rank of a node a CUDA device of its own.",
+        how='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before init_process_group',
+        effect="NCCL accepts the group, and no device is shared",
+        safety="changes no result",
+        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
 )

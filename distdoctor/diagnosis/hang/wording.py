@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from distdoctor.diagnosis.finding import Place
+from distdoctor.diagnosis.finding import CERTAIN, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
@@ -153,3 +153,22 @@ def test_of(guard: Guard) -> str:
 def table(values: Mapping[str, Iterable[int]]) -> str:
     """`[64, 3] on ranks 0-2; [32, 3] on rank 3`."""
     return "; ".join(f"{value} on {named(ranks)}" for value, ranks in values.items())
+
+
+def from_exception(incident: Incident, title: str, cure: Prescription, *, whose: str) -> Finding:
+    """What ranks died of, where the exception itself names the illness: it is a proof, in the words of `whose` ("torch's")."""
+    ending = incident.ending
+    assert ending is not None
+    return Finding(
+        title=title,
+        ranks=incident.ranks,
+        confidence=CERTAIN,
+        stalls=incident.stalls,
+        place=ending.site,
+        places=(Place(ending.site, incident.ranks, f"raised {ending.kind}"),) if ending.site else (),
+        evidence={"exception": ending.words, "traceback": ending.traceback},
+        why=f"{whose} own words: {' '.join(ending.words.split())[:160]}",
+        prescriptions=(cure,),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )

@@ -1,0 +1,85 @@
+"""
+DD601 more-ranks-than-devices: there are more ranks on a node than CUDA devices that they can see, or two chose the same one.
+
+What it means    A rank asked for a device number that does not exist, or two ranks of one NCCL group chose the same device.
+Why it hurts     The rank that finds no device fails, and the others wait for it. NCCL refuses two ranks of one group on one
+                 device, or hangs.
+How we know      CUDA ("invalid device ordinal") or NCCL ("Duplicate GPU detected") says so in the exception that ended the
+                 ranks. For the reference trainings, --nproc is compared with torch.cuda.device_count() before they start.
+What to do       Start as many ranks as there are devices, widen CUDA_VISIBLE_DEVICES, and call
+                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group.
+When it is fine  Ranks that stay on the CPU: with gloo or mpi nothing is said.
+Source           torch.cuda.device_count; NCCL's init.cc, "Duplicate GPU detected".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wording import from_exception
+from distdoctor.recording.clue import ClueKind
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+NO_SUCH_DEVICE = re.compile(r"invalid device ordinal", re.IGNORECASE)
+SAME_DEVICE = re.compile(r"Duplicate GPU detected\s*:\s*rank (\d+) and rank (\d+) both on (CUDA device \w+)")
+SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group'
+
+
+@check("DD601", "more-ranks-than-devices", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
+def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None:
+        yield from _by_log(log)
+    for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
+        if incident.ending is not None and (told := _told(incident.ending.words)):
+            yield from_exception(incident, *told, whose="the driver's")
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    """NCCL says it in a line after the exception, or in a warning before it."""
+    raised = log.lines(ClueKind.EXCEPTION)
+    for clue in (*log.lines(ClueKind.WARNING), *raised):
+        if told := _told(clue.words):
+            site = clue.site or next((one.site for one in raised if one.rank == clue.rank), clue.site)
+            why = f"the driver's own words: {clue.words[:160]}"
+            yield from_line(replace(clue, site=site), told[0], who(clue), LIKELY, why, told[1], specificity=90)
+            return
+
+
+def _told(words: str) -> tuple[str, Prescription] | None:
+    if found := SAME_DEVICE.search(words):
+        first, second, device = found.groups()
+        title = f"{named((int(first), int(second)))} of one NCCL group both use {device}"
+        return title, Prescription("a-device-for-each-rank", change=f"call {SET_DEVICE}")
+    if NO_SUCH_DEVICE.search(words):
+        return (
+            "asked for a CUDA device number that this process does not see",
+            Prescription(
+                "a-device-for-each-rank",
+                change="start as many ranks on this node as it has devices (--nproc, --nproc-per-node), widen "
+                "CUDA_VISIBLE_DEVICES, and choose by LOCAL_RANK rather than RANK",
+            ),
+        )
+    return None
+
+
+def sick() -> Recording:
+    """Four ranks on a node of two devices."""
+    return recording(ranks=4).raises(
+        (2, 3), "torch.AcceleratorError: CUDA error: invalid device ordinal", site="train.py:8 main"
+    ).finished(survivors="fail")  # fmt: skip
+
+
+def healthy() -> Recording:
+    """Another error of the device."""
+    return recording(ranks=4).raises(
+        (2, 3), "torch.AcceleratorError: CUDA error: device-side assert triggered", site="train.py:8 main"
+    ).finished(survivors="fail")  # fmt: skip
