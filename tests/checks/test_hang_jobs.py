@@ -43,7 +43,7 @@ CASES = [
     (hang_jobs.prints_a_property, "DD101", (0,), "dist.all_gather(parts, self.value)  # in a property"),
     (hang_jobs.collects_garbage, "DD101", (0,), "dist.barrier()  # in __del__"),
     (hang_jobs.logs_in_a_callback, "DD112", (0,), "dist.all_reduce(torch.ones(1))  # in a callback"),
-    (hang_jobs.averages_under_join, "DD101", (1,), "dist.all_reduce(total)"),
+    (hang_jobs.averages_under_join, "DD101", (0,), "dist.all_reduce(total)"),
     (hang_jobs.gathers_shards_alone, "DD125", (0,), "full_state_dict=True))  # of rank 0 alone"),
     (hang_jobs.batch_without_image, "DD128", (1,), "if image is not None:"),
     (hang_jobs.receives_first, "DD114", (0, 1), "dist.recv(x, src=1 - rank)  # both"),

@@ -50,6 +50,8 @@ from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alte
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 
+JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -212,10 +214,11 @@ class _Judge:
         return where_order_parts(parted) if earlier is parted else earlier
 
     def _not_joined(self, parted: CallDivergence, issued: Variant, answered: Variant) -> Incident:
-        """A collective inside join() that it does not stand in for."""
+        """A collective inside join() that it does not stand in for: the ranks that have run out of inputs are the odd ones, and
+        the line to mend is that of the others."""
         return Incident(
             IncidentKind.STRAYED,
-            issued.ranks,
+            answered.ranks,
             parted.at_ns,
             divergence=parted,
             departure=CallEdit(ADDED),
@@ -223,7 +226,7 @@ class _Judge:
             usual=answered.call,
             group=parted.group,
             waiting=self._waiting_in(parted.group),
-            hint="join",
+            hint=JOIN,
         )
 
     def _suspect(self, parted: CallDivergence) -> tuple[int | None, Confidence, bool]:
@@ -589,12 +592,13 @@ def decision_of(known: Verdict, incident: Incident) -> Decision | None:
     one, other = _sides(incident)
     if not sources or one is None:
         return None
-    others = [] if other is None else [r for r in known.facts.timelines if r not in incident.ranks]
+    rest = [] if other is None else [r for r in known.facts.timelines if r not in incident.ranks]
+    mine, others = (rest, incident.ranks) if incident.hint == JOIN else (incident.ranks, rest)
     differs = incident.divergence.differs if incident.divergence is not None else ""
     there = other.site if other is not None else None
     try:
         by_value = deciding_value(sources, one.site, differs) if one.site == there else None
-        return by_value or deciding_condition(sources, one.site, there, incident.ranks, others)
+        return by_value or deciding_condition(sources, one.site, there, mine, others)
     except RecursionError:  # generated code
         return None
 

@@ -22,14 +22,13 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
-from distdoctor.diagnosis.hang.earlier_divergence import is_join
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
-from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.verdict import JOIN, Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,
@@ -120,6 +119,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 
 def _title(incident: Incident, odd: Call) -> str:
     usual = incident.usual
+    if incident.hint == JOIN and usual is not None:
+        return f"ran out of inputs, and join() answered {short(odd)} of the others with {short(usual)}"
     if usual is None:
         return f"called {short(odd)}{group_words(incident, odd)}, which the others never call"
     if incident.is_tie:
@@ -131,11 +132,10 @@ def _title(incident: Incident, odd: Call) -> str:
 
 def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:
     usual, departure = incident.usual, incident.departure
-    joined = usual is not None and usual.rank not in incident.ranks and is_join(verdict.recording.sources, usual.site)
-    if usual is not None and joined:
+    if usual is not None and incident.hint == JOIN:
         words = [
-            f"{named(_others(incident))} ran out of inputs, and join() at {at(usual.site)} shadows only the model's own "
-            f"reductions: it answered the {odd.op.word} at {at(odd.site)} with a collective of its own"
+            f"join() at {at(usual.site)} shadows only the model's own reductions: it answered the {odd.op.word} at "
+            f"{at(odd.site)}, which {named(_others(incident))} called, with a collective of its own"
         ]
     elif usual is None:
         words = [f"{named(incident.ranks)} never called the {odd.op.word} at {at(odd.site)} before"]
@@ -172,7 +172,7 @@ def _others(incident: Incident) -> list[int]:
 
 def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     guard, usual = incident.guard, incident.usual
-    if usual is not None and is_join(verdict.recording.sources, usual.site):
+    if usual is not None and incident.hint == JOIN:
         return Prescription(
             "call-on-every-rank",
             change=f"move the {odd.op.word} at {at(odd.site)} out of the join() block ({at(usual.site)}), "

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import by_site
+from distdoctor.diagnosis.hang.wording import by_site, of_variants
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
     ReplicaDivergence,
@@ -34,7 +34,9 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import branch_line
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 TOLD = 60  # the reducer says so itself: gradients that differ in that step only follow from it
@@ -55,12 +57,47 @@ def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[F
         known = left_out_last(partings.gradients, incident.ranks[0]) if partings else ()
         found = _finding(verdict, incident, known)
         yield replace(found, explains=(*found.explains, *_left_unaveraged(incident, partings)))
+    for incident in verdict.of_kind(IncidentKind.DIVERGED) if partings else ():
+        yield from _where_ranks_wait(verdict, incident, partings)
     for parting in partings.found if partings and not told else ():
         assert partings is not None
         averaged = parting.what == GRADS and parting.peers.by == WRAPPER
         names = left_out(parting.peers, parting.step, partings.gradients) if averaged else ()
         if names:
             yield _before_it_raises(verdict, parting, names)
+
+
+def _where_ranks_wait(verdict: Verdict, incident: Incident, partings: ReplicaDivergences | None) -> Iterator[Finding]:
+    """Ranks that made their optimizer step without the reduction of their gradients, in which the others wait."""
+    odd, usual = incident.odd, incident.usual
+    if partings is None or odd is None or usual is None or incident.divergence is None:
+        return
+    for mine, other in ((odd, usual), (usual, odd)):
+        ranks = next(one.ranks for one in incident.divergence.variants if mine.rank in one.ranks)
+        names = left_out_last(partings.gradients, mine.rank)
+        if other.flags & CallFlag.NATIVE and not mine.flags & CallFlag.NATIVE and mine.step > other.step and names:
+            yield _never_reduced(verdict, incident, ranks, names)
+
+
+def _never_reduced(verdict: Verdict, incident: Incident, ranks: tuple[int, ...], names: tuple[str, ...]) -> Finding:
+    line = branch_line(verdict.recording.sources, names)
+    waiting = next(one for one in (incident.usual, incident.odd) if one is not None and one.rank not in ranks)
+    return Finding(
+        title=f"{_several(names)} did not contribute to the loss, so DDP never issued the {waiting.op.word} "
+        f"#{waiting.number} in which the others wait",
+        ranks=ranks,
+        confidence=LIKELY,
+        stalls=incident.stalls,
+        place=line or waiting.site,
+        places=(*((Place(line, ranks, "the branch"),) if line else ()), *of_variants(verdict, incident)),
+        evidence={"parameters": list(names[:16])},
+        why=f"{len(names)} gradients were None at the optimizer step of {named(ranks)}; the reducer waits for them and does not "
+        "reduce the buckets that they share with others",
+        prescriptions=(Prescription("find-unused-parameters"),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+        specificity=TOLD,
+    )
 
 
 def _left_unaveraged(incident: Incident, partings: ReplicaDivergences | None) -> Iterator[str]:

@@ -40,3 +40,18 @@ def test_gradients_that_the_reducer_left_unaveraged_follow_from_what_it_raises()
     job.note(UncaughtException(RAISED), site="train.py:31 train")
 
     assert [finding.code for finding in examine(job.recording(), CHECKS).findings] == ["DD121"]
+
+
+@pytest.mark.parametrize(("unused", "code"), [(["head.weight"], "DD121"), ([], "DD101")])
+def test_a_rank_that_left_parameters_out_alone_never_issued_the_reduction_that_the_other_waits_in(
+    unused: list[str], code: str
+) -> None:
+    job = trained_job(2).initial()
+    job.logs[0].call("all_reduce", [144], native=True, site="train.py:33 train", returned_ns=0)
+    job.step(none={1: unused}, only=[1])
+    job.logs[1].call("all_gather", [4], site="train.py:22 checksum", returned_ns=0)
+
+    (finding,) = examine(job.recording(running=True), CHECKS).findings
+
+    assert (finding.code, finding.ranks) == (code, (1,) if unused else (0, 1))
+    assert ("head.weight did not contribute to the loss" in finding.title) == bool(unused)
