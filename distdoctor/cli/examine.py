@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distdoctor.cli.options import reporting
+
+if TYPE_CHECKING:
+    from distdoctor.recording.recording import Recording
 
 
 @click.command()
@@ -40,12 +44,13 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     output, baseline = values.pop("output"), values.pop("baseline")
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
-    paths = [_brought_here(ctx, place) for place in places]
-    if len(paths) == 1 and _is_checkpoint(paths[0]):
-        ctx.exit(_show_contents(paths[0], settings.output_format, output))
+    executor = _executor(ctx, engine_name)
+    found = [part for place in places for part in _found_at(ctx, place, executor)]
+    if len(found) == 1 and isinstance(found[0], Path) and _is_checkpoint(found[0]):
+        ctx.exit(_show_contents(found[0], settings.output_format, output))
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
-    recording = open_recording(*paths, executor=_executor(ctx, engine_name))
+    recording = open_recording(*found, executor=executor)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     diagnosis = deliver.without_accepted(diagnosis, baseline)
     width = deliver.width_of(sys.stdout, output)
@@ -60,12 +65,15 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
 
 
-def _brought_here(ctx: click.Context, place: str) -> Path:
-    """A path on this machine, for as long as the command runs."""
+def _found_at(ctx: click.Context, place: str, executor: Executor | None) -> Sequence[Path | Recording]:
+    """A path on this machine, for as long as the command runs, or what has been read in a store."""
     from distdoctor.cli.deliver import notice
     from distdoctor.launch.remote_places import brought_here, is_address
+    from distdoctor.launch.stored_recordings import read_there
 
-    return ctx.with_resource(brought_here(place, notice)) if is_address(place) else Path(place)
+    if not is_address(place):
+        return [Path(place)]
+    return read_there(place, notice, executor) or [ctx.with_resource(brought_here(place, notice))]
 
 
 def _executor(ctx: click.Context, name: str) -> Executor | None:

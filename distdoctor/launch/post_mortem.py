@@ -60,18 +60,19 @@ def with_end(recording: Recording) -> Recording:
     return replace(recording, job=replace(recording.job, running=False, end_unseen=True))
 
 
-def open_recording(*places: Path | None, executor: Executor | None = None) -> Recording:
+def open_recording(*places: Path | Recording | None, executor: Executor | None = None) -> Recording:
     """The recording of one job with everything that can be read about it now: the one way to open it, once for a command.
 
     A place is a run folder (or one below which the latest lies), a folder of run folders, a host bundle, a document of hang-dump,
     flight recorder dumps, a job log, `-`; several are parts of one job. None, or no place: the latest run of this
-    working directory. `executor` reads the dumps where they are many.
+    working directory. A recording is a part that has been read already. `executor` reads the dumps where they are many.
 
     NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
     """
-    named = [place for place in places if place is not None]
+    named = [place for place in places if isinstance(place, Path)]
     dumps = [place for place in named if is_dump(place)]
     parts = [part for place in named if place not in dumps for part in _parts(place, executor)]
+    parts += [place for place in places if isinstance(place, Recording)]
     if not parts and len(dumps) < 2:
         return _at(dumps[0] if dumps else None, executor)
     if dumps:

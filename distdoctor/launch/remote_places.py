@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,12 +28,13 @@ _INSTALL = (
 
 
 @dataclass(frozen=True)
-class _File:
-    """One file over there, and what its path is below the place."""
+class StoredFile:
+    """One file over there, and what its path is below the place. `written_ns`: by the store's clock, 0 where it does not say."""
 
     path: str
     below: PurePosixPath
     size: int
+    written_ns: int = 0
 
 
 def is_address(place: str) -> bool:
@@ -48,10 +50,9 @@ def brought_here(address: str, notice: Callable[[str], None]) -> Iterator[Path]:
     nothing. CouldNotLook: it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="distdoctor-") as folder:
-        with _in_one_sentence(address):
-            system, root = _opened(address)
-            files = _files(system, root)
-            _require_bounds(address, files)
+        with in_one_sentence(address):
+            system, root = opened(address)
+            files = files_at(address, system, root)
             single = len(files) == 1 and files[0].below == PurePosixPath(".")
             missed = _fetch(system, files, Path(folder), notice)
         if missed and len(missed) == len(files):
@@ -65,7 +66,7 @@ _WAY_OUT = "Check the address, and the credentials and endpoint that its program
 
 
 @contextlib.contextmanager
-def _in_one_sentence(address: str) -> Iterator[None]:
+def in_one_sentence(address: str) -> Iterator[None]:
     """Whatever a storage library raises, as an error that a user can read."""
     from distdoctor.errors import DoctorError
 
@@ -81,7 +82,7 @@ def _in_one_sentence(address: str) -> Iterator[None]:
         raise CouldNotLook(f"{_shown(address)} cannot be read: {_words(trouble)}", way_out=_WAY_OUT) from trouble
 
 
-def _opened(address: str) -> tuple[Any, str]:
+def opened(address: str) -> tuple[Any, str]:
     """The file system, and the place in its own words."""
     try:
         import fsspec
@@ -96,18 +97,31 @@ def _opened(address: str) -> tuple[Any, str]:
     return system, str(root).rstrip("/") or "/"
 
 
-def _files(system: Any, root: str) -> list[_File]:
+def files_at(address: str, system: Any, root: str) -> list[StoredFile]:
+    """The files at and below a place, by path.
+
+    FileNotFoundError: there is none. WrongUse: more than a recording can be.
+    """
     found = []
     for path, about in system.find(root, detail=True).items():
         below = PurePosixPath(path).relative_to(root) if path != root else PurePosixPath(".")
         if about.get("type") == "file" and ".." not in below.parts:
-            found.append(_File(path, below, int(about.get("size") or 0)))
+            found.append(StoredFile(path, below, int(about.get("size") or 0), _written_ns(about)))
     if not found:
         raise FileNotFoundError(root)
+    _require_bounds(address, found)
     return sorted(found, key=lambda one: one.path)
 
 
-def _require_bounds(address: str, files: Sequence[_File]) -> None:
+def _written_ns(about: Mapping[str, Any]) -> int:
+    """Stores call it by their own names, and write it as a date or as seconds."""
+    written = next((about[name] for name in ("LastModified", "last_modified", "mtime", "updated") if name in about), 0)
+    if isinstance(written, datetime):
+        written = written.timestamp()
+    return int(written * 1e9) if isinstance(written, int | float) else 0
+
+
+def _require_bounds(address: str, files: Sequence[StoredFile]) -> None:
     largest, total = max(files, key=lambda one: one.size), sum(one.size for one in files)
     way_out = "Point at the run folder itself, or copy what is to be examined."
     if len(files) > MOST_FILES:
@@ -118,29 +132,42 @@ def _require_bounds(address: str, files: Sequence[_File]) -> None:
         raise WrongUse(f"{_shown(address)} holds {total >> 30} GiB, more than {MOST_BYTES >> 30}", way_out=way_out)
 
 
-def _fetch(system: Any, files: Sequence[_File], folder: Path, notice: Callable[[str], None]) -> Mapping[str, str]:
+def _fetch(system: Any, files: Sequence[StoredFile], folder: Path, notice: Callable[[str], None]) -> Mapping[str, str]:
     """Write the files into the folder; what could not be read, with the reason."""
     missed: dict[str, str] = {}
     done = 0
     for batch in _batches(files):
-        found = system.cat([one.path for one in batch], on_error="return")
-        found = found if isinstance(found, dict) else {batch[0].path: found}
+        found = contents(system, batch)
         for one in batch:
-            content = found.get(one.path)
+            content = found[one.path]
             if isinstance(content, bytes):
                 to = folder / (one.below if one.below.parts else PurePosixPath(one.path).name)
                 to.parent.mkdir(parents=True, exist_ok=True)
                 to.write_bytes(content)
             else:
-                missed[one.path] = _words(content) if isinstance(content, BaseException) else "it is not there any more"
+                missed[one.path] = content
         done += len(batch)
         if done < len(files):
             notice(f"{done} of {len(files)} files are here")
     return missed
 
 
-def _batches(files: Sequence[_File]) -> Iterator[list[_File]]:
-    batch: list[_File] = []
+def contents(system: Any, files: Sequence[StoredFile]) -> dict[str, bytes | str]:
+    """The bytes of these files by path, all on the way at once; of one that cannot be read the reason."""
+    found = system.cat([one.path for one in files], on_error="return")
+    found = found if isinstance(found, dict) else {files[0].path: found}
+    read: dict[str, bytes | str] = {}
+    for one in files:
+        content = found.get(one.path)
+        if isinstance(content, bytes):
+            read[one.path] = content
+        else:
+            read[one.path] = _words(content) if isinstance(content, BaseException) else "it is not there any more"
+    return read
+
+
+def _batches(files: Sequence[StoredFile]) -> Iterator[list[StoredFile]]:
+    batch: list[StoredFile] = []
     for one in files:
         if batch and (len(batch) == BATCH_FILES or sum(f.size for f in batch) + one.size > BATCH_BYTES):
             yield batch

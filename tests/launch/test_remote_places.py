@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from click.testing import CliRunner
 
 from distdoctor.cli.examine import examine
 from distdoctor.errors import DoctorError, NothingToInspect, WrongUse
-from distdoctor.launch import remote_places
+from distdoctor.launch import remote_places, stored_recordings
 from distdoctor.launch.remote_places import brought_here, is_address
+from distdoctor.launch.stored_recordings import read_there
 from distdoctor.recording.bundle import pack
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -68,6 +71,69 @@ def test_a_bundle_in_a_store_gives_the_verdict_of_the_one_on_disk(
     assert examined("memory://runs/one/h1.ddb") == here
     assert examined("memory://runs/one") == here
     assert examined((tmp_path / "h1.ddb").as_uri()) == here
+
+
+def dumps(ranks: int, culprit: int) -> dict[str, bytes]:
+    """Flight recorder dumps of a job in which one rank left out its fourth call, by name."""
+    found = {}
+    for rank in range(ranks):
+        lines = [41, 44, 41, 57, 41, 44] if rank != culprit else [41, 44, 41, 41, 44, 41]
+        entries = [
+            {
+                "record_id": at, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": at + 1, "p2p_seq_id": 0,
+                "profiling_name": "nccl:all_gather" if line == 57 else "nccl:all_reduce", "time_created_ns": 10**18 + at,
+                "input_sizes": [[line]], "input_dtypes": ["Float"], "output_sizes": [[line]], "output_dtypes": ["Float"],
+                "state": "completed" if at < 3 else "scheduled", "retired": at < 3, "is_p2p": False,
+                "frames": [{"name": "step", "filename": "/job/train.py", "line": line}],
+            }
+            for at, line in enumerate(lines)
+        ]  # fmt: skip
+        config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(ranks)))}}
+        content = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+        found[f"rank_{rank}"] = pickle.dumps(content, protocol=2)
+    return found
+
+
+@pytest.fixture
+def no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No temporary folder can be made."""
+
+    def refuse(*args: object, **values: object) -> None:
+        raise AssertionError("a temporary folder is made")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+
+
+@pytest.mark.usefixtures("no_copy")
+def test_dumps_in_a_store_are_read_in_batches_and_give_the_verdict_of_those_on_disk(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_recordings, "MOST_OF_A_BATCH", 4)
+    written = {**dumps(9, 5), "rank_9": b"\x80\x02torn"}
+    for name, content in written.items():
+        (tmp_path / name).write_bytes(content)
+    memory.pipe({f"/job/{name}": content for name, content in written.items()} | {"/job/README.txt": b"hello"})
+    said: list[str] = []
+
+    (found,) = read_there("memory://job", said.append, None)
+    here, there = examined(str(tmp_path)), examined("memory://job")
+
+    assert said == ["4 of 10 dumps are read", "8 of 10 dumps are read"]
+    assert list(found.ranks) == list(range(9))
+    assert [trouble.rank for trouble in found.troubles] == [9]
+    assert "rank 5" in here[1]
+    assert there[1].replace("/job/rank_9", "F") == "".join(f"distdoctor: {words}\n" for words in said) + here[
+        1
+    ].replace(f"{tmp_path}/rank_9", "F")
+
+
+@pytest.mark.usefixtures("no_copy")
+def test_one_dump_and_one_host_bundle_are_read_without_a_copy(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe("/job/rank_5", dumps(9, 5)["rank_5"])
+    memory.pipe({"/run/h1.ddb": pack(skipped()), "/run/h2.ddb": pack(skipped())})
+
+    assert [list(one.ranks) for one in read_there("memory://job/rank_5", print, None)] == [[5]]
+    assert len(read_there("memory://run", print, None)) == 2
 
 
 def test_nothing_stays_behind(memory: fsspec.AbstractFileSystem) -> None:
@@ -132,6 +198,15 @@ def test_a_bucket_of_a_real_s3_server_is_examined(tmp_path: Path, monkeypatch: p
         assert examined("s3://runs/one") == examined("s3://runs/one/h1.ddb")
         with pytest.raises(NothingToInspect):
             examined("s3://runs/two")
+        (tmp_path / "dumps").mkdir()
+        for name, content in dumps(64, 5).items():
+            (tmp_path / "dumps" / name).write_bytes(content)
+            system.pipe(f"runs/dumps/{name}", content)
+        assert examined("s3://runs/dumps") == examined(str(tmp_path / "dumps"))
+        words = [sys.executable, "-m", "distdoctor", "examine", "--output-format", "json"]
+        afar = subprocess.run([*words, "s3://runs/dumps"], capture_output=True, timeout=120, check=False)
+        here = subprocess.run([*words, str(tmp_path / "dumps")], capture_output=True, timeout=120, check=False)
+        assert afar.stdout == here.stdout, afar.stderr.decode()
     finally:
         process.kill()
         process.communicate()

@@ -29,6 +29,7 @@ from distdoctor.recording.flight.rows import DumpPart, recording_of_parts
 from distdoctor.recording.recording import Recording, Trouble
 
 MOST_BYTES = 400 << 20  # of memory, for a process that reads dumps
+MOST_BYTES_AFAR = 2 << 30  # the same where they come from a store: its library and what is on the way count
 LEAST_SECONDS, SECONDS_PER_DUMP = 4, 0.1  # of a processor: ten times what a dump of 2,000 entries with stacks takes
 _PR_SET_PDEATHSIG = 1
 MOST_OF_A_BATCH = 128  # dumps that are read before they are handed on: what a process holds at once
@@ -82,8 +83,7 @@ def read_dumps(paths: Iterable[Path], executor: Executor | None = None) -> Recor
         return read_batches(batches, executor)
     if not files or not may_fork():
         return read_batches(batches)
-    seconds = LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(files))
-    with reading_processes(workers, seconds) as pool:
+    with reading_processes(workers) as pool:
         return read_batches(batches, pool)
 
 
@@ -94,12 +94,14 @@ def may_fork() -> bool:
 
 
 @contextmanager
-def reading_processes(workers: int, seconds: int) -> Iterator[Executor]:
-    """Processes of this machine that may take so much memory and so many seconds of a processor, and end with this one."""
+def reading_processes(workers: int, most_bytes: int = MOST_BYTES) -> Iterator[Executor]:
+    """Processes of this machine that may take so much memory, and seconds of a processor by what they read. They are there at
+    once, and end with this one."""
     processes = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(
-        workers, mp_context=processes, initializer=_bounded, initargs=(os.getpid(), seconds)
+        workers, mp_context=processes, initializer=_bounded, initargs=(os.getpid(), most_bytes)
     ) as pool:
+        pool.submit(os.getpid)
         yield pool
 
 
@@ -155,21 +157,37 @@ def _of_executor(batches: Sequence[DumpBatch], executor: Executor) -> Iterator[P
 def part_of(batch: DumpBatch) -> Part:
     """What a batch holds: the work of one process."""
     troubles: list[Trouble] = []
+    if _is_bounded:
+        _grant(LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(batch)))
     with _without_garbage_collection():
         return DumpPart.of(batch.dumps(troubles)), troubles
 
 
-def _bounded(parent: int, seconds: int) -> None:
+_is_bounded = False
+
+
+def _bounded(parent: int, most_bytes: int) -> None:
     """A process that reads what somebody sent us: a few bytes can ask for any amount of memory or time, and they get none of
     ours. It ends with whoever started it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    global _is_bounded
+    _is_bounded = True
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    for limit, wanted in ((resource.RLIMIT_AS, in_use + MOST_BYTES), (resource.RLIMIT_CPU, seconds)):
-        _, hardest = resource.getrlimit(limit)
-        resource.setrlimit(limit, (wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest), hardest))
+    _limit(resource.RLIMIT_AS, in_use + most_bytes)
+
+
+def _grant(seconds: int) -> None:
+    """So many seconds of a processor more than it has had."""
+    had = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(had.ru_utime + had.ru_stime) + seconds)
+
+
+def _limit(which: int, wanted: int) -> None:
+    _, hardest = resource.getrlimit(which)
+    resource.setrlimit(which, (wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest), hardest))
 
 
 @contextmanager
