@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import Command, Finished
-from network import Hosts, two_hosts, why_not
+from network import Hosts, made_hosts, why_not
 
 
 @pytest.fixture
@@ -104,8 +104,18 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def hosts(start: Callable[..., Command], tmp_path: Path) -> Iterator[Hosts]:
     """Two hosts; without root there are none."""
+    yield from _hosts(tmp_path, start, 2)
+
+
+@pytest.fixture
+def three_hosts(start: Callable[..., Command], tmp_path: Path) -> Iterator[Hosts]:
+    """Three hosts; without root there are none."""
+    yield from _hosts(tmp_path, start, 3)
+
+
+def _hosts(folder: Path, start: Callable[..., Command], count: int) -> Iterator[Hosts]:
     trouble = why_not()
     if trouble:
         pytest.skip(trouble)
-    with two_hosts(tmp_path, start) as made:
+    with made_hosts(folder, start, count) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces on a bridge, each command with its own host name, /dev/shm and PID namespace."""
+"""Hosts on one machine: network namespaces on a bridge, each command with its own host name, /dev/shm and PID namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from launching import Command, Finished
 
-ADDRESSES = {1: "10.77.0.1", 2: "10.77.0.2"}
 # Its own host name and processes. The shell is the first process of the host: what the command leaves behind goes on until the
 # test is over.
 _ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; [ -e {stays} ] && sleep 600; exit $code'
@@ -49,41 +48,65 @@ def why_not() -> str:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts 1 and 2, `ddh1` and `ddh2`. `folder` is where their commands run; it is shared."""
+    """Hosts 1, 2 and so on, `ddh1`, `ddh2`. `folder` is where their commands run; it is shared."""
 
     folder: Path
     begin: Callable[..., Command]
     prefix: str
+    count: int = 2
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        return {host: f"10.77.0.{host}" for host in range(1, self.count + 1)}
 
     def start(self, host: int, *arguments: object, env: dict[str, str] | None = None) -> Command:
         """`distdoctor ARGUMENTS` on a host."""
         return self.begin(words=[*self._on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
 
     def plain_torchrun(self, nproc: int, script: str) -> list[Command]:
-        """One job over both hosts that distdoctor did not start."""
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(nproc)]
-        torchrun += ["--rdzv-backend", "c10d", "--rdzv-id", self.prefix, "--rdzv-endpoint", f"{ADDRESSES[1]}:29400"]
-        return [self.begin(words=[*self._on(host), *torchrun, script]) for host in ADDRESSES]
+        """One job over all hosts that distdoctor did not start."""
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(self.count)]
+        torchrun += ["--nproc-per-node", str(nproc)]
+        torchrun += [
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-id",
+            self.prefix,
+            "--rdzv-endpoint",
+            f"{self.addresses[1]}:29400",
+        ]
+        return [self.begin(words=[*self._on(host), *torchrun, script]) for host in self.addresses]
 
     def ssh(self) -> Path:
         """A folder with an `ssh` that leads to the hosts. To `asleep` it connects and nobody answers; any other refuses."""
         program = self.folder / "bin" / "ssh"
         program.parent.mkdir()
-        program.write_text(_SSH.format(python=sys.executable, prefix=self.prefix, hosts=[f"ddh{n}" for n in ADDRESSES]))
+        program.write_text(
+            _SSH.format(python=sys.executable, prefix=self.prefix, hosts=[f"ddh{n}" for n in self.addresses])
+        )
         program.chmod(0o755)
         return program.parent
 
     def torchrun(
         self, nproc: int, *more: object, separate: bool = False, env: dict[str, str] | None = None
     ) -> list[Command]:
-        """One job over both hosts: `distdoctor run` on each, into one run folder or `separate` ones."""
-        options = ["--nnodes", 2, "--nproc-per-node", nproc, "--rdzv-backend", "c10d", "--rdzv-id", self.prefix]
-        options += ["--rdzv-endpoint", f"{ADDRESSES[1]}:29400"]
+        """One job over all hosts: `distdoctor run` on each, into one run folder or `separate` ones."""
+        options = [
+            "--nnodes",
+            self.count,
+            "--nproc-per-node",
+            nproc,
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-id",
+            self.prefix,
+        ]
+        options += ["--rdzv-endpoint", f"{self.addresses[1]}:29400"]
         return [
             self.start(
                 host, "run", *options, "--run-dir", f"run{host}" if separate else "run", *more, "train.py", env=env
             )
-            for host in ADDRESSES
+            for host in self.addresses
         ]
 
     def elastic(
@@ -91,7 +114,7 @@ class Hosts:
     ) -> tuple[Command, Command]:
         """One job that host 1 starts, and that host 2 joins as soon as a condition holds."""
         options = ["--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", self.prefix]
-        options += ["--rdzv-endpoint", f"{ADDRESSES[1]}:29400", "--max-restarts", 1, "--run-dir", "run"]
+        options += ["--rdzv-endpoint", f"{self.addresses[1]}:29400", "--max-restarts", 1, "--run-dir", "run"]
         first = self.start(1, "run", *options, "train.py", env=env)
         first.wait_for(until)
         return first, self.start(2, "run", *options, "train.py", env=env)
@@ -128,26 +151,26 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def two_hosts(folder: Path, begin: Callable[..., Command]) -> Iterator[Hosts]:
-    """The hosts, gone afterwards."""
+def made_hosts(folder: Path, begin: Callable[..., Command], count: int) -> Iterator[Hosts]:
+    """So many hosts, gone afterwards."""
     prefix = f"dd{os.getpid()}"
-    hosts = Hosts(folder, begin, prefix)
+    hosts = Hosts(folder, begin, prefix, count)
     try:
-        _make(prefix)
+        _make(prefix, hosts.addresses)
         yield hosts
     finally:
-        for name in (f"{prefix}br", *(f"{prefix}h{host}" for host in ADDRESSES)):
+        for name in (f"{prefix}br", *(f"{prefix}h{host}" for host in hosts.addresses)):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
             shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
 
 
-def _make(prefix: str) -> None:
+def _make(prefix: str, addresses: dict[int, str]) -> None:
     bridge = f"{prefix}br"
     _ip("netns", "add", bridge)
     _ip("-n", bridge, "link", "add", "br0", "type", "bridge")
     _ip("-n", bridge, "link", "set", "br0", "up")
-    names = "127.0.0.1 localhost\n" + "".join(f"{address} ddh{host}\n" for host, address in ADDRESSES.items())
-    for host, address in ADDRESSES.items():
+    names = "127.0.0.1 localhost\n" + "".join(f"{address} ddh{host}\n" for host, address in addresses.items())
+    for host, address in addresses.items():
         name = f"{prefix}h{host}"
         _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,27 @@ def test_a_host_that_goes_down_is_named_with_its_ranks(hosts: Hosts, script: Cal
     assert "DD132" in codes(done), done.out + done.err
     assert "rank 1  is lost, or cut off from ddh1: ddh2 has given no sign of life for" in done.out
     assert "DD110" not in codes(done), done.out
+
+
+def test_of_three_hosts_the_one_that_is_cut_off_is_named_on_the_other_two(
+    three_hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(TRAINS_ON)
+    commands = three_hosts.torchrun(1, "--on-hang", "report", separate=True)
+    for rank in range(3):
+        commands[rank].wait_for(lambda at=three_hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    cut = time.monotonic()
+    three_hosts.cut(3)
+    told = [commands[host].hear("DD132", within=30) for host in (0, 1)]
+    seconds = time.monotonic() - cut
+    for host in (1, 2):
+        three_hosts.signal(host, signal.SIGTERM)
+    done = finished(commands[:2])
+
+    for words in told:
+        assert "ddh3 has given no sign of life for" in words
+        assert "ddh1 has given" not in words
+        assert "ddh2 has given" not in words
+    assert all("2 of 3 hosts have answered" in one.err for one in done), said(done)
+    assert seconds < 8  # 5 where a processor is free
