@@ -1,67 +1,59 @@
-"""`distdoctor env`: versions and devices, as needed in a bug report."""
+"""`distdoctor env`: versions, devices and limits, as needed in a bug report."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-from importlib import metadata
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 
 @click.command()
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def env(output_format: str) -> None:
-    """Print versions, devices, backends and the limits of this machine. Imports torch."""
-    facts = _facts()
-    if output_format == "json":
-        click.echo(json.dumps(facts, indent=2))
+@click.option("--json", "as_json", is_flag=True, help="Short for --output-format json.")
+@click.option(
+    "--within",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long drivers and torch may take to answer.",
+)
+def env(output_format: str, as_json: bool, within: float) -> None:
+    """Print what a bug report needs: versions, GPUs, networks, limits, container, scheduler and variables that explain a job.
+
+    What may hang, a driver or torch, is asked in processes of its own; what does not answer in time is named. Variables are
+    kept by an allow-list, without what looks like a secret.
+    """
+    from distdoctor.launch.bug_report import facts
+
+    found = facts(within)
+    if as_json or output_format == "json":
+        click.echo(json.dumps(found, indent=2))
         return
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        click.echo(f"{name:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    lines = [line for name, value in found.items() for line in _lines(name, value)]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
 
 
-def _facts() -> dict[str, object]:
-    import torch
-    import torch.distributed as dist
+def _lines(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """(name, value) of each line; of what holds several things one line each."""
+    from distdoctor.report.printable import printable
 
-    from distdoctor.launch.preflight.machine import shared_memory
-
-    backends = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available}
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    shm_bytes, _ = shared_memory()
-    nccl = _nccl() if torch.version.cuda and gpus else None
-    return {
-        "distdoctor": metadata.version("distdoctor"),
-        "torch": torch.__version__,
-        "torchvision": _version("torchvision"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cuda": torch.version.cuda,
-        "nccl": nccl,
-        "devices": gpus or "none",
-        "backends": [name for name, available in backends.items() if available()],
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "shm_gib": None if shm_bytes is None else round(shm_bytes / 2**30, 2),
-        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "accelerate": _version("accelerate"),
-        "lightning": _version("lightning"),
-    }
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _lines(f"{name} {key}", one)
+    elif (isinstance(value, list) and any(isinstance(one, dict) for one in value)) or name == "gpu_links":
+        for number, one in enumerate(value):
+            words = ", ".join(f"{k} {_word(v)}" for k, v in one.items() if v) if isinstance(one, dict) else str(one)
+            yield f"{name} {number}", printable(words)
+    else:
+        yield name, printable(_word(value))
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _nccl() -> str:
-    import torch
-
-    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    return ".".join(map(str, version))
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "-" if value is None else str(value)

@@ -46,6 +46,14 @@ REMEDIES = (
         source="https://docs.docker.com/reference/cli/docker/container/run/",
     ),
     Remedy(
+        slug="without-this-host",
+        what="Train without the host that computes or transfers wrongly.",
+        how="dcgmi diag -r 3; memtester 1G 1  # and leave the host out of the job until they pass",
+        effect="gradients are the sums that they should be",
+        safety="changes no result of the other hosts",
+        source="https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html",
+    ),
+    Remedy(
         slug="fewer-threads",
         what="Give each rank its share of the cores.",
         how="export OMP_NUM_THREADS=$(( $(nproc) / RANKS ))",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -206,7 +209,50 @@ def test_a_report_that_cannot_be_written_is_wrong_use(say: Say, run_folder: Path
 
 
 def test_the_environment_is_printed_for_a_bug_report(say: Say) -> None:
-    facts = json.loads(say("env", "--output-format", "json").out)
+    facts = json.loads(say("env", "--json", "--within", "60").out)
 
     assert "gloo" in facts["backends"]
-    assert facts["torch"]
+    assert facts["not_told"] == []
+    wanted = {
+        "torch",
+        "cuda",
+        "nccl",
+        "driver",
+        "gpus",
+        "gpu_links",
+        "nics",
+        "infiniband",
+        "cgroup",
+        "shm_gib",
+        "limits",
+        "ptrace",
+    }
+    assert wanted | {"ptrace", "clocks", "container", "scheduler", "variables", "libraries"} <= facts.keys()
+    assert (facts["torch"], facts["limits"]["nofile"]) == (
+        metadata.version("torch"),
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+    assert "lo" in {one["name"] for one in facts["nics"]}
+    assert facts["libraries"]["numpy"]
+
+
+def test_a_driver_that_hangs_is_named_and_holds_nobody_up(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("NCCL_AUTH_TOKEN", "hidden")
+    since = time.monotonic()
+
+    said = say("env", "--json", "--within", "0.5")
+
+    facts = json.loads(said.out)
+    assert time.monotonic() - since < 5
+    assert "gpus (no answer within 0.5 s)" in facts["not_told"]
+    assert (facts["torch"], facts["gpus"]) == (metadata.version("torch"), [])
+    assert facts["variables"]["NCCL_DEBUG"] == "INFO"
+    assert "hidden" not in said.out
+    assert "cgroup memory.max" in say("env", "--within", "0.1").out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -79,3 +81,50 @@ def test_hosts_with_other_code_are_told_apart_on_both(tmp_path: Path) -> None:
 
     assert all("DD603" in out and "code here" in out for out, _ in done), done
     assert all(process.returncode == 1 for process in processes)
+
+
+# What a broken network card does: of all that is read in pieces of 2 KiB and more, one bit comes out as another.
+BROKEN_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int is_socket(int fd) { struct stat about; return !fstat(fd, &about) && S_ISSOCK(about.st_mode); }
+static void spoil(void *at, ssize_t got) { if (got >= 2048) ((unsigned char *)at)[got / 2 / 4 * 4 + 2] ^= 0x10; }
+ssize_t read(int fd, void *at, size_t size) {
+  ssize_t (*real)(int, void *, size_t) = dlsym(RTLD_NEXT, "read");
+  ssize_t got = real(fd, at, size);
+  if (is_socket(fd)) spoil(at, got);
+  return got;
+}
+ssize_t recv(int fd, void *at, size_t size, int flags) {
+  ssize_t (*real)(int, void *, size_t, int) = dlsym(RTLD_NEXT, "recv");
+  ssize_t got = real(fd, at, size, flags);
+  spoil(at, got);
+  return got;
+}
+ssize_t readv(int fd, const struct iovec *parts, int count) {
+  ssize_t (*real)(int, const struct iovec *, int) = dlsym(RTLD_NEXT, "readv");
+  ssize_t got = real(fd, parts, count);
+  if (is_socket(fd) && count && parts[count - 1].iov_len >= 2048 && got >= 2048)
+    spoil(parts[count - 1].iov_base, got < (ssize_t)parts[count - 1].iov_len ? got : (ssize_t)parts[count - 1].iov_len);
+  return got;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to break the network with")
+def test_sums_that_come_out_wrong_are_a_finding_in_every_format(tmp_path: Path) -> None:
+    (tmp_path / "broken.c").write_text(BROKEN_READS)
+    build = ["cc", "-shared", "-fPIC", "-O1", "-o", "broken.so", "broken.c", "-ldl"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    environment = {"LD_PRELOAD": str(tmp_path / "broken.so")}
+
+    done = run("--output-format", "json", cwd=tmp_path, env=environment)
+
+    document = json.loads(done.stdout)
+    [finding] = [one for one in document["findings"] if one["code"] == "DD609"]
+    assert (done.returncode, finding["severity"], finding["confidence"]) == (1, "error", "certain")
+    assert "16,384 KiB" in finding["title"]

@@ -15,15 +15,7 @@ from typing import Any
 import torch
 
 from distdoctor.recording.trace.probe_settings import ProbeSettings
-from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments
-
-# Names, or beginnings of names, of variables that explain a distributed job and hold no secret.
-ALLOWED = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TP_", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID",
-    "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_", "PET_", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
-)  # fmt: skip
+from distdoctor.recording.trace.redaction import kept_variables, redacted_arguments
 
 
 def describe(settings: ProbeSettings) -> dict[str, Any]:
@@ -42,11 +34,7 @@ def describe(settings: ProbeSettings) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cuda_devices": _device_count(),
         "settings": settings.fields(),
-        "variables": {
-            name: redacted(value)
-            for name, value in sorted(os.environ.items())
-            if name.startswith(ALLOWED) and not is_secret(name)
-        },
+        "variables": kept_variables(os.environ),
     }
 
 

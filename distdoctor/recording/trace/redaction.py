@@ -6,9 +6,17 @@ By pattern, so it is a net and no proof: what looks like none of these stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 GONE = "[redacted]"
+# Names, or beginnings of names, of variables that explain a distributed job and hold no secret.
+KEPT = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NCCL_", "RCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TP_", "UCX_",
+    "FI_", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_", "PET_",
+    "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
 _WORDS = "KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH|PRIVATE|COOKIE|BEARER|SIGNATURE"
 _NAME = re.compile(rf"(?:{_WORDS})", re.IGNORECASE)
 # `max_tokens`, `monkey`, `author`, `keys`: parts of ordinary words and settings, followed by a number or a path
@@ -50,6 +58,15 @@ def redacted(text: str) -> str:
     text = _SIGNED.sub(lambda found: f"{found['name']}{GONE}", text)
     text = _ASSIGNED.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
     return _KNOWN.sub(GONE, text)
+
+
+def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables on the allow-list: the others may hold secrets."""
+    return {
+        name: redacted(value)
+        for name, value in sorted(environment.items())
+        if name.startswith(KEPT) and not is_secret(name)
+    }
 
 
 def redacted_source(text: str) -> str:
