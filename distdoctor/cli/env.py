@@ -26,7 +26,7 @@ def env(output_format: str, as_json: bool, within: float) -> None:
     What may hang, a driver or torch, is asked in processes of its own; what does not answer in time is named. Variables are
     kept by an allow-list, without what looks like a secret.
     """
-    from distdoctor.launch.bug_report import facts
+    from distdoctor.cli.bug_report import facts
 
     found = facts(within)
     if as_json or output_format == "json":

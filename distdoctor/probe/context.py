@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.events import ProbeTrouble
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
 
@@ -81,7 +80,7 @@ class Rank:
         self.silent = True
         try:
             if self.trace is not None:
-                self.trace.note(ProbeTrouble(f"{where}: {type(error).__name__}: {error}"[:500]))
+                self.trace.note_trouble(f"{where}: {type(error).__name__}: {error}")
         except Exception:
             return
 

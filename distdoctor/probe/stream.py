@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.events import ProbeTrouble
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,6 +39,6 @@ class ProbeStream:
 
     def _note_trouble(self, error: Exception) -> None:
         try:
-            self.trace.note(ProbeTrouble(f"{self.name}: {type(error).__name__}: {error}"[:500]))
+            self.trace.note_trouble(f"{self.name}: {type(error).__name__}: {error}")
         except Exception:
             return

@@ -19,7 +19,7 @@ from types import MethodType
 from typing import Any
 
 from distdoctor.recording.trace import layout
-from distdoctor.recording.trace.events import TraceEvent, encode
+from distdoctor.recording.trace.events import ProbeTrouble, TraceEvent, encode
 from distdoctor.recording.trace.layout import (
     HEADER,
     HEADER_BYTES,
@@ -345,6 +345,14 @@ class TraceWriter:
     def note(self, event: TraceEvent, *, site: int = 0) -> int:
         """Write one of the rare things; `site` is the text id of the user's line. Returns the number of the record."""
         return self.events.write(**self._noted(event, site))
+
+    def note_trouble(self, what: str) -> None:
+        """Write down that the recorder, or a part of it, falls silent. The clock may be what has failed it."""
+        event = ProbeTrouble(what[:500])
+        try:
+            self.note(event)
+        except Exception:
+            self.events.write(kind=event.number, **encode(event, self.texts.id))
 
     def note_again(self, seq: int, event: TraceEvent, *, site: int = 0) -> None:
         """The event `seq` as it is by now."""

@@ -46,6 +46,14 @@ REMEDIES = (
         source="https://docs.docker.com/reference/cli/docker/container/run/",
     ),
     Remedy(
+        slug="report-the-recorder",
+        what="Put back what the program replaced, or report the error.",
+        how="distdoctor env --json  # with the words of the error, to the maintainers",
+        effect="the rank is recorded to its end",
+        safety="changes no result",
+        source="SECURITY.md and CONTRIBUTING.md of distdoctor",
+    ),
+    Remedy(
         slug="without-this-host",
         what="Train without the host that computes or transfers wrongly.",
         how="dcgmi diag -r 3; memtester 1G 1  # and leave the host out of the job until they pass",
