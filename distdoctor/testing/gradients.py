@@ -203,7 +203,7 @@ class TrainedJob:
             **own,
         }
         self._append(rank, "updates", **known)
-        log.step(site=STEP_LINE)
+        log.step(site=STEP_LINE, micro_steps=int(known["backwards"]))
 
     def collective(self, op: str, shape: Sequence[int] = (), **about: Any) -> Self:
         """One collective of every rank, since the step before."""

@@ -88,7 +88,7 @@ class SampledJob:
         sharded = "DistributedSampler" in name
         flags |= PassFlag(fields.pop("flags", SHARDED if sharded else 0))
         digest = fields.pop("digest", "0123456789abcdef")
-        outer, bag = fields.pop("outer", digest), fields.pop("bag", "")
+        outer, bag, objects = fields.pop("outer", digest), fields.pop("bag", ""), fields.pop("objects", "")
         length = fields.setdefault("dataset_length", self.length)
         for rank in range(self.world_size) if only is None else only:
             own = {key: value[rank] if isinstance(value, dict) else value for key, value in fields.items()}
@@ -116,7 +116,7 @@ class SampledJob:
                 num_replicas=replicas,
                 sampler_rank=sampler_rank,
                 first_step=self.steps,
-                dataset=f"Digits\0{self.length}\0{own_digest}\0{self.pieces}\0{own_outer}\0{bag}",
+                dataset=f"Digits\0{self.length}\0{own_digest}\0{self.pieces}\0{own_outer}\0{bag}\0{objects}",
                 **own,
             )
             log.now = began + 101 * MILLISECOND

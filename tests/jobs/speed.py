@@ -165,6 +165,22 @@ def synchronised_every_micro_step(rank: int, **about: Any) -> None:
     training(rank, accumulate=4, forward=0.004, backward=0.004, **about)
 
 
+def two_optimizers(rank: int, *, in_turns: bool = False) -> None:
+    """Two optimizers and windows of 2 to 4 micro-batches. `in_turns`: each optimizer has a window of its own."""
+    model = DistributedDataParallel(Net(64, 0.0, 0.0))
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in (model.module.body, model.module.head)]
+    loader = iter(batches(rank))
+    for step in range(16):
+        length = 1 if in_turns else 2 + step % 3
+        for stepping in [[one] for one in optimizers] if in_turns else [optimizers]:
+            for _ in range(length):
+                inputs, targets = next(loader)
+                (cross_entropy(model(inputs), targets) / length).backward()  # in every micro-step of both
+            for one in stepping:
+                one.step()
+            model.zero_grad()
+
+
 def with_barriers(rank: int) -> None:
     def meet(model: nn.Module) -> None:
         dist.barrier()  # protects nothing

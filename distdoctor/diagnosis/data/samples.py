@@ -36,15 +36,21 @@ class DataSet:
     pieces: int = 0
     outer: str = ""  # digest together with the Subsets around it
     bag: str = ""  # digest of its lists in any order; "": none was read whole
+    objects: str = ""  # bytes of Python objects in its largest container, and the attribute's name
 
     @classmethod
     def parse(cls, text: str) -> DataSet:
         words = text.split("\0")
-        return cls(words[0], int(words[1]), words[2], int(words[3]), *words[4:6]) if len(words) > 4 else cls(text)
+        return cls(words[0], int(words[1]), words[2], int(words[3]), *words[4:7]) if len(words) > 4 else cls(text)
 
     def same_content(self, other: DataSet) -> bool:
         """Whether nothing that was seen tells the two data sets below the Subsets apart."""
         return (self.name, self.length, self.digest) == (other.name, other.length, other.digest)
+
+    @property
+    def object_bytes(self) -> int:
+        number = self.objects.partition(" ")[0]
+        return int(number) if number.isdigit() else 0
 
     def reordered(self, other: DataSet) -> bool:
         """Whether both hold the same values, in lists that are ordered differently."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
+import sys
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +26,22 @@ CHUNKS, CHUNK_BYTES = 8, 64  # of an array
 ATTRIBUTES = 48
 DEPTH = 4
 BUDGET = 2_000  # values looked at per data set: about a millisecond
+MANY = 10_000  # objects in a container, before it is weighed
 LONGEST_BAG = 16_384  # values of a list that are read whole, 0.3 microseconds each
 
 
 @dataclass(frozen=True)
 class Content:
     """Class, length (-1: unknown) and digest of a data set. `pieces`: how many values that look like data are in the digest.
-    `bag`: the digest that does not know the order of lists, "" where no list was read whole."""
+    `bag`: the digest that does not know the order of lists, "" where no list was read whole. `objects`: bytes of the Python
+    objects in its largest list or dictionary, about, and the attribute that holds it; "" where there are few."""
 
     name: str
     length: int
     digest: str
     pieces: int
     bag: str = ""
+    objects: str = ""
 
     @property
     def text(self) -> str:
@@ -49,7 +54,7 @@ def content_of(dataset: Any, iterable: bool = False) -> Content:
     look = _ContentScan()
     look.at(dataset, DEPTH, inside=True)
     bag = look.bag.hexdigest() if look.bags else ""
-    return Content(type(dataset).__name__, length, look.digest.hexdigest(), look.pieces, bag)
+    return Content(type(dataset).__name__, length, look.digest.hexdigest(), look.pieces, bag, look.objects)
 
 
 def _length(dataset: Any) -> int:
@@ -64,8 +69,15 @@ class _ContentScan:
         self.digest, self.bag = (hashlib.blake2b(digest_size=8) for _ in range(2))
         self.bags = 0  # lists that the second digest knows by their values alone
         self.bagged = False  # such a list is being looked at
+        self.within = 0  # so many containers
         self.pieces = 0
         self.left = BUDGET
+        self.attribute = self.holder = ""  # of the data set: being looked at; with most bytes of Python objects
+        self.most = 0
+
+    @property
+    def objects(self) -> str:
+        return f"{self.most} {self.holder}" if self.most else ""
 
     def fold(self, *words: object) -> None:
         self.update("\0".join(map(str, words)).encode("utf-8", "replace") + b"\1")
@@ -108,7 +120,8 @@ class _ContentScan:
         self.fold("list", len(values))
         if depth <= 0:
             return
-        outer, bag = self.bagged, None if self.bagged or type(values) is not list else _bag(values)
+        self._weigh(values, values)
+        outer, bag = self.bagged, None if self.within or type(values) is not list else _bag(values)
         if bag is not None:
             self.bag.update(bag.to_bytes(8, "little"))
             self.bags, self.bagged = self.bags + 1, True
@@ -120,6 +133,7 @@ class _ContentScan:
         self.fold("dict", len(values))
         if depth <= 0:
             return
+        self._weigh(values, list(itertools.islice(values.values(), PLACES)))
         for number, (key, value) in enumerate(values.items()):
             if number >= PLACES:
                 break
@@ -127,9 +141,20 @@ class _ContentScan:
                 self.fold(key)
                 self._element(value, depth - 1)
 
+    def _weigh(self, container: Any, values: Any) -> None:
+        """How many bytes the Python objects in a large container take, judged by a few of them."""
+        if len(container) < MANY:
+            return
+        some = [values[place] for place in _places(len(values), PLACES)]
+        total = len(container) * sum(map(_size, some)) // len(some)
+        if total > self.most:
+            self.most, self.holder = total, self.attribute
+
     def _element(self, value: Any, depth: int) -> None:
         """Fold in what a container holds; numbers and texts there are data."""
+        self.within += 1
         self.at(value, depth)
+        self.within -= 1
         if type(value) in (int, float, str, bytes):
             self.pieces += 1
 
@@ -141,6 +166,7 @@ class _ContentScan:
             return
         for name in sorted(key for key in scope if isinstance(key, str))[:ATTRIBUTES]:
             self.fold(name)
+            self.attribute = name
             self.at(scope.get(name), depth - 1)
 
     def _tensor(self, value: torch.Tensor) -> None:
@@ -188,6 +214,16 @@ def _bag(values: list[Any]) -> int | None:
         raw = str(value).encode("utf-8", "replace")
         total += zlib.crc32(raw) << 32 | zlib.adler32(raw)
     return total & 0xFFFFFFFFFFFFFFFF
+
+
+def _size(value: Any) -> int:
+    """Bytes of a plain Python object, and of those directly in it; 0 for arrays and for what is somebody's own."""
+    kind = type(value)
+    if kind in (str, bytes, int, float):
+        return sys.getsizeof(value)
+    if kind in (tuple, list):
+        return sys.getsizeof(value) + sum(map(_size, value[:PLACES]))
+    return sys.getsizeof(value) + sum(map(_size, list(value.values())[:PLACES])) if kind is dict else 0
 
 
 def _is_data(value: Any) -> bool:

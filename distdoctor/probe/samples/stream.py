@@ -169,7 +169,10 @@ class SamplesStream:
         if self.modes.evaluating:
             flags |= PassFlag.EVAL_MODE
         texts = self.trace.texts
-        loop_site, described = texts.id(sites.user_site()), texts.id(f"{content.text}\0{outer.digest}\0{content.bag}")
+        loop_site, described = (
+            texts.id(sites.user_site()),
+            texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}"),
+        )
         chain = texts.id(facts.chain)
         number = self._number(loader, (loader.made_site, loop_site, described, chain))
         self._counts[number] = count = self._counts.get(number, 0) + 1

@@ -6,7 +6,9 @@ What it means    Every rank starts DataLoader workers. Each worker is a process 
 Why it hurts     The kernel kills processes without an error message (exit code -9), or a worker dies of a bus error.
 How we know      A worker's own error names shared memory (certain). A worker disappeared just when the kernel counted an
                  out-of-memory kill (likely). Otherwise: less than 5 % of the host's memory (or the container's limit) was left,
-                 and ranks and workers hold more than half of it (likely).
+                 and ranks and workers hold more than half of it (likely). A note, possible: the dataset keeps a large list or
+                 dictionary of Python objects, of which a few were weighed. Reading one writes its reference count, so each
+                 worker that was forked gets a copy of its page: memory grows until every worker holds all of it.
 What to do       Use fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), a larger
                  --shm-size.
 When it is fine  A full machine whose memory other jobs hold: this job is not to blame, and nothing is reported.
@@ -21,7 +23,8 @@ from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import NotApplicable, check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -31,17 +34,21 @@ from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
 from distdoctor.diagnosis.memory.oom_message import lost_its_worker, shared_memory_in
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
+COPIED = 64 * MIB  # by the workers of all ranks together
 
 
 @check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True, specificity=30)
-def examine(verdict: Verdict | None, memory: Memory | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, memory: Memory | None, orders: SampleOrders | None) -> Iterator[Finding]:
     told = [_worker(verdict, incident, memory) for incident in _died(verdict)] if verdict is not None else []
     yield from told
-    if memory is None and not told:
+    copied = _copied(orders) if orders is not None and not told else None
+    if copied is not None:
+        yield copied
+    if memory is None and not told and orders is None:
         raise NotApplicable("no memory was recorded")
     by_host: dict[str, list[RankMemory]] = defaultdict(list)
     for rank in memory.each() if memory is not None and not told else ():
@@ -120,6 +127,49 @@ def _killed(verdict: Verdict, ending: Ending, own: RankMemory | None) -> Finding
         why=f"the worker is gone, and {end.kernel_counter} counts {kills} at that time{seen}",
         prescriptions=(Prescription("lower-host-memory", change=change),),
         confidence=LIKELY,
+    )
+
+
+def _copied(orders: SampleOrders) -> Finding | None:
+    """The data set of which the workers of all ranks copy most Python objects."""
+    loaders: dict[SourceLine, dict[int, LoaderPass]] = defaultdict(dict)
+    for rank, passes in orders.by_rank.items():
+        for one in passes:
+            if one.workers and one.data.object_bytes:
+                loaders[one.made_line][rank] = one
+    costs = {
+        line: sum(one.workers * one.data.object_bytes for one in found.values()) for line, found in loaders.items()
+    }
+    line = max(costs, key=lambda line: costs[line], default=None)
+    if line is None or costs[line] < COPIED:
+        return None
+    found = loaders[line]
+    one, ranks, workers = found[min(found)], tuple(sorted(found)), sum(one.workers for one in found.values())
+    where = f"{one.data.name}.{one.data.objects.partition(' ')[2]}"
+    return Finding(
+        title=f"{where} holds {mib(one.data.object_bytes)} of Python objects, which {workers} workers copy page by page as they "
+        "read them",
+        ranks=ranks,
+        severity=NOTE,
+        confidence=POSSIBLE,
+        place=line or one.loop_line,
+        places=(Place(line, ranks, f"the loader is created, {one.workers} workers a rank"),),
+        evidence={
+            "dataset": one.data.name,
+            "bytes": one.data.object_bytes,
+            "workers": workers,
+            "bytes_in_all": costs[line],
+        },
+        why=f"a forked worker shares the memory of its rank until it writes to it, and reading a Python object writes its "
+        f"reference count: up to {mib(costs[line])} on all ranks together",
+        prescriptions=(
+            Prescription(
+                "lower-host-memory",
+                change=f"keep {where} in an array (numpy, torch or pyarrow) instead of Python objects",
+                effect=f"up to {mib(costs[line])} less",
+            ),
+        ),
+        at_ns=one.started_ns,
     )
 
 

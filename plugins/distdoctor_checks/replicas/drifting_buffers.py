@@ -6,10 +6,11 @@ What it means    Running statistics of a batch normalization, or another buffer,
 Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
                  shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
 How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
-                 forward.
+                 forward. Running statistics are a note until one rank saves a checkpoint that holds them, with no collective
+                 of their size between its last step and the save: then a warning, likely.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
-When it is fine  Intentionally rank-local running statistics: reported only as a note.
+When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
 Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
 """
 
@@ -19,27 +20,62 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
+from distdoctor.recording.trace.state_file import BUFFERS, SAVE
 
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
 
 
 @check("DD204", "drifting-buffers", severity=WARNING, live=False)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, recording: Recording, checkpoints: Checkpoints | None) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED:
             continue
         for normalisation in (False, True):
             drifts = _drifts(gradients, peers, normalisation)
             if drifts:
-                yield _finding(gradients, peers, drifts, normalisation)
+                saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
+                yield _finding(gradients, peers, drifts, normalisation, saved)
+
+
+def _saved_alone(
+    drifts: dict[str, Drift], gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints
+) -> Saved | None:
+    """The first save by some of these ranks that holds such a buffer as it was on them alone."""
+    savers = {save.rank for save in checkpoints.saves}
+    if not savers or not savers < set(peers.ranks):
+        return None
+    for save in sorted(checkpoints.saves, key=lambda one: one.event.at_ns):
+        kept = [one.digests(BUFFERS) for one in recording.states if one.document.when == SAVE and one.rank == save.rank]
+        names = [
+            name
+            for name, (step, _) in drifts.items()
+            if step <= save.event.step and any(known.endswith(name) for names in kept for known in names)
+        ]
+        own = gradients.ranks[save.rank]
+        sizes = [
+            tensor.numel for tensor in own.tensors.values() if tensor.name in names and tensor.flags & TensorFlag.BUFFER
+        ]
+        if sizes and not _brought_together(recording.ranks[save.rank], save, min(sizes)):
+            return save
+    return None
+
+
+def _brought_together(log: RankTrace, save: Saved, elements: int) -> bool:
+    """Whether a call between the last step and the save may have carried a buffer of so many elements."""
+    before = log.calls["entered_ns"] <= save.event.at_ns - log.monotonic_to_wall_ns
+    since = log.calls["step"] >= save.event.step
+    if len(log.calls) and int(log.calls["seq"][0]) > 1 and not (~since & before).any():
+        return True  # nobody knows
+    return bool((before & since & (log.calls["nbytes"] >= elements)).any())
 
 
 def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> dict[str, Drift]:
@@ -59,23 +95,30 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
     return found
 
 
-def _finding(gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift], normalisation: bool) -> Finding:
+def _finding(
+    gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift], normalisation: bool, saved: Saved | None
+) -> Finding:
     name, (step, variants) = next(iter(drifts.items()))
     more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
     wrapped = event_site(gradients, Wrapped, peers.ranks)
     updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
     site = wrapped or next((u.site for u in updates if u.site), SourceLine())
     what = "running statistics" if normalisation else "buffers"
+    alone = f", and rank {saved.rank} saves its own" if saved is not None else ""
+    places = (Place(saved.event.site, (saved.rank,), "saves its own"),) if saved is not None else ()
     return Finding(
-        title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}",
+        title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}{alone}",
         ranks=tuple(sorted(rank for variant in variants for rank in variant)),
         place=site,
-        places=(Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),),
+        places=(
+            Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),
+            *places,
+        ),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
         why=f"{len(drifts)} {what} follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers"),),
-        severity=NOTE if normalisation else WARNING,
-        confidence=CERTAIN,
+        severity=NOTE if normalisation and saved is None else WARNING,
+        confidence=LIKELY if normalisation and saved is not None else CERTAIN,
         at_ns=min((u.at_ns for u in updates), default=0),
     )
 

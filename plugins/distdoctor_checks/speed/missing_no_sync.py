@@ -5,16 +5,19 @@ What it means    One optimizer step accumulates the gradients of n backward pass
                  each of them. Only the last average is needed: the mean of a sum is the sum of the means.
 Why it hurts     n times the bytes on the network, and n times the wait for the slowest rank, for the same result.
 How we know      All n backward passes between two steps came from one line, each after a forward that averages, and C++ issued
-                 the same calls n times. Bytes are counted. Seconds are the time that the passes before the last spent after
+                 the same calls n times; several optimizers must step one after the other, with no average between. Bytes are
+                 counted. Seconds are the time that the passes before the last spent after
                  sending their last bucket: a lower bound, given only if its median is three deviations above zero.
 What to do       Wrap forward and backward of all micro-batches but the last in `with model.no_sync():`.
-When it is fine  One backward per step; several models or optimizers; passes from different lines (possibly separate losses);
-                 closures. FSDP accumulates sharded gradients on purpose, trading time for memory, and is not reported.
+When it is fine  One backward per step; several models; optimizers that step in turns; passes from different lines (possibly
+                 separate losses); closures. FSDP accumulates sharded gradients on purpose, trading time for memory: a note,
+                 and only where the source leaves out the averages of DistributedDataParallel and nothing knows fully_shard.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,91 +25,180 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
+from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
-from distdoctor.recording.recording import RankTrace, Recording
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import CallFlag, Op, UpdateFlag
+from distdoctor.recording.trace.reader import Rows
 from distdoctor.testing.timing import TimedJob, timed_job
 
 FEWEST = 4  # steps that were looked at: the first four always are
+_REDUCING = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_REDUCE_COALESCED, Op.REDUCE_SCATTER_TENSOR)]
+_OF_DDP = ("no_sync(", "require_backward_grad_sync")
+_OF_FULLY_SHARD = ("set_requires_gradient_sync", "no_backward_sync")
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """What one rank sends: per step, of which everything but one in `micro_steps` could be left out."""
+    """What one rank sends: per step, of which everything but one in `micro_steps` could be left out. `fewest`: of the micro-steps
+    that a step has."""
 
     micro_steps: int
+    fewest: int
     calls: int
     nbytes: int
+    needless: int
     update: Update
 
     @property
-    def needless(self) -> int:
-        return self.nbytes * (self.micro_steps - 1) // self.micro_steps
+    def times(self) -> str:
+        """`4`, or `2-4`."""
+        return str(self.micro_steps) if self.fewest == self.micro_steps else f"{self.fewest}-{self.micro_steps}"
 
 
 @check("DD501", "missing-no-sync", severity=WARNING, stands_alone=True)
-def examine(gradients: Gradients, calls: Collectives, timing: Timing | None) -> Iterator[Finding]:
+def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, recording: Recording) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
-    if not found or len({one.micro_steps for one in found.values()}) > 1:
-        return
-    first = found[min(found)]
-    n, site = first.micro_steps, first.update.loss_site
-    saved = _seconds(timing, found)
-    yield Finding(
-        title=f"each step averages gradients {n} times instead of once: {_bytes(first.needless)} of "
+    if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
+        yield _finding(found, _seconds(timing, found))
+    sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
+    guard = _guard(recording, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
+    if guard:
+        yield _unguarded(sharded, guard)
+
+
+def _finding(found: dict[int, Repeated], saved: tuple[float, ...]) -> Finding:
+    first, ranks = found[min(found)], tuple(sorted(found))
+    site = first.update.loss_site
+    return Finding(
+        title=f"each step averages gradients {first.times} times instead of once: {_bytes(first.needless)} of "
         f"{_bytes(first.nbytes)} a step are wasted",
-        ranks=tuple(sorted(found)),
+        ranks=ranks,
         confidence=CERTAIN,
         place=site,
         places=(
-            Place(site, tuple(sorted(found)), f"backward, {n} times per step"),
-            Place(first.update.site, tuple(sorted(found)), "the optimizer steps"),
+            Place(site, ranks, f"backward, {first.times} times per step"),
+            Place(first.update.site, ranks, "the optimizer steps"),
         ),
         evidence={
-            "micro_steps": n,
+            "micro_steps": first.micro_steps,
             "calls_per_step": first.calls,
             "bytes_per_step": first.nbytes,
             "bytes_per_step_to_save": first.needless,
             "seconds_per_step_to_save_at_least": [round(value, 6) for value in saved] or None,
         },
-        why=f"{n} forwards that average and {n} backward passes on one line between two optimizer steps; "
-        f"C++ issued {first.calls} calls, {first.calls // n} per pass",
+        why=f"{first.times} forwards that average and {first.times} backward passes on one line between two optimizer steps; "
+        f"C++ issued {first.calls} calls, {max(1, first.calls // first.micro_steps)} per pass",
         prescriptions=(Prescription("no-sync", effect=_effect(first, saved)),),
     )
 
 
 def _repeated(one: RankGradients) -> Repeated | None:
-    """The same averages several times for one step of the only optimizer, in every step that was looked at. None: not so."""
-    updates = [update for update in one.updates if update.step > 0]
-    if len({update.optimizer for update in updates}) != 1 or len(list(one.events(Wrapped))) != 1:
+    """The same averages several times for one step of all optimizers, in every step that was looked at. None: not so."""
+    digested = _accumulating(one)
+    if len(list(one.events(Wrapped))) != 1 or not digested:
         return None
-    digested = [update for update in updates if update.digested and update.step > 1]
-    counts = {(u.number("backwards"), u.number("synced"), u.number("unsynced")) for u in digested}
-    if len(digested) < FEWEST - 1 or len(counts) != 1 or not all(u.flags & UpdateFlag.ONE_LINE for u in digested):
+    if any(u.number("synced") != u.number("backwards") or u.number("unsynced") for u in digested):
         return None
-    backwards, synced, unsynced = counts.pop()
-    if backwards < 2 or synced != backwards or unsynced:
-        return None
-    return _sent(one.log, backwards, digested[-1])
+    native = one.log.calls[(one.log.calls["flags"] & CallFlag.NATIVE) != 0]
+    return _sent(one.log, native[native["op"] == Op.ALL_REDUCE], digested)
 
 
-def _sent(log: RankTrace, micro_steps: int, update: Update) -> Repeated | None:
-    calls = log.calls
-    native = calls[((calls["flags"] & CallFlag.NATIVE) != 0) & (calls["op"] == Op.ALL_REDUCE)]
-    steps = native["step"]
-    whole = np.unique(steps)[1:-1].tolist()  # the last one may go on, the first may have left the ring
-    rounds = [native[steps == step] for step in whole]
-    rounds = [rows for rows in rounds if _is_repeated(rows["signature"], micro_steps)]
-    if not rounds or len(rounds) < 0.8 * len(whole):
+def _repeated_shards(one: RankGradients) -> Repeated | None:
+    """The same for shards, which are scattered after each pass: without DistributedDataParallel."""
+    digested = _accumulating(one)
+    if one.log.has_noted(Wrapped) or not digested:
         return None
-    calls_each = int(np.median([len(rows) for rows in rounds]))
-    nbytes = int(np.median([int(rows["nbytes"].sum()) for rows in rounds]))
-    return Repeated(micro_steps, calls_each, nbytes, update)
+    return _sent(one.log, one.log.calls[one.log.calls["op"] == Op.REDUCE_SCATTER_TENSOR], digested)
+
+
+def _accumulating(one: RankGradients) -> list[Update]:
+    """The steps that were looked at, where the optimizers step together after several passes of one line; [] where not."""
+    by_step: dict[int, list[Update]] = defaultdict(list)
+    for update in one.updates:
+        if update.digested and update.step > 1:
+            by_step[update.step].append(update)
+    optimizers = {update.optimizer for update in one.updates if update.step > 0}
+    whole = [updates for _, updates in sorted(by_step.items()) if {u.optimizer for u in updates} == optimizers]
+    if len(whole) < FEWEST - 1 or not all(_together(one, updates) for updates in whole):
+        return []
+    first = [updates[0] for updates in whole]
+    passes = [update.number("backwards") for update in first]
+    several = sum(count > 1 for count in passes)
+    if several < 0.8 * len(passes) or any(u.flags & UpdateFlag.CLEARED for u in first):
+        return []
+    lines = all(u.flags & UpdateFlag.ONE_LINE for u in first if u.number("backwards") > 1)
+    return first if lines else []
+
+
+def _together(one: RankGradients, updates: list[Update]) -> bool:
+    """Whether the optimizers used the same passes: they count the same, and nothing is averaged between their steps."""
+    if len({(u.number("backwards"), u.number("synced"), u.number("unsynced")) for u in updates}) > 1:
+        return False
+    began, ended = (one_of(u.at_ns for u in updates) - one.log.monotonic_to_wall_ns for one_of in (min, max))
+    calls = one.log.calls
+    between = (calls["entered_ns"] > began) & (calls["entered_ns"] < ended)
+    return not bool(np.isin(calls["op"][between], _REDUCING).any())
+
+
+def _sent(log: RankTrace, calls: Rows, digested: list[Update]) -> Repeated | None:
+    """What these calls send, where in nearly every step they are the same ones in each of its passes."""
+    passes = {int(row["step"]) - 1: int(row["micro_steps"]) for row in log.steps}
+    whole = np.unique(calls["step"])[1:-1].tolist()  # the last one may go on, the first may have left the ring
+    rounds = [(calls[calls["step"] == step], passes.get(step, 0)) for step in whole]
+    repeated = [(rows, times) for rows, times in rounds if times and _is_repeated(rows["signature"], times)]
+    counts = [times for _, times in repeated if times > 1]
+    if not counts or len(repeated) < 0.8 * len(whole):
+        return None
+    calls_each = int(np.median([len(rows) for rows, _ in repeated]))
+    sent = [(int(rows["nbytes"].sum()), times) for rows, times in repeated]
+    nbytes = int(np.median([size for size, _ in sent]))
+    needless = int(np.median([size * (times - 1) // times for size, times in sent]))
+    return Repeated(max(counts), min(counts), calls_each, nbytes, needless, digested[-1])
+
+
+def _guard(recording: Recording, loss: SourceLine) -> SourceLine:
+    """The line that leaves out the averages of DistributedDataParallel, where no line knows those of fully_shard."""
+    source = recording.sources.get(loss.path, "")
+    if any(word in source for word in _OF_FULLY_SHARD):
+        return SourceLine()
+    return next((line for word in _OF_DDP if (line := line_with(recording.sources, loss, word))), SourceLine())
+
+
+def _unguarded(found: dict[int, Repeated], guard: SourceLine) -> Finding:
+    first, ranks = found[min(found)], tuple(sorted(found))
+    site = first.update.loss_site
+    return Finding(
+        title=f"each step reduces the shards of its gradients {first.times} times: what leaves out the averages of "
+        "DistributedDataParallel does not reach fully_shard",
+        ranks=ranks,
+        severity=NOTE,
+        confidence=LIKELY,
+        place=guard,
+        places=(
+            Place(guard, ranks, "means to reduce once per step"),
+            Place(site, ranks, f"backward, {first.times} times"),
+        ),
+        evidence={
+            "micro_steps": first.micro_steps,
+            "calls_per_step": first.calls,
+            "bytes_per_step": first.nbytes,
+            "bytes_per_step_to_save": first.needless,
+        },
+        why=f"{first.calls} reduce_scatter_tensor calls a step, {max(1, first.calls // first.micro_steps)} in each of its passes",
+        prescriptions=(
+            Prescription(
+                "no-sync",
+                change="model.set_requires_gradient_sync(is_last_micro_step)  # before each backward",
+                effect=f"{_bytes(first.needless)} less to send per step, for memory of whole gradients in between",
+            ),
+        ),
+    )
 
 
 def _is_repeated(signatures: object, times: int) -> bool:
