@@ -60,7 +60,7 @@ def diagnose(*paths: str | Path, ignore: Iterable[str] = (), executor: Executor 
     NothingToInspect: there is no recording.
     """
     found = plugins.load()
-    recording = post_mortem.open_recording(*(Path(path) for path in paths), executor=executor)
+    recording = post_mortem.open_recording(*(Path(path) for path in paths), means=post_mortem.Means(executor))
     made = post_mortem.diagnose(recording, found.checks, found.remedies, tuple(ignore))
     return Report(**{field.name: getattr(made, field.name) for field in fields(made)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 from distdoctor.cli.options import reporting
 
 if TYPE_CHECKING:
+    from distdoctor.launch.remote_places import TracesAfar
     from distdoctor.recording.recording import Recording
 
 
@@ -38,19 +39,20 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.attempts import story
-    from distdoctor.launch.post_mortem import diagnose, open_recording
+    from distdoctor.launch.post_mortem import Means, diagnose, open_recording
     from distdoctor.report.root_cause import failed
 
     output, baseline = values.pop("output"), values.pop("baseline")
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     executor = _executor(ctx, engine_name)
-    found = [part for place in places for part in _found_at(ctx, place, executor)]
+    traces: list[TracesAfar] = []
+    found = [part for place in places for part in _found_at(ctx, place, executor, traces)]
     if len(found) == 1 and isinstance(found[0], Path) and _is_checkpoint(found[0]):
         ctx.exit(_show_contents(found[0], settings.output_format, output))
     plugins = load_plugins(settings)
     deliver.require_format(settings.output_format, plugins)
-    recording = open_recording(*found, executor=executor)
+    recording = open_recording(*found, means=Means(executor, _bytes_of(traces)))
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     diagnosis = deliver.without_accepted(diagnosis, baseline)
     width = deliver.width_of(sys.stdout, output)
@@ -65,7 +67,9 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
 
 
-def _found_at(ctx: click.Context, place: str, executor: Executor | None) -> Sequence[Path | Recording]:
+def _found_at(
+    ctx: click.Context, place: str, executor: Executor | None, traces: list[TracesAfar]
+) -> Sequence[Path | Recording]:
     """A path on this machine, for as long as the command runs, or what has been read in a store."""
     from distdoctor.cli.deliver import notice
     from distdoctor.launch.remote_places import brought_here, is_address
@@ -73,7 +77,18 @@ def _found_at(ctx: click.Context, place: str, executor: Executor | None) -> Sequ
 
     if not is_address(place):
         return [Path(place)]
-    return read_there(place, notice, executor) or [ctx.with_resource(brought_here(place, notice))]
+    if found := read_there(place, notice, executor):
+        return found
+    brought = ctx.with_resource(brought_here(place, notice))
+    traces.append(brought.traces)
+    return [brought.path]
+
+
+def _bytes_of(traces: list[TracesAfar]) -> Callable[[Path], bytes]:
+    """How a trace is read, in a store or here."""
+    from distdoctor.recording.trace.run_folder import bytes_here
+
+    return lambda path: next((one.bytes_of for one in traces if path in one), bytes_here)(path)
 
 
 def _executor(ctx: click.Context, name: str) -> Executor | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distdoctor.diagnosis.check import Check
@@ -24,7 +24,7 @@ from distdoctor.recording.open import is_dump, open_run, parts_of, read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
-from distdoctor.recording.trace.run_folder import is_run_folder, read_run
+from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run
 from distdoctor.recording.trace.state_file import SAVE, START, WEIGHTS
 
 MOST_EARLIER_RUNS = 2
@@ -60,53 +60,64 @@ def with_end(recording: Recording) -> Recording:
     return replace(recording, job=replace(recording.job, running=False, end_unseen=True))
 
 
-def open_recording(*places: Path | Recording | None, executor: Executor | None = None) -> Recording:
+@dataclass(frozen=True)
+class Means:
+    """Who reads dumps where they are many, and how the bytes of a trace are read, wherever they lie."""
+
+    executor: Executor | None = None
+    bytes_of: Callable[[Path], bytes] = bytes_here
+
+
+def open_recording(*places: Path | Recording | None, means: Means = Means()) -> Recording:
     """The recording of one job with everything that can be read about it now: the one way to open it, once for a command.
 
     A place is a run folder (or one below which the latest lies), a folder of run folders, a host bundle, a document of hang-dump,
     flight recorder dumps, a job log, `-`; several are parts of one job. None, or no place: the latest run of this
-    working directory. A recording is a part that has been read already. `executor` reads the dumps where they are many.
+    working directory. A recording is a part that has been read already.
 
     NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
     """
     named = [place for place in places if isinstance(place, Path)]
     dumps = [place for place in named if is_dump(place)]
-    parts = [part for place in named if place not in dumps for part in _parts(place, executor)]
+    parts = [part for place in named if place not in dumps for part in _parts(place, means)]
     parts += [place for place in places if isinstance(place, Recording)]
     if not parts and len(dumps) < 2:
-        return _at(dumps[0] if dumps else None, executor)
+        return _at(dumps[0] if dumps else None, means)
     if dumps:
-        parts.append(read_dumps(dumps, executor))
+        parts.append(read_dumps(dumps, means.executor))
     return with_sources(merged(parts))
 
 
-def _at(place: Path | None, executor: Executor | None) -> Recording:
+def _at(place: Path | None, means: Means) -> Recording:
     """What lies at one place: a run, else flight recorder dumps, a job log, or what comes by the standard input."""
     if str(place) == "-":
         return with_sources(read_any(Path("-")))
     try:
-        return _of_run(find_run(place))
+        return _of_run(find_run(place), means.bytes_of)
     except NothingToInspect:
         if place is None:
             raise
-    return with_sources(read_any(place, executor))
+    return with_sources(read_any(place, means.executor))
 
 
-def _of_run(folder: Path) -> Recording:
+def _of_run(folder: Path, bytes_of: Callable[[Path], bytes]) -> Recording:
     """What lies in a run folder, with what only the end of the job shows."""
-    recording = with_end(open_run(folder))
+    recording = with_end(open_run(folder, bytes_of=bytes_of))
     states = snapshots_in(folder)
     earlier = earlier_snapshots(folder, states)
     return replace(
         recording,
         states=states,
         earlier_states=earlier,
-        earlier_runs=_runs_gone_on_from(folder, states, earlier),
+        earlier_runs=_runs_gone_on_from(folder, states, earlier, bytes_of),
     )
 
 
 def _runs_gone_on_from(
-    folder: Path, states: tuple[StateSnapshot, ...], earlier: tuple[StateSnapshot, ...]
+    folder: Path,
+    states: tuple[StateSnapshot, ...],
+    earlier: tuple[StateSnapshot, ...],
+    bytes_of: Callable[[Path], bytes],
 ) -> dict[str, Recording]:
     """What was drawn in earlier runs that saved weights with which this one began: the newest of them, by name."""
     began = {digest for one in states if one.document.when == START for digest in one.digests(WEIGHTS).values()}
@@ -118,11 +129,11 @@ def _runs_gone_on_from(
     for name in list(starts)[-MOST_EARLIER_RUNS:]:
         with contextlib.suppress(DoctorError):
             path = folder.resolve().parent / name
-            found[name] = read_run(path, only=SECTIONS_OF_SAMPLES, attempt=starts[name])
+            found[name] = read_run(path, only=SECTIONS_OF_SAMPLES, attempt=starts[name], bytes_of=bytes_of)
     return found
 
 
-def _parts(path: Path, executor: Executor | None) -> list[Recording]:
+def _parts(path: Path, means: Means) -> list[Recording]:
     """What lies at one place, as parts of one job."""
     if path.is_file() and looks_like_bundle(path):
         return [read_bundle(path)]
@@ -131,8 +142,8 @@ def _parts(path: Path, executor: Executor | None) -> list[Recording]:
         return documents[:1]
     below = parts_of(path) if path.is_dir() and not is_run_folder(path) and not (path / RUNS).exists() else []
     if below and not (path / "latest").exists():
-        return [part for one in below for part in _parts(one, executor)]
-    return [_at(path, executor)]
+        return [part for one in below for part in _parts(one, means)]
+    return [_at(path, means)]
 
 
 def diagnose(

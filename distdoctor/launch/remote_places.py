@@ -14,13 +14,14 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from distdoctor.errors import CouldNotLook, NothingToInspect, WrongUse
+from distdoctor.errors import CouldNotLook, NothingToInspect, UnreadableRecording, WrongUse
 
 MOST_FILES = 200_000  # 100,000 ranks with a trace and what lies beside it
 LARGEST_FILE = 1 << 30
 MOST_BYTES = 64 << 30
-BATCH_BYTES = 256 << 20  # that are on the way at once, and in memory
+BATCH_BYTES = 128 << 20  # that are on the way at once, and in memory
 BATCH_FILES = 256
+_TRACE = ".trace"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _INSTALL = (
     "pip install 'distdoctor[remote]' brings fsspec with S3; other stores have packages of their own (gcsfs, adlfs)."
@@ -42,24 +43,89 @@ def is_address(place: str) -> bool:
     return _ADDRESS.match(place) is not None
 
 
+class TracesAfar:
+    """The traces at an address: read when they are asked for, with the next ones in order, and not kept.
+
+    On this machine an empty file stands for each.
+    """
+
+    def __init__(self, system: Any, notice: Callable[[str], None]) -> None:
+        self._system, self._notice = system, notice
+        self._files: dict[Path, StoredFile] = {}
+        self._coming: dict[Path, bytes | str] = {}
+        self._read = 0
+
+    def stand_in(self, file: StoredFile, at: Path) -> None:
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.touch()
+        self._files[at] = file
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._files
+
+    def bytes_of(self, path: Path) -> bytes:
+        """What a trace holds.
+
+        UnreadableRecording: it cannot be read.
+        """
+        if path not in self._coming:
+            self._fetch_from(path)
+        content = self._coming.pop(path)
+        if isinstance(content, str):
+            raise UnreadableRecording(
+                f"{self._files[path].path} cannot be read: {content}", way_out="Try again, or leave it out."
+            )
+        return content
+
+    def _fetch_from(self, path: Path) -> None:
+        """This one and those of the next ranks in the same start."""
+        start = path.name.partition(".")[2]
+        like_it = [one for one in self._files if one.parent == path.parent and one.name.partition(".")[2] == start]
+        batch = next(_batches([self._files[one] for one in like_it[like_it.index(path) :]]))
+        found = contents(self._system, batch)
+        here = {file.path: one for one, file in self._files.items()}
+        self._coming = {here[name]: content for name, content in found.items()}
+        self._read += len(batch)
+        if self._read < len(self._files):
+            self._notice(f"{self._read} of {len(self._files)} traces are read")
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What is here of an address for a while: its small files at `path`, and its traces where they lie."""
+
+    path: Path
+    traces: TracesAfar
+
+
 @contextlib.contextmanager
-def brought_here(address: str, notice: Callable[[str], None]) -> Iterator[Path]:
-    """The folder or file at the address, as long as this lasts.
+def brought_here(address: str, notice: Callable[[str], None]) -> Iterator[Brought]:
+    """The folder or file at the address, as long as this lasts. Of traces, which are large, no copy is made.
 
     WrongUse: nobody here knows how to read such an address, or it holds more than a recording can. NothingToInspect: there is
     nothing. CouldNotLook: it cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="distdoctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="distdoctor-") as made:
+        folder = Path(made).resolve()
         with in_one_sentence(address):
             system, root = opened(address)
             files = files_at(address, system, root)
             single = len(files) == 1 and files[0].below == PurePosixPath(".")
-            missed = _fetch(system, files, Path(folder), notice)
+            traces = TracesAfar(system, notice)
+            large = [file for file in files if file.path.endswith(_TRACE)]
+            for file in large:
+                traces.stand_in(file, _place(file, folder))
+            missed = _fetch(system, [file for file in files if file not in large], folder, notice)
         if missed and len(missed) == len(files):
             raise CouldNotLook(f"{_shown(address)} cannot be read: {next(iter(missed.values()))}", way_out=_WAY_OUT)
         for path, why in list(missed.items())[:3]:
             notice(f"{path} cannot be read: {why}")
-        yield Path(folder) / PurePosixPath(root).name if single else Path(folder)
+        yield Brought(folder / PurePosixPath(root).name if single else folder, traces)
+
+
+def _place(file: StoredFile, folder: Path) -> Path:
+    """Where a file stands on this machine."""
+    return folder / (file.below if file.below.parts else PurePosixPath(file.path).name)
 
 
 _WAY_OUT = "Check the address, and the credentials and endpoint that its program takes from the environment."
@@ -141,7 +207,7 @@ def _fetch(system: Any, files: Sequence[StoredFile], folder: Path, notice: Calla
         for one in batch:
             content = found[one.path]
             if isinstance(content, bytes):
-                to = folder / (one.below if one.below.parts else PurePosixPath(one.path).name)
+                to = _place(one, folder)
                 to.parent.mkdir(parents=True, exist_ok=True)
                 to.write_bytes(content)
             else:

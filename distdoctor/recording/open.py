@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from distdoctor.recording.ras import looks_like_ras, read_ras
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.layout import MAGIC
-from distdoctor.recording.trace.run_folder import is_run_folder, read_run, recorded_streams
+from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run, recorded_streams
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
@@ -24,15 +24,19 @@ _DEEPEST = 3  # folders below the one given: dumps are often copied into one fol
 
 
 def open_run(
-    folder: Path, sources: Mapping[str, str] | None = None, *, only: frozenset[str] | None = None
+    folder: Path,
+    sources: Mapping[str, str] | None = None,
+    *,
+    only: frozenset[str] | None = None,
+    bytes_of: Callable[[Path], bytes] = bytes_here,
 ) -> Recording:
     """What lies in a run folder, as everybody sees it: with the user's sources, and the streams that the launcher noted as
     recorded; without any rank no stream was. `sources`: those that are known from a read before. `only`: the sections of the
-    traces that are read, all where it is None.
+    traces that are read, all where it is None. `bytes_of` reads one.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    recording = read_run(folder, only=only)
+    recording = read_run(folder, only=only, bytes_of=bytes_of)
     if sources:
         recording = replace(recording, sources={**recording.sources, **sources})
     noted = recorded_streams(folder) if recording.ranks else frozenset()

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,16 @@ import pytest
 from click.testing import CliRunner
 
 from distdoctor.cli.examine import examine
-from distdoctor.errors import DoctorError, NothingToInspect, WrongUse
+from distdoctor.errors import DoctorError, NothingToInspect, UnreadableRecording, WrongUse
 from distdoctor.launch import remote_places, stored_recordings
 from distdoctor.launch.remote_places import brought_here, is_address
 from distdoctor.launch.stored_recordings import read_there
 from distdoctor.recording.bundle import pack
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import VERSION
 from distdoctor.testing import recording
+
+GOLDEN = Path(__file__).parent.parent / "recording" / "golden"
 
 
 def skipped() -> Recording:
@@ -139,10 +143,39 @@ def test_one_dump_and_one_host_bundle_are_read_without_a_copy(memory: fsspec.Abs
 def test_nothing_stays_behind(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe("/runs/a.txt", b"x")
 
-    with brought_here("memory://runs", lambda words: None) as folder:
-        assert (folder / "a.txt").read_bytes() == b"x"
+    with brought_here("memory://runs", lambda words: None) as brought:
+        assert (brought.path / "a.txt").read_bytes() == b"x"
 
-    assert not folder.exists()
+    assert not brought.path.exists()
+
+
+def test_traces_of_a_run_in_a_store_are_read_there_and_give_the_same_verdict(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tarfile.open(GOLDEN / str(VERSION) / "hang.tar.xz") as file:
+        file.extractall(tmp_path, filter="data")
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    memory.pipe({f"/run/{path.relative_to(tmp_path).as_posix()}": content for path, content in files.items()})
+    monkeypatch.setattr(remote_places, "BATCH_FILES", 1)
+    fetched: list[list[str]] = []
+    read = remote_places.contents
+    monkeypatch.setattr(
+        remote_places, "contents", lambda *asked: fetched.append([one.path for one in asked[1]]) or read(*asked)
+    )
+
+    here, there = examined(str(tmp_path)), examined("memory://run")
+
+    assert here[0] == there[0] == 3
+    assert [line for line in there[1].splitlines() if " are " not in line] == here[1].splitlines()
+    assert "1 of 2 traces are read" in there[1]
+    assert [paths for paths in fetched if paths[0].endswith(".trace")] == [
+        [f"/run/rank-0000{rank}.a0.trace"] for rank in (0, 1)
+    ]
+    with brought_here("memory://run", lambda words: None) as brought:
+        assert {path.stat().st_size for path in brought.path.glob("*.trace")} == {0}
+        memory.rm("/run/rank-00001.a0.trace")
+        with pytest.raises(UnreadableRecording, match="cannot be read"):
+            brought.traces.bytes_of(brought.path / "rank-00001.a0.trace")
 
 
 def test_what_is_not_there_or_unknown_is_one_sentence(memory: fsspec.AbstractFileSystem) -> None:

@@ -22,7 +22,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,24 @@ def socket_paths(folder: Path) -> dict[int, Path]:
     return {rank: path for rank, (_, path) in sorted(newest.items())}
 
 
-def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int | None = None) -> Recording:
+def bytes_here(path: Path) -> bytes:
+    """What a trace holds.
+
+    UnreadableRecording: it cannot be read.
+    """
+    return read_bytes(path, LARGEST_BYTES)
+
+
+def read_run(
+    folder: Path,
+    *,
+    only: frozenset[str] | None = None,
+    attempt: int | None = None,
+    bytes_of: Callable[[Path], bytes] = bytes_here,
+) -> Recording:
     """The recording in a run folder. A trace that cannot be read becomes a trouble; the other ranks are still there.
 
-    `attempt`: which start of the ranks, the newest when None.
+    `attempt`: which start of the ranks, the newest when None. `bytes_of` reads a trace, wherever its bytes lie.
 
     NothingToInspect: the folder holds no recording at all.
     """
@@ -151,7 +165,7 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
     sets = kept_files(folder, spoiled)
     for rank, path in paths.items():
         try:
-            log = _rank_trace(folder, rank, path, only, digests.get(path.name, ""))
+            log = _rank_trace(folder, rank, path, bytes_of(path), only, digests.get(path.name, ""))
             unsealed = to_be_sealed and path.name not in digests
             ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}), unsealed=unsealed)
         except UnreadableRecording as trouble:
@@ -170,9 +184,10 @@ def read_run(folder: Path, *, only: frozenset[str] | None = None, attempt: int |
     )
 
 
-def _rank_trace(folder: Path, rank: int, path: Path, only: frozenset[str] | None, digest: str) -> RankTrace:
-    """The trace of a rank. UnreadableRecording: it cannot be read, was changed after the job had ended, or is another rank's."""
-    data = read_bytes(path, LARGEST_BYTES)
+def _rank_trace(
+    folder: Path, rank: int, path: Path, data: bytes, only: frozenset[str] | None, digest: str
+) -> RankTrace:
+    """The trace of a rank. UnreadableRecording: it is torn, was changed after the job had ended, or is another rank's."""
     if digest and digest != digest_of_trace(data):
         raise TornRecording(
             f"{path} is damaged: it is not what the job left behind",
