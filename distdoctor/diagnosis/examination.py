@@ -69,7 +69,7 @@ def examine(
     findings = with_patches(_ranked(_most_specific(found)), recording)
     slugs = {cure.slug for finding in findings for cure in finding.prescriptions}
     described = {slug: remedy for slug, remedy in (remedies or {}).items() if slug in slugs}
-    return Diagnosis(
+    diagnosis = Diagnosis(
         job=recording.job,
         findings=tuple(findings),
         not_examined=tuple(not_examined),
@@ -82,6 +82,11 @@ def examine(
         recording=recording,
         checks={check.code: check for check in checks},
     )
+    if (
+        live
+    ):  # looked at once, and then again and again: facts refer to their recording, so both would wait for the collector
+        recording.derived.clear()
+    return diagnosis
 
 
 def with_patches(findings: Iterable[Finding], recording: Recording) -> list[Finding]:
