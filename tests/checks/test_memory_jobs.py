@@ -94,6 +94,14 @@ def test_an_evaluation_with_gradients_is_named_with_what_a_batch_keeps() -> None
     assert finding.evidence["bytes_per_batch"] == 256 * (512 + 32) * 4
 
 
+def test_an_evaluation_by_hand_that_carries_its_graph_along_is_named_unless_it_is_trained_on() -> None:
+    finding = only(jobs.watched(jobs.evaluated_without_a_loader, ranks=1)[0])
+
+    assert (finding.code, finding.confidence, finding.evidence["variable"]) == ("DD411", LIKELY, "total")
+    assert finding.title.endswith("to its end")
+    assert found(jobs.watched(jobs.evaluated_without_a_loader, ranks=1, wanted=True)[0]) == []
+
+
 def test_an_evaluation_without_gradients_is_silent_also_where_autocast_numbers_its_casts() -> None:
     for mixed in (False, True):
         assert found(jobs.watched(jobs.evaluated_with_gradients, ranks=1, without=True, mixed=mixed)[0]) == []

@@ -209,6 +209,30 @@ def validate(model: nn.Module, data: Any, *, without: bool, mixed: bool) -> floa
     return correct
 
 
+def evaluated_without_a_loader(rank: int, world_size: int, *, wanted: bool = False) -> None:
+    """The graph goes on from batch to batch. `wanted`: what was computed in eval mode is trained on."""
+    model, optimizer, generator = made(rank)
+    for _ in range(4):
+        total = torch.zeros(())
+        for _ in range(3):
+            inputs, targets = batch(generator)
+            optimizer.zero_grad()
+            (cross_entropy(model(inputs), targets) + total).backward()
+            optimizer.step()
+            total = torch.zeros(())
+        model.eval()  # evaluation by hand
+        for _ in range(4):
+            inputs, targets = batch(generator)
+            total = total + cross_entropy(model(inputs), targets)
+        model.train()
+        if not wanted:
+            del total
+        else:
+            optimizer.zero_grad()
+            total.backward()
+            optimizer.step()
+
+
 def graph_kept_for_nothing(rank: int, world_size: int, *, steps: int = 12, keep: bool = True) -> None:
     model, optimizer, generator = made(rank, width=2048)
     for _ in range(steps):

@@ -2,7 +2,8 @@
 
 Counted by the numbers that autograd gives to its operations: where gradients are off, none is given between `eval()`
 and `train()`. A backward pass in between shows that the graph was wanted (attacks, fine-tuning with frozen statistics),
-and nothing is said.
+and nothing is said. An evaluation without a DataLoader is looked at when it ends, while its variables still live; it is written
+down when an optimizer has stepped after a backward pass that did not go through its operations.
 
 `EVALUATED` holds: text: the variable that held the graph, more: RUNNING, OVER or USED, a: operations, b: bytes kept by the
 largest holder, c: batches of a DataLoader.
@@ -11,6 +12,7 @@ largest holder, c: batches of a DataLoader.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,17 +30,29 @@ LOOK_AT = 3  # batches asked for: the outputs of the second one are still there
 MOST_TOLD = 4  # evaluations of a job that are written down
 
 
+@dataclass
+class Waiting:
+    """An evaluation that is over, and whose operations (numbers from `first` to `last`) a backward pass may still go through."""
+
+    told: Evaluated
+    site: int
+    first: int
+    last: int
+    backwards: int = 0  # that have begun since
+
+
 class Evaluations:
     """What happens between `eval()` and `train()`."""
 
     def __init__(self, context: MemoryContext) -> None:
         self.context = context
         self._inside = threading.local()  # eval() calls train(False), which calls itself for each child
-        self._told = 0
+        self._told = self._ends = 0
         self._open = False
         self._first = self._backwards = self._batches = self._site = self._bytes = 0
         self._label = ""
         self._running_told = False
+        self._waiting: Waiting | None = None
 
     def install(self) -> None:
         wrappers.lay(nn.Module, "train", self._around_train)
@@ -98,10 +112,35 @@ class Evaluations:
             if self._running_told:
                 self._tell(USED)
         elif graphs.now() > self._first:
-            self._tell(OVER)
+            if self._batches or self._bytes:
+                self._tell(OVER)
+                self._told += 1
+            elif self._ends < MOST_TOLD:
+                self._ends += 1
+                self._look()
+                self._waiting = (
+                    Waiting(self._told_as(OVER), self._site, self._first, graphs.now()) if self._bytes else None
+                )
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward pass begins at these tensors: does it go through the evaluation that has just ended?"""
+        waiting = self._waiting
+        if waiting is not None:
+            waiting.backwards += 1
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or ())
+            if graphs.reaches([getattr(root, "grad_fn", None) for root in roots], waiting.first, waiting.last):
+                self._waiting = None
+
+    def stepped(self) -> None:
+        """An optimizer has stepped: what no backward pass went through until now is not wanted any more."""
+        waiting = self._waiting
+        if waiting is not None and waiting.backwards:
+            self._waiting = None
             self._told += 1
+            self.context.trace.note(waiting.told, site=waiting.site)
 
     def _tell(self, how: str) -> None:
-        nodes = graphs.now() - self._first
-        told = Evaluated(self._label, how, nodes, self._bytes, max(0, self._batches - 1))
-        self.context.trace.note(told, site=self._site)
+        self.context.trace.note(self._told_as(how), site=self._site)
+
+    def _told_as(self, how: str) -> Evaluated:
+        return Evaluated(self._label, how, graphs.now() - self._first, self._bytes, max(0, self._batches - 1))

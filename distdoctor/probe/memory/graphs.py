@@ -65,6 +65,24 @@ def look(
     return found
 
 
+def reaches(roots: Iterable[Any], first: int, last: int) -> bool:
+    """Whether the graph behind these operations holds one with a number from `first` on and below `last`; true as well where it
+    is too large to be walked."""
+    stack = [node for node in roots if node is not None]
+    kept = list(stack)  # while a wrapper lives, its operation is given the same one again
+    seen = {id(node) for node in stack}
+    while stack:
+        node = stack.pop()
+        if first <= node._sequence_nr() < last or len(kept) >= MOST_NODES:
+            return True
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen:
+                seen.add(id(following))
+                kept.append(following)
+                stack.append(following)
+    return False
+
+
 def saved_bytes(node: Any, storages: Storages) -> int:
     """What one operation keeps, as far as it was not seen before; 0 once it was freed."""
     kind = type(node)

@@ -131,6 +131,7 @@ class MemoryStream(MemoryContext):
             self.backwards += 1
             self.gradients_asked += 1
             self._rss_backward = self.resident.now()
+            self.evaluations.backward_begins(tensors)
             if self.backwards == THIRD and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 self._note_precision(tensors)
             if not self.step and self.backwards in RANKS_WITHOUT_STEPS:
@@ -158,6 +159,7 @@ class MemoryStream(MemoryContext):
         self._note_phase()
         if not more:
             return
+        self.evaluations.stepped()
         if self.deep_looks is not None:
             self.deep_looks.stepped()
         if count <= 3 or count % RARELY == 0 or (count % 64 == 0 and self._ids != self._all_ids()):

@@ -7,8 +7,9 @@ Why it hurts     Evaluation needs as much memory as training and more time than 
                  because its batches are larger.
 How we know      Between model.eval() and model.train() autograd recorded operations, batches were read, and neither backward
                  nor autograd.grad was called. The bytes that the graph kept were counted while a batch's outputs were still
-                 alive. Nothing is reported unless a variable was seen to hold a graph: autocast records its casts without
-                 gradients too.
+                 alive. Without a DataLoader: what variables kept when the evaluation ended, in two evaluations, and the next
+                 step's backward did not go through it (likely). Nothing is reported unless a variable was seen to hold a graph:
+                 autocast records its casts without gradients too.
 What to do       Put `with torch.inference_mode():` (or no_grad) around the evaluation, or use it as a decorator.
 When it is fine  Attacks, attributions and fine-tuning in eval mode request gradients: nothing is reported.
 Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
@@ -16,6 +17,7 @@ Source           torch.no_grad and torch.inference_mode; nn.Module.eval.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -26,6 +28,7 @@ from distdoctor.diagnosis.source.call_edits import loop_within
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Evaluated
 
+TWICE = 2  # evaluations, where no batches were counted
 LEAST_OPERATIONS = 8  # a norm of the weights is computed with less
 
 
@@ -36,7 +39,10 @@ def examine(memory: Memory) -> Iterator[Finding]:
     found: dict[str, dict[int, Evaluation]] = {}
     for rank in memory.each():
         used = {one.site for one in rank.evaluations if one.how == "used"}
+        ends = Counter(one.site for one in rank.evaluations if one.how == "over" and not one.batches)
         for one in rank.evaluations:
+            if not one.batches and ends[one.site] < TWICE:
+                continue  # a first look at a model that is not trained yet
             if one.site not in used and one.bytes and one.nodes >= max(LEAST_OPERATIONS, 2 * one.batches):
                 best = found.setdefault(str(one.site), {}).get(rank.rank)
                 if best is None or (one.how == "over", one.bytes) > (best.how == "over", best.bytes):
@@ -48,7 +54,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
 def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
     ranks = tuple(sorted(by_rank))
     one = max(by_rank.values(), key=lambda each: (each.bytes, each.batches))
-    kept = f": `{one.variable}` keeps {mib(one.bytes)} of each batch"
+    kept = f": `{one.variable}` keeps {mib(one.bytes)}" + (" of each batch" if one.batches else " to its end")
     return Finding(
         title=f"evaluation records an autograd graph that no backward uses{kept}",
         ranks=ranks,
