@@ -263,6 +263,25 @@ def split_with_dropout(rank: int, world_size: int, *, same: bool = False) -> str
     return train(model, 0, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False))
 
 
+class SplitWithin(Net):
+    """Dropout between the split layers, where each rank holds other units."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.drop(self.body(inputs).relu()))
+        return scores
+
+
+def split_with_dropout_within(rank: int, world_size: int, *, same: bool = True) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = SplitWithin(dropout=0.3)
+    mesh = init_device_mesh("cpu", (world_size,))
+    parallelize_module(model, mesh, {"body": ColwiseParallel(), "head": RowwiseParallel()})
+    torch.manual_seed(7 if same else 7 + rank)
+    return train(model, 0, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False))
+
+
 def recomputed(rank: int, world_size: int, *, keeps: bool = False, dropout: float = 0.2) -> str:
     class Frugal(Net):
         def forward(self, inputs: Tensor) -> Tensor:

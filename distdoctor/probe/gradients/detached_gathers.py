@@ -11,7 +11,7 @@ import ctypes
 import sys
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ from torch.distributed import distributed_c10d as c10d
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
 from distdoctor.probe.variables import locals_of
 from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
 LOOKS = 6  # backward passes that are searched
-NODES = 4000  # of one graph
 MOST_BYTES = 16 << 20  # of what was gathered
 SEARCHES = 24  # for the variable behind something without a gradient
 
@@ -56,7 +56,7 @@ class Gathers:
         self._pending: list[Gather] = []
         self._looks = self._searches = 0
         self._told: set[int] = set()
-        self._off = False
+        self.off = False  # somebody hooks saved tensors
 
     def install(self) -> None:
         for name in ("all_gather", "all_gather_into_tensor"):
@@ -66,7 +66,7 @@ class Gathers:
     def _around_enter(self, original: Any) -> Any:
         def __enter__(hooks: Any) -> Any:
             # Looking at saved tensors would run the user's hooks, or recompute a checkpoint: no more of that.
-            self._off = True
+            self.off = True
             return original(hooks)
 
         return __enter__
@@ -74,7 +74,7 @@ class Gathers:
     def _around(self, op: str) -> Any:
         @self.context.guarded
         def gathered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._off or self._looks >= LOOKS or not torch.is_grad_enabled() or watched():
+            if self.off or self._looks >= LOOKS or not torch.is_grad_enabled() or watched():
                 return
             names = ("tensor_list", "tensor") if op == "all_gather" else ("output_tensor", "input_tensor")
             out, given = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(names))
@@ -122,13 +122,13 @@ class Gathers:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        if self._off or self._looks >= LOOKS or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
+        if self.off or self._looks >= LOOKS or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
             return
         self._looks += 1
-        graph = list(_nodes(root.grad_fn))
+        graph = list(nodes_behind(root.grad_fn))
         if len(graph) >= NODES:
             return
-        saved = [tensor for node in graph for tensor in _saved_by(node)]
+        saved = [tensor for node in graph for tensor in saved_by(node)]
         for one in pending:
             self._judge(one, graph, saved)
 
@@ -157,35 +157,10 @@ def _is_twin(live: Tensor, given: Tensor) -> bool:
     )
 
 
-def _nodes(start: Any) -> Iterator[Any]:
-    seen, waiting = {start}, [start]
-    while waiting and len(seen) < NODES:
-        node = waiting.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
-
-
 def _leads_to(graph: Sequence[Any], features: Tensor) -> bool:
     """Whether a gradient reaches this very tensor, not only another output of the operation that made it."""
     edge = (features.grad_fn, features.output_nr)
     return any(edge == following for node in graph for following in node.next_functions)
-
-
-def _saved_by(node: Any) -> Iterator[Tensor]:
-    """What an operation of torch's own has kept for backward."""
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                value = getattr(node, name)
-            except RuntimeError:  # let go already, or changed in place: backward will say so itself
-                continue
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, tuple):
-                yield from (part for part in value if isinstance(part, Tensor))
 
 
 def _holds(tensor: Tensor, one: Gather) -> bool:

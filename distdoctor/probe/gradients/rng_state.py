@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch import nn
+from torch import Tensor, nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
-from distdoctor.recording.trace.events import BackwardRng, UnkeptRng
+from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
+from distdoctor.probe.tensors.digests import digest, is_readable
+from distdoctor.recording.trace.events import NAME_SEPARATOR, BackwardRng, UnkeptRng
 
 LOOKS = 6  # backward passes; equal or unequal states show in the first ones
+LEAST_MASK, SAMPLED = 64, 256  # elements
+MOST_BYTES = 16 << 20  # of what is digested
 
 
 class RngStates:
@@ -26,25 +30,30 @@ class RngStates:
         self._dropout: str | None = None
         self._calls = 0
         self._state = ""
+        self._rate = 0.0
 
     def install(self) -> None:
         wrappers.lay(torch.utils.checkpoint, "checkpoint", self._around_checkpoint)
 
-    def backward_begins(self, count: int) -> None:
-        """Backward pass number `count` of this rank begins."""
+    def backward_begins(self, count: int, root: Any) -> None:
+        """Backward pass number `count` of this rank begins, at `root`."""
         if count > LOOKS or watched():
             return
         if not self._dropout:
             self._dropout = self._active_dropout()
         before, self._state = self._state, _state()
         if self._dropout or (before and before != self._state):
-            self.context.trace.note(BackwardRng(self._state, self._dropout, count))
+            given = given_to_dropout(root, self._rate) if self._dropout else ""
+            self.context.trace.note(
+                BackwardRng(self._state, f"{self._dropout}{NAME_SEPARATOR}{given}".rstrip("\0"), count)
+            )
 
     def _active_dropout(self) -> str:
         for root in self.context.trees.roots():
             for name, module in root.named_modules():
                 rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else 0.0
                 if rate and module.training:
+                    self._rate = rate
                     return f"{name} ({type(module).__name__} {rate:g})"
         return ""
 
@@ -71,6 +80,37 @@ class RngStates:
             return result
 
         return checkpoint
+
+
+def given_to_dropout(root: Any, rate: float) -> str:
+    """A digest of what the operation before the last dropout of this rate has kept for backward: ranks that gave the same to it
+    have equal ones. "" where there is none, or where it has kept nothing. On the CPU."""
+    start = getattr(root, "grad_fn", None)
+    if start is None or not 0 < rate < 1:
+        return ""
+    for number, node in enumerate(nodes_behind(start)):
+        if number >= NODES:
+            return ""
+        if node.name() == "MulBackward0" and any(_is_mask(saved, rate) for saved in saved_by(node)):
+            before = next((one for one, _ in node.next_functions if one is not None), None)
+            kept = [one for one in saved_by(before) if _is_plain(one) and one.nbytes <= MOST_BYTES] if before else []
+            words = " ".join(f"{digest(one):016x}" for one in kept)
+            return hashlib.blake2b(words.encode(), digest_size=8).hexdigest() if words else ""
+    return ""
+
+
+def _is_mask(saved: Tensor, rate: float) -> bool:
+    """Whether a tensor holds nothing but zeros and the factor by which a dropout makes up for them."""
+    if not _is_plain(saved) or not saved.is_floating_point() or saved.numel() < LEAST_MASK:
+        return False
+    some = saved.detach().reshape(-1)[:SAMPLED].double()
+    zero, kept = some == 0, (some - 1 / (1 - rate)).abs() < 1e-2
+    return bool((zero | kept).all()) and bool(zero.any()) and bool(kept.any())
+
+
+def _is_plain(saved: Tensor) -> bool:
+    """Whether a tensor can be read here and now, without anybody else: a DTensor would ask the other ranks."""
+    return type(saved) in (Tensor, nn.Parameter) and saved.device.type == "cpu" and is_readable(saved)
 
 
 def _state() -> str:

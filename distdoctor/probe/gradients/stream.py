@@ -154,7 +154,7 @@ class GradientsStream:
 
     def _backward_begins(self, count: int, root: Any) -> None:
         """Backward pass number `count` begins, at `root`."""
-        self.noise.backward_begins(count)
+        self.noise.backward_begins(count, root if not self.gathers.off else None)
         self.gathers.backward_begins(root)
         for optimizer, tracked in self._tracked.items():
             if tracked.step:

@@ -312,10 +312,19 @@ class BackwardRng(TraceEvent):
     """The random state with which a backward begins."""
 
     digest: str = ""
-    dropout: str = (
-        ""  # the first active one, `drop (Dropout 0.1)`; "": none, and the state is not that of the pass before
-    )
+    # The first active one, `drop (Dropout 0.1)`, and what it was given; "": none, and the state is not that of the pass before.
+    dropout: str = ""
     backward: int = 0
+
+    @property
+    def module(self) -> str:
+        """The dropout, without what it was given."""
+        return self.dropout.partition(NAME_SEPARATOR)[0]
+
+    @property
+    def given(self) -> str:
+        """A digest of what the operation before the first dropout of the graph has kept; "" where none was found."""
+        return self.dropout.partition(NAME_SEPARATOR)[2]
 
 
 @kind(33)

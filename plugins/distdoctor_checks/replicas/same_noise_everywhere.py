@@ -8,8 +8,9 @@ What it means    Replicas whose generators were seeded alike drop the same units
 Why it hurts     The first costs only some regularization. The other two give wrong gradients without an error.
 How we know      Digests of the generators' states at the start of backward, on ranks with active dropout: the same, or not, in
                  several passes. Without dropout: in four of the first six passes the generator has advanced since the previous
-                 one (noise, time steps, mixing ratios), identically on every replica (possible). For checkpoints: the function
-                 drew while preserve_rng_state was off.
+                 one (noise, time steps, mixing ratios), identically on every replica (possible). Split layers: the same states
+                 and losses, and what the operation before the dropout kept differs (likely, on the CPU). For checkpoints: the
+                 function drew while preserve_rng_state was off.
 What to do       Replicas: torch.manual_seed(seed + rank) after building the model. Tensor parallel: the same seed within the
                  group outside split layers. Checkpoints: leave preserve_rng_state on.
 When it is fine  Identical masks on replicas do little harm, so that is a note. Different masks within split layers are correct,
@@ -19,6 +20,8 @@ Source           Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint,
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -37,6 +40,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
 
+LOSS_DIGITS = 5
 SEEN = 2  # backward passes with a state of their own
 DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as well
 
@@ -51,6 +55,34 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas:
         shared = _shared_states(gradients, one.ranks)
         if shared and len(shared) >= (SEEN if _dropout(gradients, one.ranks[0]) else DRAWN):
             yield _equal(one, shared, gradients)
+    ranks = _split(gradients, replicas)
+    if len(ranks) > 1 and _dropout(gradients, ranks[0]) and _given_differs(gradients, ranks):
+        shared = _shared_states(gradients, ranks)
+        if len(shared) >= SEEN:
+            yield _equal_parts(ranks, shared, gradients)
+
+
+def _split(gradients: Gradients, replicas: Replicas | None) -> tuple[int, ...]:
+    """All ranks, where they compute one loss in parts: none is a replica of another, and the loss is the same everywhere."""
+    if any(len(one.ranks) > 1 for one in (replicas.sets if replicas is not None else ())):
+        return ()
+    losses: dict[int, set[float]] = defaultdict(set)
+    for update in gradients.every_update():
+        if update.step and update.digested and math.isfinite(update.value("loss")):
+            losses[update.step].add(round(update.value("loss"), LOSS_DIGITS))
+    same = len(losses) >= SEEN and all(len(values) == 1 for values in losses.values())
+    return tuple(sorted(gradients.ranks)) if same else ()
+
+
+def _given_differs(gradients: Gradients, ranks: tuple[int, ...]) -> bool:
+    """Whether what went into the dropout differed between all ranks, in every pass in which it is known."""
+    by_pass: dict[int, list[str]] = defaultdict(list)
+    for rank in ranks:
+        for begun in gradients.ranks[rank].events(BackwardRng):
+            if begun.given:
+                by_pass[begun.backward].append(begun.given)
+    whole = [values for values in by_pass.values() if len(values) == len(ranks)]
+    return len(whole) >= SEEN and all(len(set(values)) == len(ranks) for values in whole)
 
 
 def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
@@ -64,7 +96,7 @@ def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
 
 
 def _dropout(gradients: Gradients, rank: int) -> str:
-    return next((begun.dropout for begun in gradients.ranks[rank].events(BackwardRng)), "")
+    return next((begun.module for begun in gradients.ranks[rank].events(BackwardRng)), "")
 
 
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
@@ -80,6 +112,26 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
         prescriptions=(Prescription("seed-by-rank"),),
         confidence=CERTAIN if dropout else POSSIBLE,
+    )
+
+
+def _equal_parts(ranks: tuple[int, ...], states: set[str], gradients: Gradients) -> Finding:
+    dropout = _dropout(gradients, ranks[0])
+    site = next((u.loss_site for u in gradients.every_update() if u.rank == ranks[0] and u.loss_site), SourceLine())
+    return Finding(
+        title=f"dropout draws the same masks on all of {named(ranks)}, each of which holds a part of the layer: {dropout}",
+        ranks=ranks,
+        place=site,
+        places=(Place(site, ranks, "backward begins in the same RNG state"),),
+        evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
+        why=f"{named(ranks)} have the same losses and drop different activations by the same masks, in each of {len(states)} "
+        "backward passes: units of different parts are dropped together",
+        prescriptions=(
+            Prescription(
+                "seed-by-rank", change="torch.manual_seed(seed + rank)  # for the dropout of split layers alone"
+            ),
+        ),
+        confidence=LIKELY,
     )
 
 
