@@ -24,6 +24,7 @@ class ClueKind(StrEnum):
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
     WARNING = "warning"  # of NCCL
     EXCEPTION = "exception"
+    DETAIL = "detail"  # of the exception above it; a reader's own
 
 
 @dataclass(frozen=True)

@@ -47,17 +47,22 @@ _LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finis
                       r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
 _WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
 _KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
-_WARNING = re.compile(r"NCCL WARN .|^Duplicate GPU detected")  # the second is NCCL's "Last error", in a line of its own
+_WARNING = re.compile(r"NCCL WARN .")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
 _ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
 _ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(pid: ?(\d{0,9})")
+# What an exception says in lines of its own, below the first one.
+_DETAIL = re.compile(
+    r"^(?:Duplicate GPU detected|Parameters? (?:indices )?which did not receive grad|"
+    r"(?:Missing|Unexpected) key\(s\) in state_dict)"
+)
 LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
 # What a line must hold to be looked at: all the others are let go at once.
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|NCCL WARN|"
-    r"Duplicate GPU|rank\s{0,20}:|exitcode"
+    r"Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode"
 )
 _STRIPPED = re.compile(r"^\s{0,40}(?:\[rank\s?\d+\]:?|\[default\d+\]:|\d+: |\[\d+,\d+\]<std\w+>:)\s?", re.IGNORECASE)
 
@@ -102,7 +107,7 @@ def parse_log(text: str) -> Recording:
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
     telling = [(number, line) for number, line in enumerate(lines, start=1) if _TELLING.search(line)]
-    clues = _with_groups(tuple(_clues(telling)))
+    clues = _with_groups(tuple(_with_details(_clues(telling))))
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
     ends = {r: replace(e, kernel_kills=1) if pids.get(r) in killed else e for r, e in ends.items()}
@@ -131,6 +136,8 @@ def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
         clue = None if lagging else _clue(words)
         raised = _RAISED.match(words.strip())
         if clue is None and raised is None:
+            if _DETAIL.match(words.strip()):
+                yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
             continue
         if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT:
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
@@ -157,13 +164,33 @@ def _lagging(words: str, number: int, printed_by: int) -> Iterator[Clue]:
         )
 
 
+def _with_details(clues: Iterable[Clue]) -> Iterator[Clue]:
+    """The exceptions with what they say in further lines."""
+    found: list[Clue] = []
+    raised: dict[int, int] = {}  # rank -> where its last exception stands in `found`
+    for clue in clues:
+        if clue.kind is not ClueKind.DETAIL:
+            if clue.kind is ClueKind.EXCEPTION:
+                raised[clue.rank] = len(found)
+            found.append(clue)
+        elif clue.rank in raised:
+            first = found[raised[clue.rank]]
+            found[raised[clue.rank]] = replace(first, words=f"{first.words}\n{clue.words}"[:1000])
+    return iter(found)
+
+
 def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
-    """The timeouts with the group that the same rank prints in its next line about the same number."""
-    groups = {
-        (c.rank, c.numbers[0]): c.group for c in clues if c.kind is ClueKind.WORK and c.group and c.numbers[0] >= 0
-    }
+    """The timeouts with the group that the same rank prints about the same number, else the only one that any rank does."""
+    work = [clue for clue in clues if clue.kind is ClueKind.WORK and clue.group and clue.numbers[0] >= 0]
+    own = {(clue.rank, clue.numbers[0]): clue.group for clue in work}
+    groups: dict[int, set[str]] = {}
+    for clue in work:
+        groups.setdefault(clue.numbers[0], set()).add(clue.group)
+    only = {number: next(iter(names)) for number, names in groups.items() if len(names) == 1}
     return tuple(
-        replace(clue, group=groups.get((clue.rank, clue.numbers[0]), "")) if clue.kind is ClueKind.TIMED_OUT else clue
+        replace(clue, group=own.get((clue.rank, clue.numbers[0])) or only.get(clue.numbers[0], ""))
+        if clue.kind is ClueKind.TIMED_OUT
+        else clue
         for clue in clues
     )
 

@@ -44,7 +44,7 @@ Root Cause (first observed failure):
 """
 
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = list(plugins.load().checks.values())
 
 
 def told(text: str) -> list[Finding]:
@@ -273,3 +273,34 @@ def test_explain_says_where_what_stacks_tell_went(say: Callable[..., Any]) -> No
 
     assert said.out.startswith("DD126 ranks-apart is retired")
     assert "DD112 rank-conditional-collective" in said.out
+
+
+def test_a_timeout_without_its_groups_name_is_of_the_only_group_at_that_number() -> None:
+    unnamed = "".join(line for line in watchdog(2, 1580).splitlines(keepends=True) if "Watchdog" in line)
+
+    assert verdicts(watchdog(0, 1580) + unnamed + watchdog(1, 1580)) == [("DD122", (0, 1, 2))]
+
+
+FRAME = '[rank1]:   File "/job/train.py", line 33, in main\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "title"),
+    [
+        (("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 79 GiB",),
+         "DD408", "could not allocate 1 GiB of device memory"),
+        (("RuntimeError: CUDA error: out of memory",), "DD408", "could not allocate device memory"),
+        (("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. You can",
+          "Parameter indices which did not receive grad for rank 1: 4 5"), "DD121", "parameters number 4, 5"),
+        (("RuntimeError: Error(s) in loading state_dict for Net:", '\tMissing key(s) in state_dict: "fc1.weight".',
+          '\tUnexpected key(s) in state_dict: "module.fc1.weight".'), "DD701", "wrapper's prefix"),
+        (("RuntimeError: Error(s) in loading state_dict for Net:", '\tMissing key(s) in state_dict: "fc1.weight".',
+          '\tUnexpected key(s) in state_dict: "fc2.weight".'), "DD110", "failed with RuntimeError"),
+        (("ValueError: bad value",), "DD110", "failed with ValueError"),
+    ],
+)  # fmt: skip
+def test_an_exception_is_told_as_what_it_says(lines: tuple[str, ...], code: str, title: str) -> None:
+    (finding,) = told(FRAME + "".join(f"[rank1]: {line}\n" for line in lines))
+
+    assert (finding.code, finding.ranks, finding.place.line) == (code, (1,), 33)
+    assert title in finding.title

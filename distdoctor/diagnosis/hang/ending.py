@@ -113,9 +113,14 @@ def _first_trouble_ns(facts: Collectives) -> int:
     return min(times, default=0)
 
 
+def is_refused(words: str) -> bool:
+    """Whether an exception of torch's backends is about what the caller asked for, and not about a peer."""
+    return bool(_REFUSED.search(words))
+
+
 def _lacks_a_peer(words: str) -> bool:
     """Whether an exception says that another rank is gone or late."""
-    return bool(_FOR_LACK_OF_A_PEER.search(words)) and not (words.startswith(_OWN_PIPE) or _REFUSED.search(words))
+    return bool(_FOR_LACK_OF_A_PEER.search(words)) and not (words.startswith(_OWN_PIPE) or is_refused(words))
 
 
 def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:

@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Prescription
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, StoppedDevice, StuckCall
+from distdoctor.diagnosis.hang.ending import is_refused
 from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
@@ -234,7 +235,7 @@ class LogFacts:
         """The first exception of the program itself."""
         for clue in self.lines(ClueKind.EXCEPTION):
             names = (clue.words.rpartition("torch.distributed.")[2], clue.words)
-            if not any(name.startswith(FOLLOWS) for name in names):
+            if is_refused(clue.words) or not any(name.startswith(FOLLOWS) for name in names):
                 return clue
         return None
 
@@ -282,6 +283,15 @@ def from_line(
         explains=(KEY,),
         specificity=specificity,
     )
+
+
+OWN_ERROR = "it is the first error that is not about a lost peer"  # why an exception in a log is the cause
+
+
+def from_own_error(log: LogFacts, title: str, cure: Prescription) -> Finding:
+    """A check's explanation of the first exception of the program itself, which its words name. `log.own_error` is there."""
+    assert log.own_error is not None
+    return from_line(log.own_error, title, who(log.own_error), LIKELY, OWN_ERROR, cure, specificity=90)
 
 
 def call_in(clue: Clue) -> str:

@@ -14,7 +14,7 @@ HOST, DEVICE = "host memory", "device memory"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
 _OURS = re.compile(
-    r"CUDA out of memory|HIP out of memory|XPU out of memory|can't allocate memory|Cannot allocate memory|Unable to allocate"
+    r"(CUDA|HIP|XPU) (error: )?out of memory|can't allocate memory|Cannot allocate memory|Unable to allocate"
 )
 
 
@@ -65,6 +65,8 @@ def request_of(words: str) -> Request | None:
             allocated=_size(rf"{_SIZE} is allocated by PyTorch", words),
             cached=_size(rf"{_SIZE} is reserved by PyTorch but unallocated", words),
         )
+    if "error: out of memory" in words:  # of the driver, outside of PyTorch's allocator: it does not say how much
+        return Request(DEVICE)
     asked = re.search(r"tried to allocate (\d+) bytes", words)
     if asked:
         return Request(HOST, asked=int(asked[1]))

@@ -17,18 +17,26 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import StateLoaded, UncaughtException
 
 _PREFIX = re.compile(r"^(module\.|_orig_mod\.)+")
+REJECTED = "load_state_dict rejected a checkpoint whose names differ by a wrapper's prefix"
 _FAILED = re.compile(r"Error\(s\) in loading state_dict for (\w+)")
 
 
 @check("DD701", "saved-wrapper", severity=ERROR)
-def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+def examine(checkpoints: Checkpoints | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None and log.own_error is not None and _is_wrapped(log.own_error.words):
+        yield from_own_error(log, REJECTED, Prescription("save-the-module"))
+    if checkpoints is None:
+        if log is None:
+            raise NotSeen("neither what the ranks loaded nor a job log is there")
+        return
     loads: dict[tuple[SourceLine, str], list[tuple[int, StateLoaded]]] = defaultdict(list)
     for rank, event in checkpoints.events(StateLoaded):
         if event.what == "module" and (_nothing(event) or _by_prefix(event)):
@@ -69,13 +77,16 @@ def _not_loaded(found: list[tuple[int, StateLoaded]]) -> Finding:
     )  # fmt: skip
 
 
+def _is_wrapped(words: str) -> bool:
+    return bool(_FAILED.search(words)) and ('"module.' in words or '"_orig_mod.' in words)
+
+
 def _refused(checkpoints: Checkpoints) -> Iterator[Finding]:
-    errors = [(rank, one) for rank, one in checkpoints.events(UncaughtException) if _FAILED.search(one.words)]
-    wrapped = [(rank, one) for rank, one in errors if '"module.' in one.words or '"_orig_mod.' in one.words]
+    wrapped = [(rank, one) for rank, one in checkpoints.events(UncaughtException) if _is_wrapped(one.words)]
     if wrapped:
         ranks, event = tuple(rank for rank, _ in wrapped), wrapped[0][1]
         yield Finding(
-            title="load_state_dict rejected a checkpoint whose names differ by a wrapper's prefix",
+            title=REJECTED,
             ranks=ranks,
             confidence=CERTAIN,
             place=event.site,

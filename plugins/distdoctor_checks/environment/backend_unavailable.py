@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
+from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import from_exception
@@ -77,10 +77,10 @@ REFUSALS = tuple(
 
 @check("DD602", "backend-unavailable", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if verdict is None and log is None:
+        raise NotSeen("neither the ranks' recordings nor a job log is there")
     if log is not None and log.own_error is not None and (told := _refused(log.own_error.words)):
-        title, cure = told
-        why = f"torch's own words: {log.own_error.words[:160]}"
-        yield from_line(log.own_error, title, who(log.own_error), LIKELY, why, cure, specificity=90)
+        yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _refused(incident.ending.words)):
             yield from_exception(incident, *told, whose="torch's")

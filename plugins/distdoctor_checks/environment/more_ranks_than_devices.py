@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
-from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
+from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import from_exception
-from distdoctor.recording.clue import ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -36,22 +34,13 @@ SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_p
 
 @check("DD601", "more-ranks-than-devices", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    if log is not None:
-        yield from _by_log(log)
+    if verdict is None and log is None:
+        raise NotSeen("neither the ranks' recordings nor a job log is there")
+    if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
+        yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _told(incident.ending.words)):
             yield from_exception(incident, *told, whose="the driver's")
-
-
-def _by_log(log: LogFacts) -> Iterator[Finding]:
-    """NCCL says it in a line after the exception, or in a warning before it."""
-    raised = log.lines(ClueKind.EXCEPTION)
-    for clue in (*log.lines(ClueKind.WARNING), *raised):
-        if told := _told(clue.words):
-            site = clue.site or next((one.site for one in raised if one.rank == clue.rank), clue.site)
-            why = f"the driver's own words: {clue.words[:160]}"
-            yield from_line(replace(clue, site=site), told[0], who(clue), LIKELY, why, told[1], specificity=90)
-            return
 
 
 def _told(words: str) -> tuple[str, Prescription] | None:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
-from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_logs import OWN_ERROR, LogFacts, claimed, from_line, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -83,12 +83,13 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
 
 def _own_error(clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
+    words = " ".join(clue.words.split())
     return from_line(
         clue,
-        f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {clue.words[:160]}",
+        f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {words[:160]}{' ...' if len(words) > 160 else ''}",
         who(clue),
         LIKELY,
-        "it is the first error that is not about a lost peer",
+        OWN_ERROR,
         Prescription("mend-the-first-failure", change=f"mend the {kind}; the other errors follow from it"),
         specificity=85,
     )

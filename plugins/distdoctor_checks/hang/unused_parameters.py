@@ -18,8 +18,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -49,7 +50,13 @@ MESSAGE = (
 
 
 @check("DD121", "unused-parameters", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=30)
-def examine(verdict: Verdict, partings: ReplicaDivergences | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, partings: ReplicaDivergences | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None and log.own_error is not None and RAISED in log.own_error.words:
+        yield from_own_error(log, _title(_in_words(log.own_error.words)), Prescription("find-unused-parameters"))
+    if verdict is None:
+        if log is None:
+            raise NotSeen("neither the ranks' recordings nor a job log is there")
+        return
     told = [
         one for one in verdict.of_kind(IncidentKind.FAILED) if one.ending is not None and RAISED in one.ending.words
     ]
@@ -134,17 +141,25 @@ def _several(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _in_words(exception: str) -> str:
+    """The parameters that the reducer names, by name or number; "" where it names none."""
+    indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", exception)
+    names = re.search(r"did not receive grad for rank \d+: ([A-Za-z_][\w., ]+)", exception)
+    return names[1].strip() if names else f"number {', '.join(indices[1].split())}" if indices else ""
+
+
+def _title(words: str) -> str:
+    return f"DDP missed gradients of parameters {words}" if words else "DDP missed gradients of some parameters"
+
+
 def _finding(verdict: Verdict, incident: Incident, known: tuple[str, ...]) -> Finding:
     ending = incident.ending
     assert ending is not None
-    indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", ending.words)
-    names = re.search(r"did not receive grad for rank \d+: ([A-Za-z_][\w., ]+)", ending.words)
-    by_number = f"number {', '.join(indices[1].split())}" if indices else ""
-    words = _several(known) if known else names[1].strip() if names else by_number
+    words = _several(known) if known else _in_words(ending.words)
     line = branch_line(verdict.recording.sources, known)
     stuck = [call for wait in incident.waiting for call in wait.calls]
     return Finding(
-        title=f"DDP missed gradients of parameters {words}" if words else "DDP missed gradients of some parameters",
+        title=_title(words),
         ranks=incident.ranks,
         stalls=incident.stalls,
         place=ending.site,

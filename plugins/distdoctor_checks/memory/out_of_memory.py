@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import Ending
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -42,7 +43,13 @@ MOST_OF_IT = 0.5  # of what memory grows by, that a variable must grow by to be 
 @check(
     "DD408", "out-of-memory", severity=ERROR, family="hang", stands_alone=True, stalls=Stalls.FOREVER, specificity=30
 )
-def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, memory: Memory | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None:
+        yield from _by_log(log)
+    if verdict is None:
+        if log is None:
+            raise NotSeen("neither the ranks' recordings nor a job log is there")
+        return
     for incident in verdict.of_kind(IncidentKind.FAILED):
         end = verdict.recording.job.ends.get(incident.ranks[0])
         if end is not None and end.killed_for_memory and incident.ending is not None and incident.ending.signal:
@@ -53,6 +60,13 @@ def examine(verdict: Verdict, memory: Memory | None) -> Iterator[Finding]:
         if request is not None and incident.ending is not None:
             own = memory.ranks.get(incident.ending.rank) if memory is not None else None
             yield _finding(verdict, incident, incident.ending, request, own)
+
+
+def _by_log(log: LogFacts) -> Iterator[Finding]:
+    request = request_of(log.own_error.words) if log.own_error is not None else None
+    if request is not None:
+        amount = f"{mib(request.asked)} of {request.of}" if request.asked else request.of
+        yield from_own_error(log, f"could not allocate {amount}", next(_cures(request, None, "")))
 
 
 def _finding(verdict: Verdict, incident: Incident, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
@@ -235,6 +249,13 @@ def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Pre
     """The next thing to try first."""
     held = _held(own)
     total = request.allocated + request.cached
+    if request.of == DEVICE and not request.asked:
+        yield Prescription(
+            "a-device-for-each-rank",
+            change="look at nvidia-smi: another process, or ranks that share a device, hold it; call "
+            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else',
+        )
+        return
     if request.of == DEVICE and total and request.cached >= max(FRAGMENTED * total, request.asked):
         yield Prescription(
             "expand-segments", effect=f"{mib(request.cached)} were reserved and not in use when it failed"
