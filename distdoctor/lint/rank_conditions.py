@@ -7,13 +7,14 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES, ZERO_ONLY, names_main, names_process
+from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES, lets_one_in, names_main, names_process
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, dotted, last_word
 from distdoctor.lint.program import Program
 
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
-_LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
+# `raise` is none of them: it ends the job, also for those that wait.
+_LEAVING = ast.Continue | ast.Break | ast.Return
 _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -43,6 +44,11 @@ class Condition:
         text = " ".join(ast.unparse(self.test).split())
         return text if len(text) < 60 else text[:57] + "..."
 
+    @property
+    def where(self) -> str:
+        """The condition in which the node runs."""
+        return f"not ({self.words})" if self.negated else self.words
+
 
 def conditions(node: ast.AST, scope: Scope) -> Iterator[Condition]:
     """The conditions that decide whether a node runs, the innermost first, up to its function."""
@@ -58,7 +64,7 @@ def conditions(node: ast.AST, scope: Scope) -> Iterator[Condition]:
         yield from _left_before(outer, inner)
         if isinstance(outer, FunctionNode):
             for decorator in outer.decorator_list:
-                if ZERO_ONLY.search(ast.unparse(decorator)):
+                if lets_one_in(decorator):
                     yield Condition(decorator, False, decorator)
 
 
@@ -95,8 +101,8 @@ def _false_for_all(test: ast.expr, known: set[str]) -> bool:
 
 def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
     """Whether the ranks answer differently."""
-    if ZERO_ONLY.search(ast.unparse(test)):
-        return True
+    if isinstance(scope.file.parent.get(test), FunctionNode):  # a decorator; `if rank_zero_only:` is a setting
+        return lets_one_in(test)
     answers = [_answer(test, rank, scope, program, 0) for rank in RANKS]
     known = {bool(one) for one in answers if one is not None}
     return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import of_test
 from distdoctor.diagnosis.source.rank_local import Step, is_made_the_same, origin, raising_tests, step_of
-from distdoctor.diagnosis.source.rank_words import ZERO_ONLY
+from distdoctor.diagnosis.source.rank_words import lets_one_in
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
@@ -45,12 +45,12 @@ class Decision:
     @property
     def rank_named(self) -> int | None:
         """The one rank that the test lets through, or keeps out; None when it asks for anything else."""
-        if ZERO_ONLY.search(self.test):
-            return 0
-        try:
-            guard = of_test(ast.parse(self.test.removeprefix("if "), mode="eval").body)
-        except SyntaxError:
+        expression = self._expression
+        if expression is None or self.test.startswith("while "):
             return None
+        if self._is_decorator and lets_one_in(expression):
+            return 0
+        guard = of_test(expression)
         answers = [guard.lets_through(rank) for rank in range(RANKS)]
         single = [answer for answer in (True, False) if answers.count(answer) == 1 and None not in answers]
         return answers.index(single[0]) if single else None
@@ -58,14 +58,24 @@ class Decision:
     @property
     def asks_for_the_rank(self) -> bool:
         """Whether the test, or a part of it, is a question about the rank."""
-        if ZERO_ONLY.search(self.test):
-            return True
-        try:
-            test = ast.parse(self.test.removeprefix("if ").removeprefix("while "), mode="eval").body
-        except SyntaxError:
+        test = self._expression
+        if test is None:
             return False
+        if self._is_decorator and lets_one_in(test):
+            return True
         parts = (node for node in ast.walk(test) if isinstance(node, ast.Compare | ast.Name | ast.Attribute))
         return any(of_test(part).on_rank for part in parts)
+
+    @property
+    def _is_decorator(self) -> bool:
+        return not self.decides_alone
+
+    @property
+    def _expression(self) -> ast.expr | None:
+        try:
+            return ast.parse(self.test.removeprefix("if ").removeprefix("while "), mode="eval").body
+        except SyntaxError:
+            return None
 
     @property
     def words(self) -> str:

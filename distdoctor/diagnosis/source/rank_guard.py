@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_words import (
     RANK_VARIABLES,
-    ZERO_ONLY,
     is_of_part,
+    lets_one_in,
     names_global_rank,
     names_main,
     names_some_rank,
@@ -93,7 +93,7 @@ def _guards_at(file: SourceFile, line: int, seen: frozenset[str]) -> tuple[Guard
             found += [
                 Guard(d.lineno, f"@{ast.unparse(d)}", ENCLOSES, False, True, word=ast.unparse(d))
                 for d in node.decorator_list
-                if ZERO_ONLY.search(ast.unparse(d))
+                if lets_one_in(d)
             ]
             call = _only_call(file, node) if node.name not in seen else None
             here = (replace(guard, function=node.name) for guard in found)

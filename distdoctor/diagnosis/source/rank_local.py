@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
-from distdoctor.diagnosis.source.rank_words import ZERO_ONLY
+from distdoctor.diagnosis.source.rank_words import lets_one_in
 from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 
@@ -110,7 +110,7 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         leaves = isinstance(value.body[-1], ast.Return | ast.Continue | ast.Break)
         return ERROR if leaves else SWALLOWED
     if program.decorates(value):
-        return RANK if ZERO_ONLY.search(ast.unparse(value)) else 0.0
+        return RANK if lets_one_in(value) else 0.0
     best = RANK if is_test and _asks_for_rank(value) else 0.0
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
+from distdoctor.diagnosis.source.source_file import last_word
+
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-# Decorators and functions that let only one rank in.
-ZERO_ONLY = re.compile(
+_ZERO_ONLY = re.compile(
     r"rank_?zero_?only|main_process_only|on_main_process|on_local_main_process|master_only|only_main"
 )
 
@@ -48,3 +50,11 @@ def names_main(word: str) -> bool:
 def is_of_part(word: str) -> bool:
     """Whether a name is about the processes of a host, a node or a group, each of which has a first one: `local_rank`."""
     return any(part in word for part in ("local", "node", "group"))
+
+
+def lets_one_in(decorator: ast.AST) -> bool:
+    """Whether a decorator lets only one rank into its function: `@rank_zero_only`, `@accelerator.on_main_process`.
+
+    What it says in a string, as the name of a parameter of a test, is none.
+    """
+    return any(_ZERO_ONLY.search(last_word(node)) for node in ast.walk(decorator))

@@ -6,7 +6,7 @@ What it means    state_dict of a sharded model gathers the shards: it is a colle
 Why it hurts     The rank that saves waits for shards that the others never send.
 How we know      The call is under a condition on the rank, and the model was wrapped by FSDP or fully_shard.
 What to do       Get the state dict on every rank and write the file on one.
-When it is fine  DDP: its state dict is local. no_dist=True.
+When it is fine  DDP: its state dict is local. no_dist=True. A model that is sharded only afterwards.
 Source           torch.distributed.checkpoint.state_dict: all ranks have to call it; rank0_only leaves the others an empty dict.
 """
 
@@ -16,7 +16,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.source.source_file import Scope, is_constant, keyword, last_word
+from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, lineno
 from distdoctor.lint.program import FSDP, Program
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
@@ -32,18 +32,33 @@ def see(program: Program) -> Iterator[Sighting]:
         told: set[int] = set()
         for call in scope.calls:
             what = _gathers(call, scope, program)
-            condition = on_rank(call, scope, program) if what else None
+            condition = on_rank(call, scope, program) if what and not _is_sharded_later(call, scope, program) else None
             if condition is None or id(condition.statement) in told:
                 continue
             told.add(id(condition.statement))
             yield Sighting(
                 node=call,
                 scope=scope,
-                title=f"{what} of a sharded model runs only where `{condition.words}`",
+                title=f"{what} of a sharded model runs only where `{condition.where}`",
                 why="it gathers shards from every rank, so the ranks that call it wait for those that do not",
                 remedy="state-dict-on-every-rank",
                 also=((condition.statement, scope, "the condition on the rank"),),
             )
+
+
+def _is_sharded_later(call: ast.Call, scope: Scope, program: Program) -> bool:
+    """Whether what is asked for its state is given to something that shards it only after that: until then its state is local."""
+    names = {dotted(one) for one in call.args[:1]} - {""}
+    later = [one for one in scope.calls if lineno(one) > lineno(call) and names & {dotted(a) for a in one.args[:1]}]
+    return any(_shards(one, scope, program) for one in later)
+
+
+def _shards(call: ast.Call, scope: Scope, program: Program, steps: int = 4) -> bool:
+    """Whether a call is one of fully_shard or FSDP, or leads to one within a few more."""
+    if program.kind_of_call(call, scope.file) == FSDP:
+        return True
+    inner = program.target(call, scope) if steps else None
+    return inner is not None and any(_shards(one, inner, program, steps - 1) for one in inner.calls)
 
 
 def _gathers(call: ast.Call, scope: Scope, program: Program) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import Scope, SourceFile, dotted
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, dotted
 from distdoctor.lint.program import Program
 from distdoctor.lint.rule import Sighting, replace_node, rule
 
@@ -81,12 +81,30 @@ def _uses(file: SourceFile, program: Program) -> Iterator[tuple[str, ast.AST]]:
             full = f"{start}.{alias.name}" if start else alias.name
             if isinstance(node, ast.Import) or start:
                 found = _known(full) or _known(start)
-                if found:
+                if found and not _only_asked_for(alias.asname or alias.name, file):
                     yield found, node
     for attribute in file.attributes:
         name = program.meaning(attribute, file)
         if name.startswith("torch.") and (name in _DEPRECATED or name in _REMOVED or name in _NEVER):
             yield name, attribute
+
+
+def _only_asked_for(name: str, file: SourceFile) -> bool:
+    """Whether a file uses a name in nothing but `isinstance(x, name)` and annotations: whoever may be given one has to."""
+    uses = [node for node in file.names if node.id == name]
+    return bool(uses) and all(_asks(node, file) for node in uses)
+
+
+def _asks(node: ast.AST, file: SourceFile) -> bool:
+    while (outer := file.parent.get(node)) is not None and not isinstance(outer, ast.stmt):
+        if isinstance(outer, ast.Call):
+            return dotted(outer.func) in ("isinstance", "issubclass") and node is not outer.func
+        if isinstance(outer, ast.arg):
+            return True
+        node = outer
+    return (isinstance(outer, ast.AnnAssign) and node is outer.annotation) or (
+        isinstance(outer, FunctionNode) and node is outer.returns
+    )
 
 
 def _known(name: str) -> str:
