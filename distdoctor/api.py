@@ -11,6 +11,7 @@ with distdoctor.phase("evaluation"):                        # in a recorded rank
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -66,11 +67,16 @@ def diagnose(*paths: str | Path, ignore: Iterable[str] = (), executor: Executor 
 
 
 class Watch:
-    """Records while it is entered. `folder` holds the recording; `diagnose()` examines what is in it by now."""
+    """Records while it is entered, and says the verdict on stderr when it is left, where no other rank is still at work.
 
-    def __init__(self, folder: Path, *, launches_ranks: bool) -> None:
+    `folder` holds the recording; `diagnose()` examines what is in it by now.
+    """
+
+    def __init__(self, folder: Path, *, launches_ranks: bool, says: bool, joins: bool = False) -> None:
         self.folder = folder
+        self._joins = joins
         self._launches_ranks = launches_ranks
+        self._says = says
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Watch:
@@ -79,7 +85,7 @@ class Watch:
         else:
             from distdoctor.probe.start import start_here
 
-            start_here(str(self.folder))
+            start_here(str(self.folder), joins=self._joins)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -88,28 +94,57 @@ class Watch:
 
             note_exception(error)
         self._stack.close()
+        if self._says:
+            with contextlib.suppress(Exception):  # the training has its result, whatever we have to say
+                report = self.diagnose()
+                if self._launches_ranks or report.world_size <= 1:
+                    print(_last_line(report, self.folder), file=sys.stderr)
 
     def diagnose(self, ignore: Iterable[str] = ()) -> Report:
         """What the checks say about all that has been recorded by now, of this rank and the others."""
         return diagnose(self.folder, ignore=ignore)
 
 
-def watch(folder: str | Path | None = None, *, launches_ranks: bool = False) -> Watch:
+def _last_line(report: Report, folder: Path) -> str:
+    """The headline of the root cause, and what the findings are."""
+    from distdoctor.report.printable import printable
+    from distdoctor.report.text import headline
+    from distdoctor.report.verdict import summary
+
+    first = headline(report.findings[0], os.getcwd()) if report.findings else []
+    return printable("\n".join([*first, f"distdoctor: {summary(report)} ({os.path.relpath(folder)})"]))
+
+
+def watch(folder: str | Path | None = None, *, launches_ranks: bool = False, quiet: bool = False) -> Watch:
     """A context manager that records what happens inside, for notebooks and launchers of your own.
 
     In a rank (RANK is set, or this is the only process) it records this process; enter it before `init_process_group`, with the
     same `folder` on all ranks. With `launches_ranks` it records the ranks that this process starts inside, by mp.spawn or as
-    programs. Under `distdoctor run`, and when entered again, recording goes on where it goes already.
+    programs. Under `distdoctor run`, and when entered again, recording goes on where it goes already. Models, optimizers and
+    loaders are found by themselves. `quiet`: no verdict at the end.
 
     WrongUse: the process group is there already, so its collectives could not be seen; or ranks that share no folder.
     """
+    if folder is not None and not isinstance(folder, str | Path):
+        raise WrongUse(
+            f"distdoctor.watch() was given a {type(folder).__name__}, which is no folder",
+            way_out="Leave it out: models, optimizers and loaders are found by themselves.",
+        )
     going_on = _probe().recorded_in() if _probe() is not None else None
     if going_on is not None and not launches_ranks:
-        return Watch(Path(going_on), launches_ranks=False)
+        return Watch(Path(going_on), launches_ranks=False, says=not quiet and _is_alone())
     if not launches_ranks:
         _refuse(folder)
     made = make_run_folder("watch", Path(folder) if folder is not None else None, shared=folder is not None)
-    return Watch(made, launches_ranks=launches_ranks)
+    # A child of multiprocessing that shares its folder is a rank; which one, its init_process_group says.
+    joins = folder is not None and "RANK" not in os.environ and multiprocessing.parent_process() is not None
+    says = not quiet and (launches_ranks or _is_alone())
+    return Watch(made, launches_ranks=launches_ranks, says=says, joins=joins)
+
+
+def _is_alone() -> bool:
+    """Whether this process is the whole job, as far as its environment says."""
+    return "RANK" not in os.environ and "DISTDOCTOR_PROBE" not in os.environ
 
 
 def _probe() -> Any:

@@ -56,10 +56,13 @@ def start(folder: str, settings: ProbeSettings | None = None) -> None:
         _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
 
 
-def start_here(folder: str) -> None:
-    """Record this very process: as the rank that RANK says, or as the only one. The caller knows that it is nobody's helper."""
+def start_here(folder: str, *, joins: bool = False) -> None:
+    """Record this very process: as the rank that RANK says, or as the only one. The caller knows that it is nobody's helper.
+
+    `joins`: it is going to join a process group, which shows who it is; the trace is opened there.
+    """
     start(folder)
-    if _rank is not None and _rank.trace is None and not _rank.silent:
+    if not joins and _rank is not None and _rank.trace is None and not _rank.silent:
         _open(_rank, _number(None, "RANK", 0), _number(None, "WORLD_SIZE", 1))
 
 

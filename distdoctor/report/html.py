@@ -67,6 +67,7 @@ def render(diagnosis: Diagnosis) -> str:
         raw=base64.b64encode(raw).decode("ascii") if len(raw) <= LARGEST_RAW else "",
         raw_size=f"{len(raw) / 1024:.0f} KiB",
         most_rows=MOST_ROWS,
+        most_views=max((len(one.views) for one in (*mine, *others)), default=0) or 1,
     )
     return visible(page)
 
@@ -124,7 +125,7 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"exit code {job.exit_code}"
     elif job.running:
         yield "still running when it was read"
-    if cause is not None and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
+    if cause is not None and failed(job) and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
         yield f"root cause: rank {cause.rank}, {cause.words}"
     if others and not diagnosis.ended_by_distdoctor:
         yield f"{named(others)} ended because of it"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import distdoctor
-from distdoctor.errors import NothingToInspect
+from distdoctor.errors import NothingToInspect, WrongUse
 from distdoctor.probe.start import recorded_in
 
 pytestmark = pytest.mark.job
@@ -87,26 +87,64 @@ print(sorted(set(phases)))
 """
 
 
-def _python(script: str, folder: Path) -> str:
+IN_EACH_RANK = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import distdoctor
+
+def train(rank):
+    with distdoctor.watch("one"):
+        dist.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX)
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+    report = distdoctor.diagnose("one")
+    print([finding.code for finding in report.findings], report.world_size)
+"""
+
+
+def _python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
     path.write_text(script.replace("{folder}", str(folder)))
     done = subprocess.run(
         [sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
 
 
 def test_a_notebook_is_recorded_and_examined(tmp_path: Path) -> None:
-    assert "checks" in _python(ALONE, tmp_path)
+    done = _python(ALONE, tmp_path)
+
+    assert "checks" in done.stdout
+    assert done.stderr.count("(recorded)\n") == 2, done.stderr  # the verdict, each time it is left
 
 
 def test_ranks_of_an_own_launcher_are_recorded(tmp_path: Path) -> None:
-    assert _python(OWN_LAUNCHER, tmp_path) == "['DD105'] 2\n"
+    done = _python(OWN_LAUNCHER, tmp_path)
+
+    assert done.stdout == "['DD105'] 2\n"
+    assert "DD105 error  ranks 0-1  script.py:9 train" in done.stderr
+    assert "distdoctor: 1 error (DD105) (" in done.stderr
+
+
+def test_each_rank_of_an_own_launcher_can_record_itself(tmp_path: Path) -> None:
+    done = _python(IN_EACH_RANK, tmp_path)
+
+    assert done.stdout == "['DD105'] 2\n"
+    assert "distdoctor: " not in done.stderr  # the other rank may be at work
+
+
+def test_a_model_is_no_folder() -> None:
+    with pytest.raises(WrongUse, match="was given a list, which is no folder"):
+        distdoctor.watch([])  # type: ignore[arg-type]
 
 
 def test_a_trainer_hands_over_its_phases(tmp_path: Path) -> None:
-    assert _python(TRAINER, tmp_path).splitlines()[-1] == "[('checkpoint', True), ('evaluation', True)]"
+    assert _python(TRAINER, tmp_path).stdout.splitlines()[-1] == "[('checkpoint', True), ('evaluation', True)]"
 
 
 def test_no_recording_is_told_with_a_way_out(tmp_path: Path) -> None:

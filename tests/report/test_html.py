@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import chromium
 from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -152,3 +153,48 @@ def test_a_browser_shows_the_page_without_a_request_or_a_complaint(tmp_path: Pat
     assert done.stdout.count("<svg") > 3
     assert "CONSOLE" not in done.stderr
     assert "Refused to" not in done.stderr
+
+
+SHOWN = """[...document.querySelectorAll("#{} .pane")].map(pane => getComputedStyle(pane).display != "none")"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.job
+def test_the_arrow_keys_change_between_number_and_time_and_go_through_the_steps(tmp_path: Path) -> None:
+    for code in ("DD101", "DD202"):
+        (tmp_path / f"{code}.html").write_text(html.render(sick(code)), "utf-8")
+
+    with chromium(tmp_path / "profile") as tab:
+        tab.show(tmp_path / "DD101.html")
+        before = tab.value(f"JSON.stringify({SHOWN.format('collectives')})")
+        tab.value('document.querySelector("[name=view-collectives]:checked").focus()')
+        tab.press("ArrowRight")
+        after = tab.value(f"JSON.stringify({SHOWN.format('collectives')})")
+        complaints = list(tab.complaints)
+        tab.show(tmp_path / "DD202.html")
+        steps = tab.value('document.querySelectorAll("[name=view-divergence]").length')
+        tab.value('document.querySelector("[name=view-divergence]:checked").focus()')
+        tab.press("ArrowLeft")
+        earlier = tab.value(f"JSON.stringify({SHOWN.format('divergence')})")
+
+    assert (before, after) == ("[true,false]", "[false,true]")
+    assert (steps, earlier) == (3, "[false,true,false]")
+    assert complaints + tab.complaints == []
+
+
+def test_time_shows_the_wait_of_those_that_have_not_come_back() -> None:
+    mine, _ = pictures(sick("DD101"))
+
+    (picture,) = [one for one in mine if one.name == "collectives"]
+    by_number, by_time = picture.views
+    assert (by_number.label, by_time.label) == ("by number", "by time")
+    assert "waited" in str(by_time.svg)
+    assert any("since 0." in str(cell) for row in picture.table.cells for cell in row)
+
+
+def test_every_step_of_the_divergence_is_a_view_and_those_that_differ_are_marked() -> None:
+    mine, _ = pictures(sick("DD202"))
+
+    (picture,) = [one for one in mine if one.name == "divergence"]
+    assert [(view.label, view.marked) for view in picture.views] == [("start", False), ("1", False), ("2", True)]
+    assert picture.first == 2

@@ -11,7 +11,8 @@ from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
-from distdoctor.report.pictures.drawing import LETTER, ROW, Picture, Sheet, colour, cut
+from distdoctor.report.pictures import call_times
+from distdoctor.report.pictures.drawing import LETTER, ROW, Picture, Sheet, View, colour, cut
 from distdoctor.report.table import Table
 
 BEFORE, AFTER = 5, 4
@@ -37,21 +38,34 @@ def picture(recording: Recording) -> Picture | None:
         return None
     group, number = chosen
     numbers = range(max(1, number - BEFORE), number + AFTER + 1)
+    waiting = frozenset(
+        (call.rank, call.number) for wait in verdict.waits if wait.group is group for call in wait.calls
+    )
     rows: dict[tuple[_Cell, ...], list[int]] = {}
     for rank in sorted(group.tracks):
-        rows.setdefault(tuple(_cell(group, rank, n) for n in numbers), []).append(rank)
+        rows.setdefault(tuple(_cell(group, rank, n, waiting) for n in numbers), []).append(rank)
     numbers = range(numbers[0], _last_used(numbers, rows) + 1)
     shown = sorted(rows.items(), key=lambda row: (-len(row[1]), row[1]))[:MOST_ROWS]
     kinds = _kinds(cell.words for cells, _ in shown for cell in cells)
     label = f"collectives of {group.words} around #{number}"
+    by_number = _draw(label, numbers, number, shown, kinds)
+    spans = call_times.spans_of(verdict.facts, group, [ranks for _, ranks in shown], numbers, waiting)
+    by_time = call_times.draw(f"{label}, by time", [_name(ranks) for _, ranks in shown], spans, kinds)
     return Picture(
         "collectives",
         f"What each rank called around #{number} of {group.words}",
-        _caption(group, number, shown, len(rows)),
-        _draw(label, numbers, number, shown, kinds),
-        _table(numbers, shown),
+        f"{_caption(group, number, shown, len(rows))} {_on_time(verdict)}",
+        by_number,
+        _table(numbers, shown, spans),
         (*((kind, words) for words, kind in kinds.items()), ("none open", "has not come back"), ("none", "not called")),
+        (View("by number", by_number), View("by time", by_time)),
+        "Order",
     )
+
+
+def _on_time(verdict: Verdict) -> str:
+    clocks = "" if verdict.facts.one_host else ", as well as the clocks of the hosts agree"
+    return f"By time, a bar runs from the first rank's call to the last one's return{clocks}."
 
 
 def _around(verdict: Verdict) -> tuple[GroupCalls, int] | None:
@@ -69,12 +83,13 @@ def _around(verdict: Verdict) -> tuple[GroupCalls, int] | None:
     return None
 
 
-def _cell(group: GroupCalls, rank: int, number: int) -> _Cell:
+def _cell(group: GroupCalls, rank: int, number: int, waiting: frozenset[tuple[int, int]]) -> _Cell:
+    """`waiting`: rank and number of the calls that somebody waits in, an asynchronous one by its handle."""
     track = group.tracks[rank]
     call = track.call(number)
     if call is None:
         return _Cell(forgotten=number < track.first and number <= track.count)
-    return _Cell(_what(call), _where(call), open=not call.returned_ns and not call.is_async)
+    return _Cell(_what(call), _where(call), open=(rank, number) in waiting or not (call.returned_ns or call.is_async))
 
 
 def _what(call: Call) -> str:
@@ -146,9 +161,15 @@ def _name(ranks: list[int]) -> str:
     return f"{cut(named(ranks), 24)} ({len(ranks)})" if len(ranks) > 2 else named(ranks)
 
 
-def _table(numbers: range, shown: list[tuple[tuple[_Cell, ...], list[int]]]) -> Table:
-    def words(cell: _Cell) -> str:
-        return f"{cell.words} {cell.site}{' (open)' if cell.open else ''}" if cell.words else "-"
+def _table(
+    numbers: range, shown: list[tuple[tuple[_Cell, ...], list[int]]], spans: list[dict[int, call_times.Span]]
+) -> Table:
+    def words(cell: _Cell, span: call_times.Span | None) -> str:
+        when = f", {span.times}" if span is not None else ""
+        return f"{cell.words} {cell.site}{' (open)' if cell.open else ''}{when}" if cell.words else "-"
 
-    rows = tuple((named(ranks), *(words(cell) for cell in cells[: len(numbers)])) for cells, ranks in shown)
+    rows = tuple(
+        (named(ranks), *(words(cell, mine.get(n)) for n, cell in zip(numbers, cells, strict=False)))
+        for (cells, ranks), mine in zip(shown, spans, strict=True)
+    )
     return Table("collectives", "collectives by rank and number", ("ranks", *(f"#{n}" for n in numbers)), rows)

@@ -18,6 +18,18 @@ LETTER = 6.6  # pixels of one letter at 11 px, monospaced
 ROW = 18
 
 
+MOST_VIEWS = 32  # the page has a rule of style for each
+
+
+@dataclass(frozen=True)
+class View:
+    """One of the ways to see a picture: what its button says, and whether it is one to look at."""
+
+    label: str
+    svg: Markup
+    marked: bool = False
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture of a report. `caption` says what is to be seen, for those who do not see it, too."""
@@ -28,6 +40,18 @@ class Picture:
     svg: Markup
     table: Table
     legend: tuple[tuple[str, str], ...] = ()  # class, words
+    views: tuple[View, ...] = ()  # where there are several to choose from; `svg` is the one that is chosen at first
+    choice: str = ""  # what is chosen by them, for the control
+
+    @property
+    def panes(self) -> tuple[View, ...]:
+        """What is drawn, one of it at a time."""
+        return self.views or (View("", self.svg),)
+
+    @property
+    def first(self) -> int:
+        """The pane that is shown at first."""
+        return next((number for number, view in enumerate(self.views) if view.svg is self.svg), 0)
 
 
 class Sheet:

@@ -15,11 +15,12 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
-from distdoctor.report.pictures.drawing import LETTER, Picture, Sheet, colour, cut, ticks
+from distdoctor.report.pictures.drawing import LETTER, MOST_VIEWS, Picture, Sheet, View, colour, cut, ticks
 from distdoctor.report.table import Table
 
 WIDE, HIGH, LEFT = 640.0, 170.0, 74.0
-MOST_LAYERS, MOST_STEPS, MOST_RANKS = 30, 6, 32
+MOST_LAYERS, MOST_SINGLE, MOST_COLUMNS = 30, 16, 32
+MOST_MARKS = 4000  # of all maps together: a page stays small
 HELD = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
 Point = tuple[float, float]
 
@@ -36,18 +37,22 @@ def divergence(recording: Recording) -> Picture | None:
     if not maps:
         return None
     peers, steps = max(maps, key=lambda one: _first_parted(one[1]) is not None)
-    chosen, parted = _telling(steps), _first_parted(steps)
+    parted = _first_parted(steps)
+    ranks = [rank for rank in peers.ranks if rank in gradients.ranks]
+    chosen = _telling(steps, most=MOST_VIEWS)
+    columns = _columns(ranks, chosen, steps)
+    chosen = _telling(steps, most=max(2, MOST_MARKS // (len(columns) * len(_layers(steps, chosen)))))
     layers = _alike(_layers(steps, chosen), chosen, steps)
-    ranks = [rank for rank in peers.ranks if rank in gradients.ranks][:MOST_RANKS]
+    views = tuple(_map_of(step, layers, columns, steps[step]) for step in chosen)
     title = "All layers are the same on all replicas"
     if parted is not None:
         title = f"Which layers differ between the replicas, in gradient or parameter, from step {parted} on"
     return Picture(
         "divergence",
         title,
-        f"One map a step, {len(peers.ranks)} replicas from left to right; ranks with the same letter hold the same bits. "
-        "Layers that look alike are one row.",
-        _draw_maps(chosen, layers, ranks, steps),
+        f"One step at a time; the arrow keys go through them. {len(peers.ranks)} replicas from left to right; those with the "
+        "same letter hold the same bits. Layers that look alike are one row, and of many ranks those that agree one column.",
+        views[chosen.index(parted) if parted in chosen else -1].svg,
         Table(
             "divergence",
             "ranks with equal gradients and parameters, by layer and step",
@@ -60,10 +65,13 @@ def divergence(recording: Recording) -> Picture | None:
             ),
         ),
         (("soft k5", "as most ranks"), ("soft k4", "different"), ("soft k3", "different from both")),
+        views if len(views) > 1 else (),
+        "Step",
     )
 
 
-Variants = dict[int, dict[str, tuple[tuple[int, ...], ...]]]
+Parted = tuple[tuple[int, ...], ...]  # the ranks that hold the same bits, the most numerous first
+Variants = dict[int, dict[str, Parted]]
 
 
 def _first_parted(steps: Variants) -> int | None:
@@ -114,12 +122,27 @@ def _variants(gradients: Gradients, peers: ReplicaGroup) -> Variants:
     return found
 
 
-def _telling(steps: Variants) -> list[int]:
-    """The first step, the last that agrees, the first ones that differ, and the last."""
+def _telling(steps: Variants, most: int) -> list[int]:
+    """At most so many steps: the first, the last that agrees, the first that differs, the last, and as many others as fit."""
     every = sorted(steps)
     parted = [step for step in every if any(len(variants) > 1 for variants in steps[step].values())]
     before = [step for step in every if parted and step < parted[0]]
-    return sorted({every[0], *before[-1:], *parted[:2], every[-1]})[:MOST_STEPS]
+    wanted = [*parted[:1], every[-1], *before[-1:], every[0], *parted[1:8], *every]
+    return sorted(list(dict.fromkeys(wanted))[: min(most, MOST_VIEWS)])
+
+
+def _columns(ranks: Sequence[int], chosen: Sequence[int], steps: Variants) -> list[list[int]]:
+    """Every rank by itself; where there are many, those that agree with the same others all along are one column."""
+    if len(ranks) <= MOST_SINGLE:
+        return [[rank] for rank in ranks]
+    found: dict[tuple[int | None, ...], list[int]] = {}
+    names = [(step, name) for step in chosen for name in steps[step]]
+    places = {
+        key: {rank: number for number, variant in enumerate(steps[key[0]][key[1]]) for rank in variant} for key in names
+    }
+    for rank in ranks:
+        found.setdefault(tuple(places[key].get(rank) for key in names), []).append(rank)
+    return sorted(found.values(), key=lambda column: (-len(column), column))[:MOST_COLUMNS]
 
 
 def _layers(steps: Variants, chosen: Sequence[int]) -> list[str]:
@@ -132,24 +155,24 @@ def _layers(steps: Variants, chosen: Sequence[int]) -> list[str]:
     return [name for name in names if name in kept]
 
 
-def _draw_maps(chosen: Sequence[int], layers: Sequence[Sequence[str]], ranks: Sequence[int], steps: Variants) -> Markup:
+def _map_of(
+    step: int, layers: Sequence[Sequence[str]], columns: Sequence[Sequence[int]], variants: dict[str, Parted]
+) -> View:
+    """Layers from top to bottom, ranks from left to right, at one step."""
     names = [_named(one) for one in layers]
+    heads = [cut(named(column), 16) if len(column) > 1 else str(column[0]) for column in columns]
+    words = f"step {step}" if step else "the start"
     left = min(44, max(map(len, names))) * LETTER + 12
-    cell = 22.0 if len(ranks) <= 8 else 13.0
-    gap = cell * len(ranks) + 26
-    sheet = Sheet(left + max(gap, 60) * len(chosen) + 10, 42 + 17 * len(layers), "replicas by layer, rank and step")
+    cell = max(22.0, max(map(len, heads)) * LETTER + 8)
+    sheet = Sheet(left + max(cell * len(columns), 60) + 10, 30 + 17 * len(layers), f"layers by rank at {words}")
     for line, name in enumerate(names):
-        sheet.text(0, 52 + 17 * line, name if len(name) <= 44 else f"…{name[-43:]}")
-    for number, step in enumerate(chosen):
-        x = left + max(gap, 60) * number
-        sheet.text(x, 14, f"step {step}" if step else "at the start", "strong")
-        for column, rank in enumerate(ranks):
-            if len(ranks) <= 8 or column % 4 == 0:
-                sheet.text(x + cell * column + cell / 2, 32, rank, "quiet", "middle")
-            for line, one in enumerate(layers):
-                variants = steps[step].get(one[0], ())
-                _draw_variant(sheet, x + cell * column, 40 + 17 * line, cell, rank, variants, names[line])
-    return sheet.done()
+        sheet.text(0, 40 + 17 * line, name if len(name) <= 44 else f"…{name[-43:]}")
+    for number, column in enumerate(columns):
+        x = left + cell * number
+        sheet.text(x + cell / 2, 18, heads[number], "quiet", "middle")
+        for line, one in enumerate(layers):
+            _draw_variant(sheet, x, 28 + 17 * line, cell, column[0], variants.get(one[0], ()), names[line])
+    return View(str(step) if step else "start", sheet.done(), any(len(one) > 1 for one in variants.values()))
 
 
 def _draw_variant(
@@ -281,19 +304,18 @@ def _plot(words: str, lines: list[tuple[list[Point], list[int]]]) -> Markup:
         steps, max(*finite, 0.0), f"{words} by step", lambda value: f"{value:.3g}", min(*finite, 0.0)
     )
     sheet.text(LEFT, 12, words, "strong")
+    ends = []
     for number, (points, ranks) in enumerate(lines):
         good = [(across(step), up(value)) for step, value in points if math.isfinite(value)]
         sheet.line(good, f"curve s{number % 8}", f"{words} of {named(ranks)}")
         for step, value in points:
             if not math.isfinite(value):
                 sheet.text(across(step), HIGH + 18, "✕", "error", "middle")
-        if good:
-            sheet.text(
-                good[-1][0] + 5,
-                good[-1][1] + 4 + 12 * (number if len(lines) < 4 else 0),
-                cut(named(ranks), 16),
-                "quiet",
-            )
+        ends += [(good[-1][1], good[-1][0], cut(named(ranks), 16))] if good else []
+    lowest = -math.inf
+    for y, x, name in sorted(ends):  # one below the other where the lines end close together
+        lowest = max(y, lowest + 12)
+        sheet.text(x + 5, lowest + 4, name, "quiet")
     return sheet.done()
 
 
