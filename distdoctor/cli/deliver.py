@@ -29,6 +29,7 @@ REPORTERS = {
     "sarif": "distdoctor.report.sarif",
     "junit": "distdoctor.report.junit",
     "github": "distdoctor.report.github",
+    "markdown": "distdoctor.report.markdown",
     "html": "distdoctor.report.html",
     "trace": "distdoctor.report.chrome_trace",
     "patch": "distdoctor.report.patch",
@@ -40,6 +41,7 @@ SUFFIXES = {
     ".html": "html",
     ".htm": "html",
     ".txt": "text",
+    ".md": "markdown",
     ".trace": "trace",
     ".patch": "patch",
     ".diff": "patch",
@@ -71,6 +73,20 @@ def rendered(
         render = importlib.import_module(REPORTERS[form]).render
     assert render is not None, form  # require_format was asked before
     return render(diagnosis)
+
+
+def step_summary(diagnosis: Diagnosis) -> None:
+    """Add the report to the page of the job on GitHub Actions, where this is one. What cannot be written there is no trouble."""
+    where = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not where:
+        return
+    from distdoctor.report import markdown
+
+    try:
+        with open(where, "a", encoding="utf-8", errors="backslashreplace") as page:
+            page.write(markdown.render(diagnosis) + "\n")
+    except OSError as trouble:
+        remark(f"GITHUB_STEP_SUMMARY cannot be written: {trouble.strerror}")
 
 
 def width_of(stream: TextIO | None, output: Path | None = None) -> int:

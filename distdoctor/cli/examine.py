@@ -58,6 +58,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     width = deliver.width_of(sys.stdout, output)
     report = deliver.rendered(diagnosis, settings.output_format, plugins, width=width)
     deliver.write(report, settings.output_format, output)
+    deliver.step_summary(diagnosis)
     if words := story(recording.job):
         deliver.notice(words)
     deliver.troubles(recording)

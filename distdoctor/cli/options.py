@@ -39,7 +39,7 @@ output_format = click.option(
     "--output-format",
     metavar="FORMAT",
     shell_complete=completion.formats,
-    help="text, json, sarif, junit, github, html, trace, patch.  [default: by FILE]",
+    help="text, json, markdown, html, sarif, junit, github, trace, patch.  [default: by FILE]",
 )
 output = click.option(
     "-o",

@@ -481,6 +481,7 @@ def _report(
             output,
             stdout,
         )
+    deliver.step_summary(diagnosis)
     deliver.troubles(outcome.recording)
     deliver.not_examined(diagnosis)
     _earlier_attempts(outcome.recording)

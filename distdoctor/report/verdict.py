@@ -10,10 +10,11 @@ from distdoctor.report.root_cause import failed, root_cause
 def verdict(diagnosis: Diagnosis) -> str:
     """`healthy: 81 checks on 2 ranks`, or why that cannot be said."""
     cause = root_cause(diagnosis)
+    why = "what was found is accepted" if diagnosis.suppressed else "no check found out why"
     if cause is not None:
-        return f"the job failed: rank {cause.rank} ended first, with {cause.words}; no check found out why"
+        return f"the job failed: rank {cause.rank} ended first, with {cause.words}; {why}"
     if failed(diagnosis.job):
-        return f"the job failed with exit code {diagnosis.job.exit_code}, and no check found out why"
+        return f"the job failed with exit code {diagnosis.job.exit_code}, and {why}"
     coverage = diagnosis.coverage
     if coverage is not None and coverage.expected and not coverage.seen:
         return f"nothing was seen: {coverage.sentence}"

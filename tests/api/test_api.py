@@ -127,7 +127,7 @@ def test_ranks_of_an_own_launcher_are_recorded(tmp_path: Path) -> None:
     done = _python(OWN_LAUNCHER, tmp_path)
 
     assert done.stdout == "['DD105'] 2\n"
-    assert "DD105 error  ranks 0-1  script.py:9 train" in done.stderr
+    assert "DD105 error  ranks 0-1  script.py:10 train" in done.stderr
     assert "distdoctor: 1 error (DD105) (" in done.stderr
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from distdoctor.cli.deliver import step_summary
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import ERROR, NOTE, Finding, Place, Prescription
 from distdoctor.recording.recording import Job, RankEnd, SourceLine
-from distdoctor.report import github, html, junit, sarif
+from distdoctor.report import github, html, junit, markdown, sarif
 
 EVIL = "<script>alert(1)</script>&\"'\n::error::x\x07%0A"
 FINDING = Finding(
@@ -124,3 +126,41 @@ def test_hostile_words_break_no_format(report: object) -> None:
         ElementTree.fromstring(text)
     else:
         assert len(text.splitlines()) == 1
+
+
+def test_markdown_has_a_table_of_findings_and_the_first_ones_in_full() -> None:
+    lines = markdown.render(DIAGNOSIS).splitlines()
+
+    assert lines[0].startswith("## distdoctor: 1 error \\(DD101\\), 1 note \\(DD900\\)")
+    assert lines[4] == (
+        "| DD101 skipped-collective | error | rank 1 | /home/me/my train.py:57 save | left the others \\(certain\\) |"
+    )
+    assert lines[7] == "```text"
+    assert lines[8].startswith("DD101 error  rank 1")
+
+
+def test_in_markdown_hostile_names_are_neither_markup_nor_the_end_of_a_block() -> None:
+    evil = "```\n<script>alert(1)</script> @everyone | ![x](http://x)"
+    hostile = replace(DIAGNOSIS, findings=(replace(FINDING, title=evil, why=evil, place=SourceLine(evil, 1, evil)),))
+
+    page = markdown.render(hostile)
+    row = next(line for line in page.splitlines() if line.startswith("| DD101"))
+
+    assert "<script>" not in row.replace("\\<script\\>", "")
+    assert "\\@everyone" in row
+    assert page.count("\n````text\n") == 1
+    assert page.count("\n````\n") == 1
+
+
+def test_the_page_of_a_job_on_github_gets_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "summary.md"
+    page.write_text("# before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    step_summary(DIAGNOSIS)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "gone" / "summary.md"))
+    step_summary(DIAGNOSIS)
+
+    assert page.read_text().startswith("# before\n## distdoctor: 1 error")
+    assert capsys.readouterr().err == "distdoctor: GITHUB_STEP_SUMMARY cannot be written: No such file or directory\n"

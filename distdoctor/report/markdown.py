@@ -1,0 +1,54 @@
+"""The report as Markdown: for a pull request, an issue, or the summary of a GitHub Actions job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import NOTE, Finding
+from distdoctor.report.printable import one_line
+from distdoctor.report.printable import shown as visible
+from distdoctor.report.text import block_of, shown
+from distdoctor.report.verdict import gap, summary, verdict
+
+MOST_FINDINGS = 50
+MOST_DETAILS = 5
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The verdict, a table of the findings, and the first ones as the terminal shows them."""
+    found = diagnosis.findings
+    lines = [f"## distdoctor: {_plain(summary(diagnosis) if found else verdict(diagnosis))}", ""]
+    if found:
+        lines += ["| code | severity | ranks | line | finding |", "|---|---|---|---|---|"]
+        lines += [_row(finding) for finding in found[:MOST_FINDINGS]]
+        lines += [f"\nand {len(found) - MOST_FINDINGS} more"] if len(found) > MOST_FINDINGS else []
+        lines += [""]
+    for finding in found[:MOST_DETAILS]:
+        lines += [*_fenced(block_of(finding, diagnosis)), ""]
+    if gap(diagnosis):
+        lines += [f"Not everything was seen: {_plain(gap(diagnosis))}.", ""]
+    return "\n".join(lines)
+
+
+def _row(finding: Finding) -> str:
+    ranks = finding.ranks_named if finding.ranks else ""
+    place = shown(finding.place) if finding.place else ""
+    severity = (finding.severity or NOTE).word
+    cells = (f"{finding.code} {finding.slug}", severity, ranks, place, f"{finding.title} ({finding.confidence})")
+    return f"| {' | '.join(map(_plain, cells))} |"
+
+
+def _plain(words: str) -> str:
+    """Text in which nothing is markup, and nobody is mentioned."""
+    return _SPECIAL.sub(r"\\\1", one_line(words))
+
+
+def _fenced(lines: Iterable[str]) -> list[str]:
+    """A block of code, in a fence that is longer than any inside it."""
+    body = [visible(line) for line in lines]
+    longest = max((len(run) for line in body for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}text", *body, fence]
