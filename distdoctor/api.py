@@ -138,7 +138,7 @@ def watch(folder: str | Path | None = None, *, launches_ranks: bool = False, qui
     made = make_run_folder("watch", Path(folder) if folder is not None else None, shared=folder is not None)
     # A child of multiprocessing that shares its folder is a rank; which one, its init_process_group says.
     joins = folder is not None and "RANK" not in os.environ and multiprocessing.parent_process() is not None
-    says = not quiet and (launches_ranks or _is_alone())
+    says = not quiet and (launches_ranks or (_is_alone() and not joins))
     return Watch(made, launches_ranks=launches_ranks, says=says, joins=joins)
 
 
