@@ -1,11 +1,13 @@
-"""A thousand recordings damaged on purpose: none is called healthy, none ends in a crash or takes longer than it may."""
+"""Recordings, logs, RAS and dumps damaged on purpose: no health, no crash, and no more time than one may take."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import fuzz
 import pytest
 from seeds import run_folder
 
@@ -26,3 +28,8 @@ def test_a_thousand_damaged_recordings_do_no_harm(first: int, tmp_path_factory: 
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("family", "inputs"), [("log", 150), ("ras-text", 200), ("ras-json", 300), ("dumps", 20)])
+def test_damaged_texts_and_dumps_do_no_harm(family: str, inputs: int) -> None:
+    assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), range(inputs))) == []
