@@ -25,10 +25,16 @@ def loop_over_kept(sources: Mapping[str, str], read: SourceLine) -> SourceLine |
         return None
     outer = [node for node in nodes if isinstance(node, ast.For | ast.While) and not _around(node, read.line)]
     for inner in outer:
-        again = any(_around(loop, inner.lineno) for loop in outer)
+        again = any(_around(loop, inner.lineno) for loop in outer) and _trains(inner)
         if again and isinstance(inner, ast.For) and name in _gone_through(inner.iter) and inner.lineno > read.line:
             return SourceLine(read.path, inner.lineno, read.function)
     return None
+
+
+def _trains(loop: ast.For | ast.While) -> bool:
+    """Whether the loop makes steps itself, or calls what is named after it: kept batches may also be evaluated."""
+    called = (last_word(node.func) for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(word == "backward" or word.endswith("step") or word.startswith("train") for word in called)
 
 
 def _around(outer: ast.stmt, line: int) -> bool:
