@@ -10,7 +10,7 @@ from distdoctor import plugins
 from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Stalls
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Stalls
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import Link, RankStacks, ThreadStack
 from distdoctor.testing import Script
@@ -232,7 +232,7 @@ def test_ranks_that_all_stand_in_their_own_code_are_told_and_where() -> None:
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (0, 1), POSSIBLE)
     assert finding.title.startswith("have not moved for 30 s, and none waits for another: each is at `handle.wait()`")
-    assert (finding.place.line, finding.stalls) == (3, Stalls.MAYBE)
+    assert (finding.place.line, finding.stalls, finding.severity) == (3, Stalls.MAYBE, NOTE)
 
 
 def test_ranks_whose_children_are_at_work_are_not_stuck() -> None:

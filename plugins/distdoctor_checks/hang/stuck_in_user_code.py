@@ -28,6 +28,7 @@ from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import (
     ERROR,
     LIKELY,
+    NOTE,
     POSSIBLE,
     WARNING,
     Finding,
@@ -47,6 +48,8 @@ from distdoctor.recording.clue import Clue
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
+
+PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nobody waits
 
 
 @check(
@@ -163,14 +166,14 @@ def _all_of_them(standstill: Stall) -> Finding:
         title=f"have not moved{f' for {quiet:.0f} s' if quiet else ''}, and none waits for another: {where}",
         ranks=tuple(one.rank for one in standings),
         confidence=POSSIBLE,
-        severity=WARNING,
+        severity=WARNING if quiet is None or quiet >= PAUSE_SECONDS else NOTE,
         place=first.site,
         places=standstill.places(),
         evidence=evidence_of(first.process) | _children(first),
         why="; ".join(
             (_why(first, standstill), "no rank is in a collective, so no timeout of a process group will end this")
         ),
-        prescriptions=(Prescription("bound-the-wait", change=_change(first)),),
+        prescriptions=(Prescription("bound-the-wait", change=_change(first).replace(", or sleep on every rank", "")),),
     )
 
 
