@@ -50,19 +50,22 @@ def _words(folder: Path) -> str:
         return "-"
 
 
+KEPT = 10  # of the newest, where nobody says how many
+
+
 @click.command()
 @click.option("--prune", is_flag=True, help="Remove the older runs; runs in progress stay.")
-@click.option(
-    "--keep", type=click.IntRange(0), default=10, show_default=True, help="With --prune: how many of the newest stay."
-)
+@click.option("--keep", type=click.IntRange(0), help="With --prune: how many of the newest stay.  [default: 10]")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def runs(prune: bool, keep: int, output_format: str) -> None:
+def runs(prune: bool, keep: int | None, output_format: str) -> None:
     """List the runs recorded in this working directory, the newest first; `--prune --keep 5` removes the older ones.
 
     \b
     distdoctor runs
     distdoctor runs --prune --keep 5
     """
+    if keep is not None and not prune:
+        raise WrongUse(f"--keep {keep} without --prune removes nothing", way_out=f"Add it: runs --prune --keep {keep}.")
     from distdoctor.launch.new_run_folder import RUNS
     from distdoctor.recording.trace.run_folder import is_run_folder
 
@@ -71,7 +74,7 @@ def runs(prune: bool, keep: int, output_format: str) -> None:
     )
     found = [Run.of(folder) for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)]
     if prune:
-        _prune([run for run in found[keep:] if not run.running])
+        _prune([run for run in found[KEPT if keep is None else keep :] if not run.running])
         return
     if output_format == "json":
         click.echo(json.dumps([_as_json(run) for run in found], indent=1))

@@ -35,6 +35,8 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (["check-data", "--loader", "foo"], "--loader foo names no function"),
     (["check-data", "--dry"], "--dry needs to know which loaders to read"),
     (["advise", "--gpus", "many"], "--gpus many says neither how many devices nor how much memory"),
+    (["runs", "--keep", "2"], "--keep 2 without --prune removes nothing"),
+    (["run", "--notify", "pigeon", "train.py"], "--notify pigeon: there is no such way to notify"),
     (["preflight", "--nproc", "0"], "0 is not in the range x>=1"),
     (["lint", "gone.py"], "there is no file gone.py"),
     (["explain", "DD999"], "there is no check DD999"),
