@@ -23,7 +23,7 @@ import psutil
 from distdoctor.recording.trace.run_folder import read_run, trace_paths
 
 LIMIT_SECONDS = 3600
-MOST_GROWTH = 8 << 20  # bytes, from a tenth of the way to the end: the allocators of C and Python settle within that
+MOST_GROWTH = 8 << 20  # bytes, from a quarter of the way to the end: until then allocators settle
 EXPECTED = {"weights": {"DD203"}, "reduce-op": {"DD105", "DD131"}}  # DD131: when the calls themselves are forgotten
 JOB = """
 import os, sys
@@ -107,7 +107,7 @@ def memory_is_flat(held: dict[str, dict[int, int]]) -> bool:
     """Print the memory of each process on the way, and whether it stays."""
     flat = True
     for name, by_hundredth in held.items():
-        settled = {done: size for done, size in by_hundredth.items() if 10 <= done < 99}
+        settled = {done: size for done, size in by_hundredth.items() if 25 <= done < 99}
         if not settled:
             continue
         first, last = settled[min(settled)], settled[max(settled)]
