@@ -6,7 +6,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, TypeVar
 
 from distdoctor.probe.writer import TraceWriter
@@ -34,12 +33,6 @@ class ThreadState(threading.local):
         main = threading.get_ident() == threading.main_thread().ident
         self.thread = 0 if main else min(next(numbers), 0xFFFF)
         self.open: dict[int, int] = {}
-
-    def opened(self, frame: FrameType, call: int) -> None:
-        """`frame` is going to wait for `call`. Those that failed before they came to wait are forgotten by and by."""
-        if len(self.open) > DEEPEST:
-            self.open.clear()
-        self.open[id(frame)] = call
 
 
 class Rank:

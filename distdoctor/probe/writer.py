@@ -15,7 +15,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import MethodType
 from typing import Any
 
 from distdoctor.recording.trace import layout
@@ -55,28 +54,31 @@ def file_stem(rank: int, attempt: int) -> str:
 
 
 @cache
-def _writers(record: Record) -> tuple[Callable[..., int], Callable[..., None]]:
-    """`Ring.write` and `Ring.rewrite` for records of this kind: the fields between `seq` and `end` by name, all others 0.
+def _writers(record: Record) -> Callable[..., tuple[Callable[..., int], Callable[..., None]]]:
+    """Makes `Ring.write` and `Ring.rewrite` for records of this kind: the fields between `seq` and `end` by name, all others 0.
 
     Made as source, as `namedtuple` does it: on the path of every collective a call with names costs 0.1 us more than one by
-    position, one through a dictionary 2 us.
+    position, one through a dictionary 2 us. What a ring is made of is bound once, not looked up in it each
+    time; its names begin with `_`, as no field does.
     """
     fields = [(name, 'b""' if code.endswith("s") else "0") for name, code in record.fields[1:-1]]
     named, values = ", ".join(f"{name}={default}" for name, default in fields), ", ".join(name for name, _ in fields)
     source = (
-        f"def write(self, *, {named}):\n"
-        "    seq = self._next()\n"
-        "    at = self._offset + (seq - 1) % self._capacity * self._stride\n"
-        f"    self._pack(self._map, at, seq, {values}, seq)\n"
-        "    return seq\n"
-        f"def rewrite(self, seq, *, {named}):\n"
-        "    at = self._place(seq)\n"
-        "    if at is not None:\n"
-        f"        self._pack(self._map, at, seq, {values}, seq)\n"
+        "def bound(_following, _place, _pack, _memory, _offset, _capacity, _stride):\n"
+        f"    def write(*, {named}):\n"
+        "        seq = _following()\n"
+        f"        _pack(_memory, _offset + (seq - 1) % _capacity * _stride, seq, {values}, seq)\n"
+        "        return seq\n"
+        f"    def rewrite(seq, *, {named}):\n"
+        "        at = _place(seq)\n"
+        "        if at is not None:\n"
+        f"            _pack(_memory, at, seq, {values}, seq)\n"
+        "    return write, rewrite\n"
     )
     made: dict[str, Any] = {}
     exec(source, made)  # noqa: S102 - nothing of it comes from outside this package
-    return made["write"], made["rewrite"]
+    bound: Callable[..., tuple[Callable[..., int], Callable[..., None]]] = made["bound"]
+    return bound
 
 
 class Ring:
@@ -85,28 +87,32 @@ class Ring:
     No lock: the next number is taken atomically, and one `pack_into` under the GIL is not torn by a second thread.
     """
 
-    __slots__ = ("_capacity", "_map", "_next", "_offset", "_pack", "_stride", "fields", "rewrite", "write")
+    __slots__ = ("_capacity", "_map", "_offset", "_stride", "fields", "rewrite", "write")
 
     write: Callable[..., int]  # (*, field=0, ...): append a record, return its number
     rewrite: Callable[..., None]  # (number, *, field=0, ...): the record with other values, while it is kept
 
     def __init__(self, memory: mmap.mmap, record: Record, offset: int, capacity: int) -> None:
         self._map, self._offset, self._capacity = memory, offset, capacity
-        self._pack, self._stride, self.fields = record.packer.pack_into, record.size, record.offsets
-        self._next = itertools.count(1).__next__
-        write, rewrite = _writers(record)
-        self.write, self.rewrite = MethodType(write, self), MethodType(rewrite, self)
+        self._stride, self.fields = record.size, record.offsets
+        following, pack = itertools.count(1).__next__, record.packer.pack_into
+        self.write, self.rewrite = _writers(record)(following, self._place, pack, memory, offset, capacity, record.size)
 
     def _place(self, seq: int) -> int | None:
         """Where record `seq` lies, None when the ring has come round and given its place away."""
         at = self._offset + (seq - 1) % self._capacity * self._stride
         return at if _U64.unpack_from(self._map, at)[0] == seq else None
 
-    def overwrite(self, seq: int, a: int, b: int, c: int, d: int) -> None:
-        """The first four 64-bit fields after `seq` of that record, while it is kept."""
-        at = self._place(seq)
-        if at is not None:
-            _FOUR.pack_into(self._map, at + 8, a, b, c, d)
+    def four_of(self, seq: int) -> Callable[[int, int, int, int], None]:
+        """A function that sets the first four 64-bit fields after `seq` of that record, while it is kept."""
+        memory, at = self._map, self._offset + (seq - 1) % self._capacity * self._stride
+        number, pack = _U64.unpack_from, _FOUR.pack_into
+
+        def overwrite(a: int, b: int, c: int, d: int) -> None:
+            if number(memory, at)[0] == seq:
+                pack(memory, at + 8, a, b, c, d)
+
+        return overwrite
 
     def patch(self, seq: int, field_offset: int, value: int) -> None:
         """Set one 64-bit field of record `seq`, while it is kept."""

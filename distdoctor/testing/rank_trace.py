@@ -27,6 +27,8 @@ from distdoctor.recording.trace.layout import (
     PassFlag,
     Record,
     ReduceOp,
+    Span,
+    chain_text,
     digest_of,
     extend,
     ranks_text,
@@ -136,6 +138,7 @@ class TraceBuilder:
         root: int = -1,
         tag: int = 0,
         site: str | SourceLine = "",
+        chain: Sequence[tuple[str, Span, str]] = (),
         asynchronous: bool = False,
         native: bool = False,
         flags: int = 0,
@@ -145,7 +148,10 @@ class TraceBuilder:
         returned_ns: int | None = None,
         waited_ns: int = 0,
     ) -> dict[str, Any]:
-        """One operation. `returned_ns` None: it returned at once; 0: it has not returned."""
+        """One operation. `chain`: the user's calls that led to it, innermost first.
+
+        `returned_ns` None: it returned at once; 0: it has not returned.
+        """
         op = Op[op.upper()] if isinstance(op, str) else op
         flags |= (CallFlag.ASYNC if asynchronous else 0) | (CallFlag.NATIVE if native else 0)
         entered = self.at(at_ns)
@@ -160,7 +166,9 @@ class TraceBuilder:
         else:
             number = row["count"] = row["count"] + 1
             row["prefix"] = extend(row["prefix"], signature)
-            row["site_prefix"] = extend(row["site_prefix"], digest_of(words) if words else 0)
+            word = chain_text(chain) if chain else words
+            self.text(word)
+            row["site_prefix"] = extend(row["site_prefix"], digest_of(word) if word else 0)
             row["last_ns"] = entered
         return self._append(
             CALL,

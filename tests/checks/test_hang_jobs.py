@@ -126,3 +126,11 @@ def test_a_healthy_job_that_looks_sick_is_left_in_peace() -> None:
     assert diagnosed(recording).findings == ()
     assert not recording.job.running
     assert all(len(log.calls) > 40 for log in recording.ranks.values())
+
+
+def test_sums_that_are_swapped_through_one_line_of_a_helper_are_told_apart_by_who_called_it() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.swaps_through_a_helper, seconds=60)).findings
+
+    assert (finding.code, finding.ranks, finding.evidence["hangs"]) == ("DD107", (1,), False)
+    assert finding.place.line == line("total(hits)  # first")
+    assert "called `total(hits)`" in finding.title

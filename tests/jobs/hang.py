@@ -353,6 +353,24 @@ def makes_a_group_alone(rank: int) -> None:
     dist.barrier()
 
 
+def swaps_through_a_helper(rank: int) -> None:
+    """Two sums of equal size, which both go through one line of a helper; the one branch has them in another order."""
+
+    def total(x: Tensor) -> Tensor:
+        dist.all_reduce(x)  # of whatever comes
+        return x
+
+    for _ in range(4):
+        loss, hits = torch.ones(4), torch.zeros(4)
+        dist.barrier()
+        if rank == 1:
+            total(hits)  # first
+            total(loss)
+        else:
+            total(loss)
+            total(hits)
+
+
 def drops_handles(rank: int) -> None:
     """Reads what is not there yet."""
     for _ in range(3):

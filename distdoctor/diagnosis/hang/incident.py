@@ -35,6 +35,9 @@ class Incident:
     departure: CallEdit | None = None
     odd: Call | None = None
     usual: Call | None = None
+    called: tuple[str, str] | None = (
+        None  # what the source calls there, odd and usual, where more is known than the lines
+    )
     in_place: bool = False  # the odd call is the usual one with other arguments, or stands in its place
     branch: Guard | None = None  # the condition of which the two calls are the two branches
     choice: Guard | None = None  # the expression on one line that gives these ranks another value

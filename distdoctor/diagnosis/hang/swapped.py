@@ -1,42 +1,135 @@
-"""Two collectives of equal size in the other order on some ranks: nothing hangs, and every result belongs to the other one."""
+"""Two collectives of equal size in the other order on some ranks: nothing hangs, and every result belongs to the other one.
+
+What tells is the source: the lines, the calls that led to a line, and on different lines what is called there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
-from distdoctor.recording.recording import Call
+from distdoctor.recording.recording import Call, SourceLine
+from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, Span, chain_of, digest_of
+
+Chain = list[tuple[str, Span, str]]
+Symbol = Callable[[int, str], object]  # of (word of a call, text of its line)
+_UNDO = np.uint64(pow(GOLDEN, -1, 1 << 64))
 
 
-def swapped_calls(group: GroupCalls) -> Iterator[tuple[Call, Call, tuple[int, ...], int]]:
-    """(the usual first call, what the odd ranks called first, the odd ranks, when on the wall clock).
+@dataclass(frozen=True)
+class Swap:
+    """The usual first call and what the odd ranks called first, at the lines that tell them apart.
 
-    Told by the lines alone: where the majority goes through two lines in turn, the odd ranks go through the same two in the other
-    order, at numbers at which the lines used to agree. Of two ranks both are named: neither is usual.
+    `called`: what the source calls there, the odd one first, where that is known. `at_ns` is wall time.
+    """
+
+    usual: Call
+    odd: Call
+    ranks: tuple[int, ...]
+    at_ns: int
+    called: tuple[str, str] | None = None
+
+
+def swapped_calls(group: GroupCalls, sources: Mapping[str, str]) -> Iterator[Swap]:
+    """The first swap of a group.
+
+    Where the majority goes through two places in turn, the odd ranks go through the same two in the other order, at numbers at
+    which they used to agree. Of two ranks both are named: neither is usual. The two branches of a condition have no line in
+    common: there the calls are compared as they are written.
     """
     tracks = [track for track in group.tracks.values() if track.count]
     if len(tracks) < 2 or len({track.site_prefix for track in tracks if track.count == tracks[0].count}) == 1:
         return
+    chains = _chains(tracks)
+    written = _Written(sources)
+    for symbol in (_place(chains), written.symbol(chains)) if sources else (_place(chains),):
+        found = _swap(tracks, symbol, chains, written)
+        if found is not None:
+            yield found
+            return
+
+
+def _swap(tracks: list[Track], symbol: Symbol, chains: Mapping[int, Chain], written: _Written) -> Swap | None:
     usual = tracks[0] if len(tracks) == 2 else _usual(tracks)
     if usual is None:
-        return
+        return None
     swaps: dict[int, list[Track]] = {}
     for track in tracks:
-        at = _first_swap(track, usual)
+        at = _first_swap(track, usual, symbol)
         if at is not None:
             swaps.setdefault(at, []).append(track)
     for number, odd in sorted(swaps.items()):
         if len(tracks) > 2 and 2 * len(odd) >= len(tracks):
-            return
+            return None
         first, other = usual.call(number), odd[0].call(number)
         if first is not None and other is not None:
             when = min(t.timeline.wall(int(t.row(number)["entered_ns"])) for t in odd)  # type: ignore[index]
             ranks = {track.rank for track in odd} | ({usual.rank} if len(tracks) == 2 else set())
-            yield first, other, tuple(sorted(ranks)), when
-            return
+            found = Swap(first, other, tuple(sorted(ranks)), when)
+            mine, theirs = (chains.get(int(_words(t, number, number)[0][0]), []) for t in (odd[0], usual))
+            return _told_apart(found, mine, theirs, written)
+    return None
+
+
+def _told_apart(swap: Swap, odd: Chain, usual: Chain, written: _Written) -> Swap:
+    """The swap at the innermost calls that differ: what one line of a helper issues is told apart by who called the helper."""
+    for mine, theirs in zip(odd, usual, strict=False):
+        if mine == theirs:
+            continue
+        called = written.call(mine), written.call(theirs)
+        sites = [SourceLine(path, span[0], function) for path, span, function in (mine, theirs)]
+        return replace(
+            swap,
+            odd=replace(swap.odd, site=sites[0]),
+            usual=replace(swap.usual, site=sites[1]),
+            called=called if all(called) and called[0] != called[1] else None,
+        )
+    return swap
+
+
+def _chains(tracks: list[Track]) -> dict[int, Chain]:
+    """The calls that led to a collective, by the word that they are in the running digest."""
+    texts = {text for track in tracks for text in track.timeline.log.texts if text.startswith(CHAIN_MARK)}
+    return {digest_of(text): chain for text in texts if (chain := chain_of(text)) is not None}
+
+
+def _place(chains: Mapping[int, Chain]) -> Symbol:
+    """Calls are told apart by where they and their callers stand; by their line alone where no more is recorded."""
+    return lambda word, site: word if word in chains else site
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The source, for calls as they are written in it."""
+
+    sources: Mapping[str, str]
+
+    def symbol(self, chains: Mapping[int, Chain]) -> Symbol:
+        """Calls are told apart by what is written there, in which functions."""
+
+        def symbol(word: int, site: str) -> object:
+            chain = chains.get(word)
+            if chain is None:
+                return site
+            return tuple((path, function, self.call((path, span, function)) or span) for path, span, function in chain)
+
+        return symbol
+
+    def call(self, one: tuple[str, Span, str]) -> str:
+        """`dist.all_reduce(a)`; the line where Python tells no columns, "" without the source."""
+        path, (line, last, column, end), _ = one
+        lines = self.sources.get(path, "").splitlines()[line - 1 : last]
+        if not lines or line < 1:
+            return ""
+        if column >= 0:
+            lines[-1] = lines[-1].encode()[:end].decode("utf-8", "ignore")
+            lines[0] = lines[0].encode()[column:].decode("utf-8", "ignore")
+        return " ".join(" ".join(lines).split())
 
 
 def _usual(tracks: list[Track]) -> Track | None:
@@ -55,13 +148,13 @@ def _usual(tracks: list[Track]) -> Track | None:
     return next(track for track in tracks if prefixes.get(track.rank) == prefix)
 
 
-def _first_swap(track: Track, usual: Track) -> int | None:
+def _first_swap(track: Track, usual: Track, symbol: Symbol) -> int | None:
     if track is usual:
         return None
     first, last = max(track.first, usual.first), min(track.count, usual.count)
     if last - first < 1:
         return None
-    mine, theirs = _lines(track, first, last), _lines(usual, first, last)
+    mine, theirs = _symbols(track, first, last, symbol), _symbols(usual, first, last, symbol)
     if mine is None or theirs is None or len(mine) != len(theirs):
         return None
     differs = mine != theirs
@@ -73,13 +166,30 @@ def _first_swap(track: Track, usual: Track) -> int | None:
     return first + int(found[0])
 
 
-def _lines(track: Track, first: int, last: int) -> np.ndarray | None:
-    """Per call a number for its line, equal on all ranks for equal lines."""
+def _symbols(track: Track, first: int, last: int, symbol: Symbol) -> NDArray[np.int64] | None:
+    """Per call a number for what tells it apart, equal on all ranks for equal calls."""
+    words, sites = _words(track, first, last)
+    if len(words) != last - first + 1:
+        return None
+    both = np.empty(len(words), dtype=[("word", "<u8"), ("site", "<u4")])
+    both["word"], both["site"] = words, sites
+    kinds, inverse = np.unique(both, return_inverse=True)
+    text = track.timeline.log.text
+    numbers = [hash(symbol(int(kind["word"]), text(int(kind["site"])))) for kind in kinds]
+    return np.array(numbers, dtype=np.int64)[inverse]
+
+
+def _words(track: Track, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """The words by which the calls extended the running digest of call sites, taken back out of it, and the lines.
+
+    0 for a call of which the one before is forgotten.
+    """
     rows = track.rows
     at = int(np.searchsorted(rows["number"], first))
+    before = rows[at - 1 : at]["site_prefix"] if at else np.zeros(1, dtype=np.uint64)
     rows = rows[at : at + last - first + 1]
-    if len(rows) != last - first + 1:
-        return None
-    ids, inverse = np.unique(rows["site"], return_inverse=True)
-    words = np.array([hash(track.timeline.log.text(int(number))) for number in ids], dtype=np.int64)
-    return words[inverse]
+    prefixes = np.concatenate([before, rows["site_prefix"]]).astype(np.uint64)
+    words = ((prefixes[1:] - np.uint64(1)) * _UNDO) ^ prefixes[:-1]
+    if not at and first > 1 and len(words):
+        words[0] = 0
+    return words, rows["site"]

@@ -548,18 +548,34 @@ class _Judge:
         from distdoctor.diagnosis.hang.swapped import swapped_calls
 
         for group in self.facts.groups:
-            for usual, odd, ranks, at_ns in swapped_calls(group):
-                yield Incident(
+            for swap in swapped_calls(group, self.sources):
+                incident = Incident(
                     IncidentKind.SWAPPED,
-                    ranks,
-                    at_ns,
+                    swap.ranks,
+                    swap.at_ns,
                     LIKELY,
-                    usual=usual,
-                    odd=odd,
+                    usual=swap.usual,
+                    odd=swap.odd,
                     group=group,
                     departure=CallEdit(SWAPPED),
+                    called=swap.called,
                 )
+                yield self._named_by_condition(incident) if len(group.tracks) == 2 else incident
                 return
+
+    def _named_by_condition(self, swapped: Incident) -> Incident:
+        """The swap of two ranks: the one that the deciding condition names is the odd one, else there is none."""
+        odd, usual = swapped.odd, swapped.usual
+        assert odd is not None
+        assert usual is not None
+        decision = deciding_condition(self.sources, odd.site, usual.site) if odd.site != usual.site else None
+        named = decision.rank_named if decision is not None else None
+        if named == odd.rank:
+            return replace(swapped, ranks=(named,))
+        if named == usual.rank:
+            called = (swapped.called[1], swapped.called[0]) if swapped.called is not None else None
+            return replace(swapped, ranks=(named,), odd=usual, usual=odd, called=called)
+        return replace(swapped, is_tie=True)
 
     def _by_silence(self) -> Iterator[Incident]:
         """What the job's own rhythm says, when nothing can be proven."""

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.library
 
-from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, Caller, CollectivesStream
+from distdoctor.probe.collectives.callers import Caller
+from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, CollectivesStream
 from distdoctor.recording.trace.layout import Op
 
 KEY = "BackendSelect"  # asked for every operator, above all devices; c10d has no kernel of its own there
@@ -81,7 +82,7 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
             return
         if not group.ranks:
             group.resolve(stream.trace)
-        caller = Caller(sys._getframe(3))
+        caller = Caller(sys._getframe(3), stream.codes)
         root = _argument(arguments, signature.root, -1)
         if 0 <= root < len(group.ranks):
             root = group.ranks[root]

@@ -12,27 +12,26 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed
 
 from distdoctor.probe import sites
+from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import uncompiled
-from distdoctor.probe.context import Rank
+from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
     CALL,
+    GOLDEN,
+    MASK,
     POINT_TO_POINT,
     ROOTED,
     CallFlag,
     Op,
-    ReduceOp,
-    digest_of,
-    extend,
     ranks_text,
     signature_of,
 )
@@ -45,11 +44,9 @@ HAS_HOOKS = (
 HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 
 # Everything below is asked once per collective, so it is plain ints: members of an IntFlag cost a microsecond each to combine.
-ASYNC, NATIVE, FAILED = int(CallFlag.ASYNC), int(CallFlag.NATIVE), int(CallFlag.FAILED)
+ASYNC, FAILED = int(CallFlag.ASYNC), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
-COALESCED, OBJECT, BY_LIBRARY = int(CallFlag.COALESCED), int(CallFlag.OBJECT), int(CallFlag.BY_LIBRARY)
 ON_DEVICE = int(CallFlag.ON_DEVICE)
-UNSEEN = int(ReduceOp.UNSEEN)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
 WITH_ROOT = frozenset(map(int, ROOTED))
@@ -103,23 +100,8 @@ OP_OF_HOOK = {
     "REDUCE_SCATTER_TENSOR_COALESCED": Op.REDUCE_SCATTER_COALESCED,
     "ALLTOALL_BASE": Op.ALL_TO_ALL_SINGLE,
 }
-REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN,
-              "max": ReduceOp.MAX, "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
-              "premul_sum": ReduceOp.PREMUL_SUM}  # fmt: skip
-# The usual operations are torch's own constants, which their identity tells; each is kept, so that no other takes its place.
-MEMBERS = {
-    id(member): (int(number), member)
-    for word, number in REDUCE_OPS.items()
-    if (member := getattr(torch.distributed.ReduceOp, word.upper(), None)) is not None
-}
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
-_TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
-_THROUGH = (
-    "c10d_logger.py",
-    f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
-)  # what only hands on between the two
-_FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
 
 
 class ProbedGroup:
@@ -135,6 +117,7 @@ class ProbedGroup:
         self.state = (0, 0, 0)
         self.pairs: dict[tuple[int, bool], Iterator[int]] = {}
         self.seq = trace.groups.write(**self._texts())
+        self._overwrite = trace.groups.four_of(self.seq)
 
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
@@ -148,17 +131,19 @@ class ProbedGroup:
         while True:
             seen = self.state
             count, prefix, site_prefix = seen
-            extended = (count + 1, extend(prefix, signature), extend(site_prefix, word))
+            # `extend` of the layout, written out: this is on the path of every collective.
+            prefix = ((prefix ^ signature) * GOLDEN + 1) & MASK
+            extended = (count + 1, prefix, ((site_prefix ^ word) * GOLDEN + 1) & MASK)
             if self.state is seen:
                 self.state = extended
                 return extended
 
-    def store(self, trace: TraceWriter, now: int) -> None:
+    def store(self, now: int) -> None:
         """Bring the counters on the trace up to date: also those of a call that came in the middle of this."""
         stored = None
         while stored is not self.state:
-            stored = self.state
-            trace.groups.overwrite(self.seq, *stored, now)
+            count, prefix, site_prefix = stored = self.state
+            self._overwrite(count, prefix, site_prefix, now)
 
     def resolve(self, trace: TraceWriter) -> None:
         """Find out who belongs to the group, once torch has written it down."""
@@ -173,75 +158,6 @@ class ProbedGroup:
     def next_of_pair(self, op: int, peer: int) -> int:
         """The sequence number of a call from point to point: per (peer, direction)."""
         return next(self.pairs.setdefault((peer, op == SEND), itertools.count(1)))
-
-
-class Caller:
-    """What torch's own frames between the operation and the user's line tell."""
-
-    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site")
-    kinds: ClassVar[dict[str, int]] = {}  # source file -> _FRONT, _USER, _OTHER, _HANDS_ON
-
-    def __init__(self, frame: FrameType | None) -> None:
-        self.front: FrameType | None = None  # torch's function that the user called
-        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
-        self.blocking_pair = False  # dist.send and dist.recv ask c10d for a handle and wait for it themselves
-        flags = NATIVE
-        kinds = self.kinds
-        for _ in range(96):
-            if frame is None:
-                flags |= BY_LIBRARY
-                break
-            code = frame.f_code
-            kind = kinds.get(code.co_filename) or self._kind_of(frame)
-            if kind == _USER:
-                break
-            if kind == _FRONT:
-                flags &= ~NATIVE
-                name = code.co_name
-                if self.front is None:
-                    self.front = frame
-                if name == "send" or name == "recv":
-                    self.blocking_pair = True
-                elif "object" in name:
-                    flags |= OBJECT
-                elif name == "batch_isend_irecv" or name == "_coalescing_manager":
-                    flags |= COALESCED
-            elif kind == _OTHER:
-                self.by_user = False
-            frame = frame.f_back
-        self.site = frame
-        self.flags = flags
-
-    @classmethod
-    def _kind_of(cls, frame: FrameType) -> int:
-        path = frame.f_code.co_filename
-        if sites.is_users(frame):
-            kind = _USER
-        else:
-            kind = _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
-        if len(cls.kinds) < 10_000:
-            cls.kinds[path] = kind
-        return kind
-
-    def asynchronous(self, asked: bool) -> bool:
-        """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
-        return asked and not self.blocking_pair
-
-    def reduce_op(self) -> int:
-        """From the `op` argument of torch's function, as its caller gave it."""
-        if self.front is None:
-            return UNSEEN
-        scope = self.front.f_locals
-        op = scope.get("op", scope.get("reduceOp"))
-        known = MEMBERS.get(id(op))
-        if known is not None:
-            return known[0]
-        word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
-        return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
-
-    def tag(self) -> int:
-        tag = self.front.f_locals.get("tag", 0) if self.front is not None else 0
-        return tag if isinstance(tag, int) else 0
 
 
 def shape_text(tensors: list[torch.Tensor]) -> str:
@@ -260,7 +176,7 @@ class CollectivesStream:
         self.groups: dict[str, ProbedGroup] = {}
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
-        self._sites: dict[tuple[str, int, str], tuple[int, int]] = {}
+        self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
 
     def note(
@@ -289,7 +205,7 @@ class CollectivesStream:
         if kind is None:
             kind = self._learn(key, tensors)
         signature, shape, nbytes, dtype = kind
-        site, word = self._site(caller.site)
+        site, word = self.codes.place(caller.site)
         now = time.monotonic_ns()
         if flags & NATIVE:
             self.rank.native_ns = now
@@ -299,7 +215,7 @@ class CollectivesStream:
             prefix, site_prefix = group.state[1:]
         else:
             number, prefix, site_prefix = group.extend(signature, word)
-            group.store(trace, now)
+            group.store(now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
         returned, here = now if flags & COMES_BACK else 0, self.rank.here
         seq: int = trace.calls.write(
@@ -308,7 +224,10 @@ class CollectivesStream:
             site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
         )  # fmt: skip
         if not returned and caller.front is not None:
-            here.opened(caller.front, seq)
+            opened = here.open
+            if len(opened) > DEEPEST:
+                opened.clear()  # those that failed before they came to wait are forgotten by and by
+            opened[id(caller.front)] = seq
         if is_async and caller.by_user and caller.site is not None:
             self.handles.expect(seq)
         return seq
@@ -323,26 +242,12 @@ class CollectivesStream:
             self._kinds[key] = kind
         return kind
 
-    def _site(self, frame: FrameType | None) -> tuple[int, int]:
-        """(text id, digest) of the user's line."""
-        if frame is None:
-            return 0, 0
-        code = frame.f_code
-        key = (code.co_filename, frame.f_lineno, code.co_name)
-        known = self._sites.get(key)
-        if known is None:
-            text = sites.site_of(frame)
-            known = self.trace.texts.id(text), digest_of(text)
-            if len(self._sites) < 10_000:
-                self._sites[key] = known
-        return known
-
     def attach(self, pg: Any, name: str, ranks: tuple[int, ...], backend: str) -> None:
         """Listen to one process group through its hooks (torch >= 2.14)."""
         group = self.groups[name] = ProbedGroup(self.trace, name, ranks, backend)
         if not HAS_HOOKS:
             return  # the dispatcher tells instead
-        rank, note = self.rank, self.note
+        rank, note, codes, frame = self.rank, self.note, self.codes, sys._getframe
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
@@ -351,7 +256,7 @@ class CollectivesStream:
                 return
             try:
                 op = ops.get(int(args.name), 0)
-                caller = Caller(sys._getframe(2))
+                caller = Caller(frame(2), codes)
                 root = args.root
                 if not group.ranks:
                     group.resolve(self.trace)
@@ -359,7 +264,7 @@ class CollectivesStream:
                     root = group.ranks[root]
                 elif op == RECV:
                     op = RECV_ANY
-                is_async = caller.asynchronous(args.async_op)
+                is_async = args.async_op and not caller.blocking_pair
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
                 reduce_op = caller.reduce_op() if op in REDUCING else 0
                 note(group, op, tensors, root, is_async, caller, reduce_op)
@@ -382,23 +287,28 @@ class CollectivesStream:
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
         rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
+        patch, now, caller = self.trace.calls.patch, time.monotonic_ns, sys._getframe
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call = here.open.pop(id(sys._getframe().f_back), 0)
+            call = here.open.pop(id(caller(1)), 0)
             if not call:
                 asked(work)
-                began = time.monotonic_ns()
+                began = now()
                 try:
                     return original(work, *args, **kwargs)
                 finally:
-                    rank.waited_ns += time.monotonic_ns() - began
+                    rank.waited_ns += now() - began
             try:
                 result = original(work, *args, **kwargs)
             except BaseException:
                 came_back(call, FAILED)
                 raise
-            came_back(call)
+            if not rank.silent:
+                try:  # what `came_back` does, without its three calls
+                    patch(call, _RETURNED, now())
+                except Exception as error:
+                    rank.trouble("came_back", error)
             return result
 
         return wait
@@ -420,7 +330,7 @@ class CollectivesStream:
             known = self.groups.get(c10d._world.pg_names.get(pg, ""))
             if known is None:
                 return None
-            caller = Caller(sys._getframe(2))
+            caller = Caller(sys._getframe(2), self.codes)
             caller.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
             return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, caller)
 

@@ -659,8 +659,8 @@ TEXT_BYTES = 384 * 1024
 TEXTS = "texts"
 TEXT_HEAD = struct.Struct("<I")  # length of the UTF-8 text that follows; text ids count from 1, 0 is ""
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: multiplication by it is a bijection modulo 2^64
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: multiplication by it is a bijection modulo 2^64
 
 
 def digest_of(text: str) -> int:
@@ -687,11 +687,43 @@ def signature_of(op: Op, dtype: int, shape: str, reduce_op: int, root: int, flag
 
 def extend(prefix: int, word: int) -> int:
     """The running digest `prefix` with one more 64-bit word; order matters."""
-    return ((prefix ^ word) * _GOLDEN + 1) & _MASK
+    return ((prefix ^ word) * GOLDEN + 1) & MASK
 
 
 def site_text(path: str, line: int, function: str) -> str:
     return f"{path}{SITE_SEPARATOR}{line}{SITE_SEPARATOR}{function}"
+
+
+CHAIN_MARK = "calls"
+Span = tuple[
+    int, int, int, int
+]  # line, last line, column, column of the end (bytes); columns are -1 where Python tells none
+
+
+def chain_text(calls: Iterable[tuple[str, Span, str]]) -> str:
+    """The text of the calls, innermost first, through which a collective was issued: (path, where, function) of each.
+
+    Its digest is the word that extends the running digest of call sites.
+    """
+    parts = [CHAIN_MARK]
+    for path, span, function in calls:
+        parts += [path, ",".join(map(str, span)), function]
+    return SITE_SEPARATOR.join(parts)
+
+
+def chain_of(text: str) -> list[tuple[str, Span, str]] | None:
+    """The calls of such a text, None for any other."""
+    mark, *parts = text.split(SITE_SEPARATOR)
+    if mark != CHAIN_MARK or not parts or len(parts) % 3:
+        return None
+    found: list[tuple[str, Span, str]] = []
+    for path, span, function in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        numbers = span.split(",")
+        if len(numbers) != 4 or not all(number.removeprefix("-").isdecimal() for number in numbers):
+            return None
+        line, last, column, end = map(int, numbers)
+        found.append((path, (line, last, column, end), function))
+    return found
 
 
 SOURCE_MARK = "source"

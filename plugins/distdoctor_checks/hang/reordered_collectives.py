@@ -5,7 +5,9 @@ What it means    One rank issues two collectives of a group in the opposite orde
 Why it hurts     Different operations or sizes pair up: a hang or an abort. If operation and size are equal, nothing hangs, and
                  each result silently goes to the wrong tensor.
 How we know      If the sizes differ, the odd rank's two calls are the other ranks' two calls, swapped. If they are equal, the
-                 lines decide: at two successive numbers the odd rank ran the same two lines, swapped (likely, not certain).
+                 source decides: at two successive numbers the odd rank went through the same two places, swapped (likely, not
+                 certain). A place is a call with the user's calls that led to it, so that two calls on one line, or through
+                 one helper, are told apart; in the two branches of a condition the calls are compared as they are written.
 What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival.
 When it is fine  Ranks that take an entirely different path through the source.
 Source           torch.distributed: collectives are matched by the order in which they are called.
@@ -14,6 +16,7 @@ Source           torch.distributed: collectives are matched by the order in whic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import shorten
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
@@ -48,7 +51,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert odd is not None
     assert usual is not None
     unnoticed = incident.divergence is None
-    mine, theirs = _names(odd, usual)
+    mine, theirs = _names(incident, odd, usual)
     who, others = (named([odd.rank]), named([usual.rank])) if incident.is_tie else (named(incident.ranks), "the others")
     why = f"{who} called {mine} first, {others} {theirs}"
     if unnoticed:
@@ -90,8 +93,11 @@ def _title(incident: Incident, mine: str, theirs: str) -> str:
     return f"called {mine} as {number}, where the others call {theirs}: two calls are swapped"
 
 
-def _names(odd: Call, usual: Call) -> tuple[str, str]:
-    """How to tell the two calls apart: by their lines, on one line by their sizes."""
+def _names(incident: Incident, odd: Call, usual: Call) -> tuple[str, str]:
+    """How to tell the two calls apart: as they are written, by their lines, on one line by their sizes."""
+    if incident.called is not None:
+        of_odd, of_usual = (shorten(call, 60, placeholder="...") for call in incident.called)
+        return f"`{of_odd}` at {at(odd.site)}", f"`{of_usual}` at {at(usual.site)}"
     if odd.site != usual.site:
         return f"{odd.op.word} at {at(odd.site)}", f"{usual.op.word} at {at(usual.site)}"
     return f"the {odd.op.word} of {odd.shape}", f"the {usual.op.word} of {usual.shape}"

@@ -12,9 +12,9 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, LongPhase, NewGroupBegun
-from distdoctor.recording.trace.layout import ranks_of
+from distdoctor.recording.trace.layout import Span, ranks_of
 from distdoctor.testing import Script, TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
@@ -490,6 +490,57 @@ def test_swapped_calls_of_equal_size_are_told_by_their_lines() -> None:
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (2,), LIKELY)
     assert finding.evidence["hangs"] is False
+
+
+TWO_ORDERS = """\
+def total(x):
+    dist.all_reduce(x)
+
+def train(rank, a, b):
+    if order:
+        total(b); total(a)
+    else:
+        total(a); total(b)
+"""
+
+
+FIRST, SECOND_CALL = (8, 16), (18, 26)  # columns of the two calls of a branch
+
+
+def _through_a_helper(usual: list[Span], odd: list[Span]) -> Recording:
+    """Four ranks that sum twice a step through one line of a helper; rank 2 calls it from other places."""
+    path, traces = "/job/train.py", {}
+    for rank in range(4):
+        log = TraceBuilder(rank, world_size=4)
+        for _ in range(4):
+            for span in odd if rank == 2 else usual:
+                chain = [(path, (2, 2, 4, 22), "total"), (path, span, "train")]
+                log.call("all_reduce", [8], site=SourceLine(path, 2, "total"), chain=chain)
+        traces[rank] = log.build()
+    job = Job(world_size=4, ends={rank: RankEnd(0) for rank in range(4)})
+    return Recording(job, traces, frozenset({"collectives", "progress"}), sources={path: TWO_ORDERS})
+
+
+@pytest.mark.parametrize("line", [6, 8])
+def test_swapped_calls_through_one_line_are_told_by_their_callers_and_in_two_branches_by_what_is_written(
+    line: int,
+) -> None:
+    first, second = (8, 8, *FIRST), (8, 8, *SECOND_CALL)
+    odd = [(6, 6, *FIRST), (6, 6, *SECOND_CALL)] if line == 6 else [second, first]
+    (finding,) = findings(_through_a_helper([first, second], odd))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (2,), LIKELY)
+    assert finding.place.line == line
+    assert finding.title.startswith(
+        f"called `total(b)` at train.py:{line} as all_reduce #1, where the others call `total(a)`"
+    )
+
+
+def test_two_branches_that_call_the_same_in_the_same_order_are_no_swap() -> None:
+    branches = [[(line, line, *FIRST), (line, line, *SECOND_CALL)] for line in (6, 8)]
+    same = TWO_ORDERS.replace("total(b); total(a)", "total(a); total(b)")
+
+    assert codes(replace(_through_a_helper(*branches), sources={"/job/train.py": same})) == []
 
 
 def test_two_seconds_are_enough_for_what_can_be_proven() -> None:

@@ -1,0 +1,180 @@
+"""Who called a collective: the user's line, the calls that led to it, and what torch's own functions between the two tell.
+
+All of it is remembered by code object and instruction: the second call of a line costs a few look-ups and formats nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch.distributed
+
+from distdoctor.probe import sites
+from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.layout import CallFlag, ReduceOp, chain_text, digest_of
+
+# Asked once per collective, so these are plain ints: members of an IntFlag cost a microsecond each to combine.
+NATIVE, COALESCED, OBJECT = int(CallFlag.NATIVE), int(CallFlag.COALESCED), int(CallFlag.OBJECT)
+BY_LIBRARY = int(CallFlag.BY_LIBRARY)
+UNSEEN = int(ReduceOp.UNSEEN)
+REDUCE_OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "product": ReduceOp.PRODUCT, "min": ReduceOp.MIN,
+              "max": ReduceOp.MAX, "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
+              "premul_sum": ReduceOp.PREMUL_SUM}  # fmt: skip
+# The usual operations are torch's own constants, which their identity tells; each is kept, so that no other takes its place.
+MEMBERS = {
+    id(member): (int(number), member)
+    for word, number in REDUCE_OPS.items()
+    if (member := getattr(torch.distributed.ReduceOp, word.upper(), None)) is not None
+}
+_TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where torch's own functions for users live
+_THROUGH = (
+    "c10d_logger.py",
+    f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
+)  # what only hands on between the two
+_FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
+_DEEPEST = 96  # frames; deeper than any training loop seen, and a bound on the cost
+_KEPT = 10_000  # entries; a program that makes functions without end must not fill the rank's memory
+_CHAINS = 1_000  # texts of chains that are written; they share their room with all other texts
+
+
+class Code(NamedTuple):
+    """What is known of a code object. `flags` and `blocks` are what a function of torch's tells by its name."""
+
+    kind: int
+    flags: int
+    blocks: bool  # dist.send and dist.recv ask c10d for a handle and wait for it themselves
+    alive: weakref.ref[CodeType]
+
+
+class Codes:
+    """The code objects that were met between users' lines and collectives, by identity, and the places that calls came from.
+
+    Nothing is kept alive: what is known of a code object goes with it.
+    """
+
+    def __init__(self, trace: TraceWriter) -> None:
+        self._trace = trace
+        self.known: dict[int, Code] = {}
+        # (instruction and code object of the user's line and of its callers) -> (text id of the line, digest of them all)
+        self._places: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._chains = itertools.count()
+
+    def learn(self, code: CodeType) -> Code:
+        """Look at a code object for the first time."""
+        key = id(code)
+
+        def died(_: weakref.ref[CodeType]) -> None:
+            self.known.pop(key, None)
+            self._places.clear()  # another one may get this identity
+
+        kind, name = _kind_of(code), code.co_name
+        flags = COALESCED if name in ("batch_isend_irecv", "_coalescing_manager") else OBJECT if "object" in name else 0
+        about = Code(kind, flags, name in ("send", "recv"), weakref.ref(code, died))
+        if len(self.known) < _KEPT:
+            self.known[key] = about
+        return about
+
+    def place(self, frame: FrameType | None) -> tuple[int, int]:
+        """(text id of the user's line, digest of it and of the user's calls that led to it), (0, 0) where there is none."""
+        if frame is None:
+            return 0, 0
+        code = frame.f_code
+        key: tuple[int, ...] = (id(code), frame.f_lasti)
+        outer = frame.f_back
+        if outer is not None and self._is_users(outer.f_code):
+            key += (id(outer.f_code), outer.f_lasti)
+            outer = outer.f_back
+            if outer is not None and self._is_users(outer.f_code):
+                key += (id(outer.f_code), outer.f_lasti)
+        place = self._places.get(key)
+        return place if place is not None else self._first_time(frame, key)
+
+    def _is_users(self, code: CodeType) -> bool:
+        return (self.known.get(id(code)) or self.learn(code)).kind == _USER
+
+    def _first_time(self, frame: FrameType, key: tuple[int, ...]) -> tuple[int, int]:
+        texts, calls, outer = self._trace.texts, [], frame
+        for _ in range(len(key) // 2):
+            calls.append(_call_of(outer))
+            outer = outer.f_back  # type: ignore[assignment]
+        text = chain_text(calls)
+        place = texts.id(sites.site_of(frame)), digest_of(text)
+        if len(self._places) < _KEPT:
+            self._places[key] = place
+        if next(self._chains) < _CHAINS:
+            texts.id(text)
+        return place
+
+
+def _kind_of(code: CodeType) -> int:
+    path = code.co_filename
+    if sites.belongs_to_user(path):
+        return _USER
+    return _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
+
+
+def _call_of(frame: FrameType) -> tuple[str, tuple[int, int, int, int], str]:
+    """(path, line, last line, column and last column of the call that a frame is in, function). Before Python 3.11 no columns."""
+    code, at = frame.f_code, frame.f_lasti // 2
+    path, _, function = sites.site_of(frame).split("\0")
+    line, last, column, end = next(itertools.islice(getattr(code, "co_positions", tuple)(), at, None), (None,) * 4)
+    if None in (line, last, column, end):
+        return path, (frame.f_lineno, frame.f_lineno, -1, -1), function
+    return path, (line, last, column, end), function  # type: ignore[return-value]
+
+
+class Caller:
+    """What torch's own frames between the operation and the user's line tell."""
+
+    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site")
+
+    def __init__(self, frame: FrameType | None, codes: Codes) -> None:
+        self.front: FrameType | None = None  # torch's function that the user called
+        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
+        self.blocking_pair = False
+        flags = NATIVE
+        known, learn = codes.known, codes.learn
+        for _ in range(_DEEPEST):
+            if frame is None:
+                flags |= BY_LIBRARY
+                break
+            code = frame.f_code
+            about = known.get(id(code)) or learn(code)
+            kind = about[0]
+            if kind == _USER:
+                break
+            if kind == _FRONT:
+                flags = flags & ~NATIVE | about[1]
+                if self.front is None:
+                    self.front = frame
+                if about[2]:
+                    self.blocking_pair = True
+            elif kind == _OTHER:
+                self.by_user = False
+            frame = frame.f_back
+        self.site = frame
+        self.flags = flags
+
+    def asynchronous(self, asked: bool) -> bool:
+        """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
+        return asked and not self.blocking_pair
+
+    def reduce_op(self) -> int:
+        """From the `op` argument of torch's function, as its caller gave it."""
+        if self.front is None:
+            return UNSEEN
+        scope = self.front.f_locals
+        op: Any = scope.get("op", scope.get("reduceOp"))
+        known = MEMBERS.get(id(op))
+        if known is not None:
+            return known[0]
+        word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
+        return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
+
+    def tag(self) -> int:
+        tag = self.front.f_locals.get("tag", 0) if self.front is not None else 0
+        return tag if isinstance(tag, int) else 0
