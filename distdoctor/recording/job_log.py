@@ -64,7 +64,15 @@ _TELLING = re.compile(
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|NCCL WARN|"
     r"Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode"
 )
-_STRIPPED = re.compile(r"^\s{0,40}(?:\[rank\s?\d+\]:?|\[default\d+\]:|\d+: |\[\d+,\d+\]<std\w+>:)\s?", re.IGNORECASE)
+# What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
+# rank's number.
+_ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
+_STRIPPED = re.compile(
+    rf"^{_ACTOR}?[^\"'()]{{0,120}}?(?:\[rank\s?\d+\]:?\s?|\[default\d+\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|^{_ACTOR}|"
+    r"^\s{0,40}\d+: |^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}\s(?:std(?:out|err) [FP] )?",
+    re.IGNORECASE,
+)
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 
 def read_log(path: Path) -> Recording:
@@ -106,7 +114,7 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling = [(number, line) for number, line in enumerate(lines, start=1) if _TELLING.search(line)]
+    telling = [(number, _COLOUR.sub("", line)) for number, line in enumerate(lines, start=1) if _TELLING.search(line)]
     clues = _with_groups(tuple(_with_details(_clues(telling))))
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
@@ -145,7 +153,7 @@ def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
         last = rank
         site = sites.pop(rank, SourceLine()) if raised else sites.get(rank, SourceLine())
         known = clue or Clue(ClueKind.EXCEPTION, "")
-        yield replace(known, words=words.strip()[:500], rank=rank, site=site, line_number=number)
+        yield replace(known, words=words.strip()[:1000], rank=rank, site=site, line_number=number)
 
 
 def _lagging(words: str, number: int, printed_by: int) -> Iterator[Clue]:

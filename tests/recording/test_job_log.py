@@ -304,3 +304,73 @@ def test_an_exception_is_told_as_what_it_says(lines: tuple[str, ...], code: str,
 
     assert (finding.code, finding.ranks, finding.place.line) == (code, (1,), 33)
     assert title in finding.title
+
+
+def detail(rank: int, own: str, peer: int, other: str) -> str:
+    """What torch 2.15 prints under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    return (
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running collective: "
+        f"CollectiveFingerPrint(SequenceNumber=1{own}), but Rank {peer} is running collective: "
+        f"CollectiveFingerPrint(SequenceNumber={other}).Collectives differ in the following aspects: ...\n"
+    )
+
+
+DEVICE = ", TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, memory_format=(nullopt))"
+REDUCE = ", OpType=ALLREDUCE, TensorShape=[10, 3], TensorDtypes=Float" + DEVICE
+SMALLER, DOUBLE = REDUCE.replace("10, 3", "5, 3"), REDUCE.replace("Float", "Double")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "ranks"),
+    [
+        (detail(0, REDUCE, 1, "0OpType=REDUCE") + detail(1, "OpType=BARRIER", 0, "0OpType=SCATTER")
+         + detail(2, REDUCE, 1, "0OpType=REDUCE"), "DD102", (1,)),
+        (detail(0, REDUCE, 1, "1" + SMALLER) + detail(1, SMALLER, 0, "1" + REDUCE) + detail(2, REDUCE, 1, "1" + SMALLER),
+         "DD103", (1,)),
+        (detail(0, REDUCE, 1, "0OpType=REDUCE"), "DD102", (0, 1)),
+        (detail(0, REDUCE, 1, "1" + DOUBLE), "DD104", (0, 1)),
+    ],
+)  # fmt: skip
+def test_what_torch_compared_itself_names_who_differs_and_in_what(text: str, code: str, ranks: tuple[int, ...]) -> None:
+    assert verdicts(text) == [(code, ranks)]
+
+
+TORCHRUNS_TABLE = """\
+[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 (pid: 1312) of binary: /usr/bin/python3
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 1312)
+"""
+EACH_ON_ITS_HOST = """\
+2025-01-05T10:00:00.123Z trainer-0 [rank3]:   File "/app/train.py", line 12, in main
+2025-01-05T10:00:00.125Z trainer-0 [rank3]: KeyError: 'labels'
+node2: [rank9]: [rank9]: torch.distributed.DistBackendError: Connection reset by peer
+"""
+RAY = """\
+\x1b[36m(RayTrainWorker pid=4009, ip=10.0.0.2)\x1b[0m   File "/app/train.py", line 12, in main
+\x1b[36m(RayTrainWorker pid=4009, ip=10.0.0.2)\x1b[0m KeyError: 'labels'
+(RayTrainWorker pid=4010) [rank1]: RuntimeError: Connection closed by peer
+"""
+BARRIER = """\
+[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.
+[rank0]: ZeroDivisionError: division by zero
+"""
+IN_USE = """\
+torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, \
+useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "ranks"),
+    [
+        (TORCHRUNS_TABLE, "DD110", (1,)),
+        (EACH_ON_ITS_HOST, "DD110", (3,)),
+        (RAY, "DD110", ()),
+        (BARRIER, "DD110", (0,)),
+        (IN_USE, "DD605", ()),
+    ],
+)
+def test_the_cause_is_told_and_not_what_follows_from_it(text: str, code: str, ranks: tuple[int, ...]) -> None:
+    assert verdicts(text) == [(code, ranks)]

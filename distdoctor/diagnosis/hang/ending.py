@@ -23,8 +23,8 @@ _FOR_LACK_OF_A_PEER = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# What NCCL refuses to the caller itself ("Duplicate GPU detected"), although torch raises it as it raises a lost peer.
-_REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected")
+# What NCCL or the store refuses to the caller itself, although torch raises it as it raises a lost peer.
+_REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|EADDRINUSE|address already in use")
 _TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass monitored|Watchdog caught")
 _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
 # Python's own error of a pipe that nobody reads any more (stdout, a logger, a worker): torch's backends raise other kinds.
@@ -113,14 +113,9 @@ def _first_trouble_ns(facts: Collectives) -> int:
     return min(times, default=0)
 
 
-def is_refused(words: str) -> bool:
-    """Whether an exception of torch's backends is about what the caller asked for, and not about a peer."""
-    return bool(_REFUSED.search(words))
-
-
-def _lacks_a_peer(words: str) -> bool:
-    """Whether an exception says that another rank is gone or late."""
-    return bool(_FOR_LACK_OF_A_PEER.search(words)) and not (words.startswith(_OWN_PIPE) or is_refused(words))
+def lacks_a_peer(words: str) -> bool:
+    """Whether an exception `Type: message` says that another rank is gone or late."""
+    return bool(_FOR_LACK_OF_A_PEER.search(words)) and not (words.startswith(_OWN_PIPE) or _REFUSED.search(words))
 
 
 def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:
@@ -134,7 +129,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
     if raised is not None and timeline is not None:
         words, at_wall_ns = raised.words, timeline.wall(raised.at_ns)
-        victim = _lacks_a_peer(words) and _was_waiting(timeline)
+        victim = lacks_a_peer(words) and _was_waiting(timeline)
         code = end.exit_code if end else None
         if words.startswith(_BY_THE_USER) and not _of_its_own(facts, rank):
             return Ending(rank, ENDED, at_wall_ns, words, raised.site, code)

@@ -15,7 +15,8 @@ from typing import ClassVar, Self
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Prescription
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, StoppedDevice, StuckCall
-from distdoctor.diagnosis.hang.ending import is_refused
+from distdoctor.diagnosis.hang.ending import lacks_a_peer
+from distdoctor.diagnosis.hang.fingerprints import fingerprints
 from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
@@ -25,18 +26,14 @@ from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording
 
 KEY = "job log"  # of the one fact that checks explain: what went wrong, of which a log tells the rest as well
-FOLLOWS = (
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "ChildFailedError",
-    "SignalException",
-    "KeyboardInterrupt",
+_FOLLOWS = frozenset(
+    {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "KeyboardInterrupt"}
 )
 # Operations whose members may bring different sizes, or of which one entry stands for many.
 _ANY_SIZE = frozenset(
     {"ALLTOALL", "ALLTOALL_BASE", "COALESCED", "SEND", "RECV", "GATHER", "SCATTER", "ALLGATHER", "REDUCE_SCATTER"}
 )
+BY_TORCH = 92  # specificity of what torch has compared itself
 LOOK = "run it under distdoctor run, or set TORCH_FR_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT and examine the dumps"
 
 
@@ -47,6 +44,7 @@ class Disagreement:
     group: str
     number: int
     values: Mapping[str, list[Clue]]
+    said: str = "each rank's watchdog prints what it timed out in"
 
     @cached_property
     def _sides(self) -> list[tuple[str, list[Clue]]]:
@@ -78,7 +76,7 @@ class Disagreement:
             f"{title} at {self.where}: {self.table}",
             sorted(clue.rank for clue in self.odd),
             LIKELY,
-            "each rank's watchdog prints what it timed out in",
+            self.said,
             Prescription(remedy, change=f"make the ranks agree at {self.where}; {LOOK}"),
             specificity,
         )
@@ -188,6 +186,19 @@ class LogFacts:
                 return Disagreement(group, number, values)
         return None
 
+    def checked_by_torch(self, what: str) -> Disagreement | None:
+        """What ranks disagree on ("operation", "shape" or "dtype") where torch compares their calls before it issues them."""
+        found = fingerprints(self.lines(ClueKind.EXCEPTION))
+        if len({own.number for own in found}) != 1 or (
+            what != "operation" and len({own.operation for own in found}) != 1
+        ):
+            return None
+        values: dict[str, list[Clue]] = defaultdict(list)
+        for own in found:
+            values[f"{what} {getattr(own, what) or 'of no tensor'}"].append(own.clue)
+        said = "each rank prints its own call (TORCH_DISTRIBUTED_DEBUG=DETAIL)"
+        return Disagreement("", found[0].number, values, said) if len(values) > 1 else None
+
     @cached_property
     def out_of_step(self) -> list[OutOfStep]:
         return [self._behind(one) for one in self.progress.stopped.values() if not one.ahead]
@@ -234,8 +245,8 @@ class LogFacts:
     def own_error(self) -> Clue | None:
         """The first exception of the program itself."""
         for clue in self.lines(ClueKind.EXCEPTION):
-            names = (clue.words.rpartition("torch.distributed.")[2], clue.words)
-            if is_refused(clue.words) or not any(name.startswith(FOLLOWS) for name in names):
+            kind = clue.words.partition(":")[0].rpartition(".")[2]
+            if kind not in _FOLLOWS and not lacks_a_peer(clue.words):
                 return clue
         return None
 

@@ -11,19 +11,33 @@ Source           man 7 socket, SO_REUSEADDR; https://docs.pytorch.org/docs/stabl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.facts.trial import Trial
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wording import from_exception
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
+_IN_USE = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
 
-@check("DD605", "port-in-use", severity=ERROR, stands_alone=True)
-def examine(trial: Trial) -> Iterator[Finding]:
-    machine = trial.machine
-    if machine.holder:
+
+@check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
+def examine(trial: Trial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if trial is None and verdict is None and log is None:
+        raise NotSeen("neither a preflight, nor the ranks' recordings, nor a job log is there")
+    if log is not None and log.own_error is not None and (title := _taken(log.own_error.words)):
+        yield from_own_error(log, title, Prescription("free-port"))
+    for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
+        if incident.ending is not None and (title := _taken(incident.ending.words)):
+            yield from_exception(incident, title, Prescription("free-port"), whose="torch's")
+    machine = trial.machine if trial is not None else None
+    if machine is not None and trial is not None and machine.holder:
         yield Finding(
             title=f"{machine.address} is in use: {machine.holder} listens there",
             ranks=tuple(trial.found.ranks)[:1],  # who would listen there
@@ -32,6 +46,14 @@ def examine(trial: Trial) -> Iterator[Finding]:
             why="The rank or agent that should listen there cannot.",
             prescriptions=(Prescription("free-port"),),
         )
+
+
+def _taken(words: str) -> str:
+    """What an exception says of a port that is in use, "" when it says something else."""
+    if not _IN_USE.search(words):
+        return ""
+    port = re.search(r"port: (\d{1,5})", words)
+    return f"port {port[1]} is in use: another process listens there" if port else "the rendezvous port is in use"
 
 
 def sick() -> Recording:

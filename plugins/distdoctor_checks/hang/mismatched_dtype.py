@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
+from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -25,7 +26,13 @@ from distdoctor.testing import recording
 
 
 @check("DD104", "mismatched-dtype", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=60)
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None and (checked := log.checked_by_torch("dtype")) is not None:
+        yield checked.finding("dtype", "has another dtype", "same-dtype", BY_TORCH)
+    if verdict is None:
+        if log is None:
+            raise NotSeen("neither the ranks' recordings nor a job log is there")
+        return
     for incident in in_place(verdict, alignment.DTYPE):
         yield _finding(verdict, incident)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed
+from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, claimed
 from distdoctor.diagnosis.hang.in_ras import other_operations
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -63,6 +63,8 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
     yield from claimed(other_operations(log.ras), 91)
+    if (checked := log.checked_by_torch("operation")) is not None:
+        yield checked.finding("operation", "issued another operation", "same-operation", BY_TORCH)
     if log.other_operations is not None:
         # Of other operations the sizes differ as well: it says more than those do.
         yield log.other_operations.finding("operation", "issued another operation", "same-operation", 70)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotSeen, check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
+from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, from_line, who
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -53,6 +53,8 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
+    if (checked := log.checked_by_torch("shape")) is not None:
+        yield checked.finding("shape", "has another shape", "same-shape", BY_TORCH)
     if log.other_sizes is not None:
         yield log.other_sizes.finding("size", "has another size", "same-shape", IN_LOG)
     else:
