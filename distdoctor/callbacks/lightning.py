@@ -26,3 +26,9 @@ class DistdoctorCallback(Callback):
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._phase.change("")
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._phase.change("evaluation")
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        self._phase.change("")

@@ -444,6 +444,17 @@ def _report_or_say(
         return int(failed(outcome.diagnosis.job) or bool(outcome.interrupted))
 
 
+def _why_unrecorded(launcher: str) -> str:
+    """Why nobody recorded, as far as the launcher tells."""
+    needs = "the ranks' python needs distdoctor installed and must import torch"
+    if Path(launcher).name.startswith("accelerate"):
+        return (
+            "without several GPUs or --multi_gpu, accelerate starts one process, which is no rank "
+            f"(distdoctor run --nproc 2 starts the script on two); else {needs}"
+        )
+    return needs
+
+
 def _report(
     outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
 ) -> int:
@@ -460,9 +471,7 @@ def _report(
         shared = "; on several nodes, point --run-dir at a shared folder" if outcome.recording.missing else ""
         notice(f"{gap(diagnosis)}{shared}")
     if not outcome.recording.ranks:
-        notice(
-            f"no rank left a recording in {where}: the ranks' python needs distdoctor installed and must import torch"
-        )
+        notice(f"no rank left a recording in {where}: {_why_unrecorded(outcome.diagnosis.job.launcher)}")
     if (
         settings.output_format != "text"
         or output is not None

@@ -86,6 +86,47 @@ phases = [(one.phase, bool(one.ended_ns)) for one in read_run(watched.folder).ra
 print(sorted(set(phases)))
 """
 
+LIGHTNING = """
+from pathlib import Path
+
+import torch
+import distdoctor, lightning
+from distdoctor.callbacks.lightning import DistdoctorCallback
+from distdoctor.recording.trace.events import LongPhase
+from distdoctor.recording.trace.run_folder import read_run
+
+def note_phase(where):
+    phases = read_run(Path("recorded")).ranks[0].noted(LongPhase)
+    seen.append((where, *(one.phase for one in phases if not one.ended_ns)))
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, number):
+        note_phase("train")
+        return self.layer(batch).square().mean()
+    def validation_step(self, batch, number):
+        note_phase("validate")
+    def test_step(self, batch, number):
+        note_phase("test")
+    def predict_step(self, batch, number):
+        note_phase("predict")
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+seen = []
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+with distdoctor.watch("recorded"):
+    trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=2, callbacks=[DistdoctorCallback()], **quiet)
+    loader = torch.utils.data.DataLoader(torch.ones(8, 2), 8)
+    model = Net()
+    trainer.fit(model, loader, loader)
+    trainer.test(model, loader, verbose=False)
+    trainer.predict(model, loader)
+print(*("/".join(one) for one in seen))
+"""
+
 
 IN_EACH_RANK = """
 import torch
@@ -145,6 +186,15 @@ def test_a_model_is_no_folder() -> None:
 
 def test_a_trainer_hands_over_its_phases(tmp_path: Path) -> None:
     assert _python(TRAINER, tmp_path).stdout.splitlines()[-1] == "[('checkpoint', True), ('evaluation', True)]"
+
+
+def test_lightning_hands_over_its_phases(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+
+    check, *epochs, test, predict = _python(LIGHTNING, tmp_path).splitlines()[-1].split()
+
+    assert (check, test, predict) == ("validate/evaluation", "test/evaluation", "predict/evaluation")
+    assert epochs == ["train", "validate/evaluation"] * 2
 
 
 def test_no_recording_is_told_with_a_way_out(tmp_path: Path) -> None:

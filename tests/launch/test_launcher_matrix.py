@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import FINISH, Finished
+from torch.cuda import device_count
 
 from distdoctor.recording.trace.run_folder import read_run
 
@@ -141,6 +142,17 @@ def test_ranks_of_accelerate_are_recorded(distdoctor: Run, script: Script) -> No
 
     assert done.code == 0, done.err
     assert_recorded(done)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
+@pytest.mark.skipif(device_count() > 1, reason="accelerate starts a rank on each GPU")
+def test_one_process_of_accelerate_is_said_to_be_no_rank(distdoctor: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch; print('trained')")
+
+    done = distdoctor("run", "--", "accelerate", "launch", "train.py")
+
+    assert (done.code, done.out) == (0, "trained\n"), done.err
+    assert "accelerate starts one process, which is no rank (distdoctor run --nproc 2" in done.err
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("lightning"), reason="lightning is not installed")
