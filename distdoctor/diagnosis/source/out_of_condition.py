@@ -7,19 +7,25 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.source.edits import Edit, lines_of, rows_replaced
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at, is_about_rank
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at, is_about_rank, of_test
 from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.recording.recording import SourceLine
 
 _COMPOUND = ast.If | ast.For | ast.While | ast.With | ast.Try | ast.FunctionDef | ast.ClassDef
 _LEAVING = ast.Continue | ast.Break | ast.Return | ast.Raise
 _MOST_ROWS = 4
+_SOME_RANKS = 8
 # Names of what every rank counts alike.
 _COUNTED = re.compile(
     r"(?:^|_)(?:step|epoch|iter|iteration|batch_idx|batch_index|every|interval|freq|total|args|cfg|config|i|it|last)s?$|^[A-Z_0-9]+$"
 )
-# What only one rank may give them differs by rank: `gather_list` on the destination, `scatter_list` on the source.
-_BY_RANK = frozenset({"gather", "scatter", "gather_object", "scatter_object_list"})
+# What only one rank may give: the list on the destination of a gather, on the source of a scatter. (its place, its name)
+_OF_ONE_RANK = {
+    "gather": (1, "gather_list"),
+    "gather_object": (1, "object_gather_list"),
+    "scatter": (1, "scatter_list"),
+    "scatter_object_list": (1, "scatter_object_input_list"),
+}
 
 
 def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: int) -> tuple[Edit, ...]:
@@ -35,12 +41,17 @@ def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: i
     if found is None or not every_rank_gets_there(sources, site, guard):
         return ()
     body, statement = found
-    if not _runs_anywhere(file.tree, guard, body, statement):
+    own = _given_by_one(statement)
+    if own and (
+        body is not guard.body or not _may_be_chosen(own, guard) or not _asks_for_the_one(guard.test, statement)
+    ):
+        return ()
+    if not _runs_anywhere(file.tree, guard, body, statement, own):
         return ()
     rest = shared_rest(guard) if body is guard.body else ""
     if rest is None:
         return ()
-    return _Move(lines_of(file.text), guard, body, statement, rest).edits(site.path)
+    return _Move(lines_of(file.text), guard, body, statement, rest, own).edits(site.path)
 
 
 def _held(guard: ast.If, line: int) -> tuple[list[ast.stmt], ast.stmt] | None:
@@ -57,14 +68,44 @@ def every_rank_gets_there(sources: Mapping[str, str], site: SourceLine, guard: a
     return not any(one.on_rank for one in others)
 
 
-def _runs_anywhere(tree: ast.Module, guard: ast.If, body: list[ast.stmt], statement: ast.stmt) -> bool:
-    """Whether the statement is a plain one whose names every rank has, and which asks for the same of every rank."""
+def _given_by_one(statement: ast.stmt) -> tuple[ast.expr, ...]:
+    """The list that only one rank gives to a gather or scatter in the statement; () where it holds none."""
+    calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call) and last_word(one.func) in _OF_ONE_RANK]
+    found = []
+    for call in calls:
+        place, name = _OF_ONE_RANK[last_word(call.func)]
+        named = [one.value for one in call.keywords if one.arg == name]
+        found += named or call.args[place : place + 1]
+    return tuple(found)
+
+
+def _may_be_chosen(own: tuple[ast.expr, ...], guard: ast.If) -> bool:
+    """Whether ` if rank == 0 else None` can stand behind each of these as it is written."""
+    plain = ast.Name | ast.Attribute | ast.Subscript | ast.List | ast.ListComp | ast.Call
+    return all(isinstance(one, plain) and guard.lineno < one.lineno == one.end_lineno for one in own)
+
+
+def _asks_for_the_one(test: ast.expr, statement: ast.stmt) -> bool:
+    """Whether a condition lets in exactly the rank that the call names as its destination or source, and may be asked again."""
+    call = next(one for one in ast.walk(statement) if isinstance(one, ast.Call) and last_word(one.func) in _OF_ONE_RANK)
+    roots = [one.value for one in call.keywords if one.arg in ("dst", "src")] or call.args[2:3]
+    root = roots[0].value if roots and isinstance(roots[0], ast.Constant) else None if roots else 0
+    guard = of_test(test)
+    admitted = [rank for rank in range(_SOME_RANKS) if guard.lets_through(rank) is True]
+    return admitted == [root] and not any(guard.lets_through(rank) is None for rank in range(_SOME_RANKS))
+
+
+def _runs_anywhere(
+    tree: ast.Module, guard: ast.If, body: list[ast.stmt], statement: ast.stmt, own: tuple[ast.expr, ...]
+) -> bool:
+    """Whether the statement is a plain one whose names every rank has, but for those in what only one rank gives (`own`)."""
     if isinstance(statement, _COMPOUND | _LEAVING) or any(_leaves(one) for one in body[: body.index(statement)]):
         return False
-    called = {last_word(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
-    wanted = set(names_loaded(statement))
+    of_one = {node for expression in own for node in ast.walk(expression)}
+    read = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    wanted = {node.id for node in read if node not in of_one}
     bound_inside = {name for one in (*guard.body, *guard.orelse) for name in _stored(one) if one is not statement}
-    return not (called & _BY_RANK or wanted & bound_inside or wanted & _bound_by_rank(tree))
+    return not (wanted & bound_inside or wanted & _bound_by_rank(tree))
 
 
 def _bound_by_rank(tree: ast.Module) -> set[str]:
@@ -129,10 +170,16 @@ class _Move:
     """One statement on its way out of an `if`."""
 
     def __init__(
-        self, lines: Sequence[str], guard: ast.If, body: list[ast.stmt], statement: ast.stmt, rest: str
+        self,
+        lines: Sequence[str],
+        guard: ast.If,
+        body: list[ast.stmt],
+        statement: ast.stmt,
+        rest: str,
+        own: tuple[ast.expr, ...] = (),
     ) -> None:
         self.lines = [line.rstrip("\r\n") for line in lines]
-        self.guard, self.body, self.statement, self.rest = guard, body, statement, rest
+        self.guard, self.body, self.statement, self.rest, self.own = guard, body, statement, rest, own
         self.first, self.last = statement.lineno, statement.end_lineno or statement.lineno
         self.head = self.lines[guard.lineno - 1]
         self.margin = self.head[: len(self.head) - len(self.head.lstrip())]
@@ -195,9 +242,17 @@ class _Move:
         after = self.lines[self.last - 1].encode()[self.statement.end_col_offset or 0 :].decode().strip()
         return not before.strip() and (not after or after.startswith("#"))
 
+    def _with_what_one_gives(self) -> list[str]:
+        """The statement's lines, with `parts if rank == 0 else None` for the list that only one rank gives."""
+        lines = [line.encode() for line in self.lines]
+        for one in self.own:
+            row, choice = lines[one.lineno - 1], f" if {ast.unparse(self.guard.test)} else None".encode()
+            lines[one.lineno - 1] = row[: one.end_col_offset] + choice + row[one.end_col_offset :]
+        return [line.decode() for line in lines[self.first - 1 : self.last]]
+
     def freed(self) -> list[str]:
         """The statement at the depth of the `if`, or under what is left of its condition."""
-        text = self.lines[self.first - 1 : self.last]
+        text = self._with_what_one_gives()
         if self.rest:
             return [f"{self.margin}if {self.rest}:", *text]
         deeper = len(text[0]) - len(text[0].lstrip()) - len(self.margin)

@@ -56,5 +56,5 @@ class Garbage:
 def install(rank: Rank) -> Garbage:
     """Hear of every collection from now on."""
     garbage = Garbage(rank)
-    gc.callbacks.append(garbage.strikes)
+    gc.callbacks.append(rank.guarded(garbage.strikes))
     return garbage

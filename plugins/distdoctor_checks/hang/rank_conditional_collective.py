@@ -40,7 +40,11 @@ from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
+
+# What only the destination, or the source, gives to these.
+_LISTS = {Op.GATHER: "gather_list", Op.SCATTER: "scatter_list"}
 
 
 @check(
@@ -109,6 +113,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
     assert incident.guard is not None
     words = f"move the {guarded.op.word} at {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
+    if guarded.op in _LISTS:
+        words += f", with {_LISTS[guarded.op]}=None on all other ranks"
     return Prescription("call-on-every-rank", change=words, edits=_edits(verdict, incident, guarded))
 
 

@@ -188,13 +188,33 @@ def test_a_helper_that_is_called_by_itself_is_moved_and_one_that_may_not_be_call
         "total = count()\n        dist.all_reduce(total)",  # the others have no such tensor
         "if bad:\n            return\n        dist.barrier()",  # nobody knows who gets there
         "save(); dist.barrier()",
-        "dist.gather(x, parts, dst=0)",  # another list on every rank
+        "dist.gather(x, parts, dst=1)",  # rank 1 gives the list, and does not come here
+        "dist.gather(x, parts if x else None)",
     ],
 )
 def test_a_statement_that_others_may_not_run_as_it_stands_stays(body: str) -> None:
     source = f"def f(rank, x, parts):\n    if rank == 0:\n        {body}\n"
 
     assert moved(source, source.count("\n"), 2) == []
+
+
+def test_a_gather_is_moved_with_a_list_on_its_destination_alone() -> None:
+    source = (
+        "def f(rank, x):\n    if rank == 0:\n        parts = [x, x]\n        dist.gather(x, gather_list=parts, dst=0)\n"
+        "        print(parts)\n"
+    )
+    alone = "def f(x, parts):\n    if dist.get_rank() == 0:\n        dist.gather_object(x, parts)\n"
+
+    assert moved(source, 4, 2) == [
+        "-        dist.gather(x, gather_list=parts, dst=0)",
+        "+    dist.gather(x, gather_list=parts if rank == 0 else None, dst=0)",
+        "+    if rank == 0:",
+    ]
+    assert moved(alone, 3, 2) == [
+        "-    if dist.get_rank() == 0:",
+        "-        dist.gather_object(x, parts)",
+        "+    dist.gather_object(x, parts if dist.get_rank() == 0 else None)",
+    ]
 
 
 def test_a_name_that_only_one_rank_has_keeps_the_call_where_it_is() -> None:
