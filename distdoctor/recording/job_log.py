@@ -20,6 +20,7 @@ from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import is_users_path
+from distdoctor.recording.trace.layout import MOST_RANKS, whole_number
 
 LAUNCHER = "job log"
 LARGEST_BYTES = 256 << 20  # of a longer log only the end is read: that is where a job says why it died
@@ -205,7 +206,8 @@ def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
 
 def _rank_of(line: str) -> int:
     match = _RANK.search(line[:200])
-    return int(next(group for group in match.groups() if group)) if match else -1
+    rank = whole_number(next(group for group in match.groups() if group)) if match else None
+    return rank if rank is not None and rank < MOST_RANKS else -1
 
 
 def _clue(words: str) -> Clue | None:
@@ -253,7 +255,8 @@ def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
         words = _STRIPPED.sub("", line)
         match = _ENDED_RANK.match(words)
         if match is not None:
-            rank = int(match[1])
+            number = whole_number(match[1])
+            rank = number if number is not None and number < MOST_RANKS else None
             continue
         code = _ENDED_CODE.match(words)
         if code is not None and rank is not None:
