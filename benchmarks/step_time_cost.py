@@ -39,7 +39,7 @@ def main() -> None:
 
     from distdoctor.probe import wrappers
     from distdoctor.probe.context import Rank
-    from distdoctor.probe.progress.step_times import StepTimes
+    from distdoctor.probe.progress.step_times import StepTimer
     from distdoctor.probe.writer import TraceWriter
 
     def nothing(*args: Any, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rank = Rank(folder, ProbeSettings(frozenset({"progress"})))
         rank.trace = TraceWriter(folder, 0, 1, 0, 0)
-        times = StepTimes(rank, rank.trace.rings["times"])
+        times = StepTimer(rank, rank.trace.rings["times"])
         asks, has, begins, ends = times.listeners()
         torch_itself: Any = ModuleType("torch_itself")
         torch_itself.following = torch_itself.backward = nothing

@@ -48,7 +48,7 @@ def _is_hook(module: Any, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedPlugin:
     """One plugin: its name, where it comes from, and why it could not be loaded ("" when it could)."""
 
     name: str
@@ -64,7 +64,7 @@ class Plugins:
     """What all plugins offer together. Made by `load`."""
 
     manager: Manager
-    loaded: list[Loaded] = field(default_factory=list)
+    loaded: list[LoadedPlugin] = field(default_factory=list)
 
     @cached_property
     def checks(self) -> dict[str, Check]:
@@ -152,7 +152,7 @@ def load(blocked: Iterable[str] = ()) -> Plugins:
     return plugins
 
 
-def _load_one(manager: pluggy.PluginManager, entry: importlib.metadata.EntryPoint, blocked: bool) -> Loaded:
+def _load_one(manager: pluggy.PluginManager, entry: importlib.metadata.EntryPoint, blocked: bool) -> LoadedPlugin:
     distribution = entry.dist.name if entry.dist else "unknown"
     version = entry.dist.version if entry.dist else ""
     trouble = ""
@@ -166,7 +166,7 @@ def _load_one(manager: pluggy.PluginManager, entry: importlib.metadata.EntryPoin
                 manager.register(module, name=entry.name)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
-    return Loaded(entry.name, distribution, version, entry.value, trouble, blocked)
+    return LoadedPlugin(entry.name, distribution, version, entry.value, trouble, blocked)
 
 
 def _misspelt_hooks(module: Any) -> list[str]:

@@ -59,7 +59,7 @@ def _ask(rank: int, path: Path) -> list[FlightDump]:
     return dumps
 
 
-class _Connection(http.client.HTTPConnection):
+class _UnixHttpConnection(http.client.HTTPConnection):
     """HTTP over a socket in the file system; its path goes through a descriptor, because it may hold 107 bytes only."""
 
     def __init__(self, path: str) -> None:
@@ -74,7 +74,7 @@ class _Connection(http.client.HTTPConnection):
 
 def _answer(path: str, question: str) -> Mapping[str, Any]:
     """ValueError: not an answer of a flight recorder."""
-    connection = _Connection(path)
+    connection = _UnixHttpConnection(path)
     try:
         connection.request("POST", f"/handler/{question}", body=b"")
         response = connection.getresponse()

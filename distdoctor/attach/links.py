@@ -21,7 +21,7 @@ FEWEST_RESENT = 3
 
 
 @dataclass(frozen=True)
-class _Connection:
+class _TcpConnection:
     local: str
     remote: str
     unacknowledged: int
@@ -58,7 +58,7 @@ def _by_network(pids: Iterable[int]) -> dict[str, list[int]]:
     return found
 
 
-def _connections(pid: int) -> Iterator[_Connection]:
+def _connections(pid: int) -> Iterator[_TcpConnection]:
     for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{name}", encoding="ascii") as table:
@@ -69,7 +69,7 @@ def _connections(pid: int) -> Iterator[_Connection]:
             if len(words) > 9 and words[3] == ESTABLISHED:
                 again = int(words[6], 16) if words[5].startswith(RETRANSMITTING) else 0
                 waiting = int(words[4].partition(":")[0], 16)
-                yield _Connection(_address(words[1]), _address(words[2]), waiting, again, words[9])
+                yield _TcpConnection(_address(words[1]), _address(words[2]), waiting, again, words[9])
 
 
 def _address(words: str) -> str:

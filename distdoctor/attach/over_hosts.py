@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from distdoctor.attach.ways import Way
+from distdoctor.attach.ways import WayToHost
 from distdoctor.errors import DoctorError
 from distdoctor.recording.bundle import bundles_of
 from distdoctor.recording.recording import Recording
@@ -35,14 +35,17 @@ class HostAnswer:
 
 
 def ask_all(
-    ways: Sequence[Way], words: Sequence[str], within: float, heard: Callable[[HostAnswer], None] = lambda answer: None
+    ways: Sequence[WayToHost],
+    words: Sequence[str],
+    within: float,
+    heard: Callable[[HostAnswer], None] = lambda answer: None,
 ) -> list[HostAnswer]:
     """The answer of each host to the command, in the order of `ways`. `within`: seconds that each may take.
 
     `heard` is called as the answers come, in threads of their own.
     """
 
-    def ask_and_tell(way: Way) -> HostAnswer:
+    def ask_and_tell(way: WayToHost) -> HostAnswer:
         answer = HostAnswer(way.host, trouble=way.trouble) if way.trouble else _ask(way, words, within)
         heard(answer)
         return answer
@@ -51,7 +54,7 @@ def ask_all(
         return list(pool.map(ask_and_tell, ways))
 
 
-def _ask(way: Way, words: Sequence[str], within: float) -> HostAnswer:
+def _ask(way: WayToHost, words: Sequence[str], within: float) -> HostAnswer:
     try:
         process = subprocess.Popen(
             way.command(words),

@@ -28,7 +28,7 @@ _WAY_OUT = "Say ssh:HOST,HOST, @HOSTFILE, srun:JOBID or kubectl:[NAMESPACE:]SELE
 
 
 @dataclass(frozen=True)
-class Way:
+class WayToHost:
     """How to run a command on one host: before its words come those of `lead`. `through_shell`: a shell over there puts the words
     together again, as that of ssh does. `trouble`: why nothing can be run on it."""
 
@@ -41,7 +41,7 @@ class Way:
         return [*self.lead, *(map(shlex.quote, words) if self.through_shell else words)]
 
 
-def ways_to(target: str, within: float) -> list[Way]:
+def ways_to(target: str, within: float) -> list[WayToHost]:
     """The way to each host that the target names. `within`: seconds that ssh may take to connect.
 
     WrongUse: it is no such target, or the program that leads there is not installed. NothingToInspect: it names nobody.
@@ -72,15 +72,15 @@ def _in_file(path: Path) -> list[str]:
     return [re.sub(r"^([^:]+):[0-9]+$", r"\1", found[0]) for found in words if found]
 
 
-def _by_ssh(hosts: Sequence[str], within: float) -> list[Way]:
+def _by_ssh(hosts: Sequence[str], within: float) -> list[WayToHost]:
     for host in hosts:
         _require(_NAME, host, "a host")
     _require_program("ssh")
     lead = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(within))}", "--")
-    return [Way(host, (*lead, host), through_shell=True) for host in dict.fromkeys(hosts)]
+    return [WayToHost(host, (*lead, host), through_shell=True) for host in dict.fromkeys(hosts)]
 
 
-def _by_srun(job: str) -> list[Way]:
+def _by_srun(job: str) -> list[WayToHost]:
     """One step a node, beside the steps that run: it takes nothing from them."""
     _require(_SLURM_JOB, job, "a SLURM job")
     _require_program("srun")
@@ -89,10 +89,10 @@ def _by_srun(job: str) -> list[Way]:
     for host in hosts:
         _require(_NAME, host, "a node")
     lead = ("srun", "--jobid", job, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
-    return [Way(host, (*lead, host)) for host in dict.fromkeys(hosts)]
+    return [WayToHost(host, (*lead, host)) for host in dict.fromkeys(hosts)]
 
 
-def _by_kubectl(words: str) -> list[Way]:
+def _by_kubectl(words: str) -> list[WayToHost]:
     """The pods with these labels. One that does not run yet, or no more, is part of the job all the same."""
     namespace, _, selector = words.rpartition(":")
     _require(_SELECTOR, selector, "a label selector")
@@ -109,7 +109,7 @@ def _by_kubectl(words: str) -> list[Way]:
     for name, phase in pods:
         _require(_NAME, name, "a pod")
         why = "" if phase == "Running" else f"does not run (its phase is {phase})"
-        ways.append(Way(name, ("kubectl", "exec", *where, name, "--"), trouble=why))
+        ways.append(WayToHost(name, ("kubectl", "exec", *where, name, "--"), trouble=why))
     return ways
 
 

@@ -22,7 +22,7 @@ SECONDS = 3600.0  # for each of the two runs
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResumePlan:
     """How the job is ended and resumed. `script` empty: a reference training, which knows how."""
 
     options: tuple[str, ...]
@@ -34,7 +34,7 @@ class Plan:
     place: Path
 
     @classmethod
-    def of(cls, values: dict[str, Any], command: Sequence[str] | None, place: Path) -> Plan:
+    def of(cls, values: dict[str, Any], command: Sequence[str] | None, place: Path) -> ResumePlan:
         """From the command line."""
         from distdoctor.cli.torchrun_options import torchrun_arguments
 
@@ -115,14 +115,14 @@ def check_resume(ctx: click.Context, /, **values: Any) -> None:
     probe = ProbeSettings(deep=frozenset({"gradients"}))
     text = values["output_format"] in (None, "text") or values["output"] is not None
     with tempfile.TemporaryDirectory(prefix="distdoctor-resume-", ignore_cleanup_errors=True) as folder:
-        plan = Plan.of(values, ctx.meta[COMMAND], Path(folder))
+        plan = ResumePlan.of(values, ctx.meta[COMMAND], Path(folder))
         (plan.place / "whole").mkdir()
         values["script"] = tuple(in_place(values["script"], plan.place / "whole"))
         code = execute(ctx.meta[ARGV], values, ctx.meta[COMMAND], lambda at: _compare(at, plan, text=text), probe)
     ctx.exit(code)
 
 
-def _compare(folder: Path, plan: Plan, *, text: bool) -> None:
+def _compare(folder: Path, plan: ResumePlan, *, text: bool) -> None:
     """Run the job twice more, leave both comparisons in the run folder, and show the answer."""
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.checkpoint import replayed
@@ -151,7 +151,7 @@ def _compare(folder: Path, plan: Plan, *, text: bool) -> None:
     deliver.show(resume_table.render(replay) + "\n", sys.stdout if text else sys.stderr)
 
 
-def _run_twice(folder: Path, plan: Plan, at: int, ended: str) -> str:
+def _run_twice(folder: Path, plan: ResumePlan, at: int, ended: str) -> str:
     """Why one of the runs failed, "" when none did."""
     from distdoctor.cli.deliver import notice
     from distdoctor.launch import resumed_runs
@@ -179,13 +179,13 @@ def _run_twice(folder: Path, plan: Plan, at: int, ended: str) -> str:
     return ""
 
 
-def _scripts(plan: Plan) -> Mapping[str, list[str]]:
+def _scripts(plan: ResumePlan) -> Mapping[str, list[str]]:
     from distdoctor.launch.resumed_runs import AFTER, BEFORE
 
     return {name: plan.command("resumed", more) for name, more in ((BEFORE, plan.stop), (AFTER, plan.resume))}
 
 
-def _trainings(folder: Path, plan: Plan, at: int) -> Mapping[str, list[str]]:
+def _trainings(folder: Path, plan: ResumePlan, at: int) -> Mapping[str, list[str]]:
     from distdoctor.launch.resumed_runs import AFTER, BEFORE, torchrun
     from distdoctor.workloads.request import TrainingRequest
 

@@ -15,7 +15,7 @@ from distdoctor.cli.training_options import PANEL, PREFIX, training_options, tra
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
-    from distdoctor.diagnosis.speed.strategy_comparison import StrategyRow, Table
+    from distdoctor.diagnosis.speed.strategy_comparison import ComparisonTable, StrategyRow
     from distdoctor.plugins import Plugins
     from distdoctor.workloads.request import TrainingRequest
 
@@ -99,8 +99,8 @@ def _request(name: str, nproc: int, values: dict[str, Any], plugins: Plugins) ->
     return request, ranks, ""
 
 
-def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) -> Table:
-    from distdoctor.diagnosis.speed.strategy_comparison import Table, losses_of
+def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) -> ComparisonTable:
+    from distdoctor.diagnosis.speed.strategy_comparison import ComparisonTable, losses_of
 
     rows: list[StrategyRow] = []
     baseline: list[float] | None = None
@@ -114,7 +114,7 @@ def _measured(requests: list[tuple[TrainingRequest, int, str]], seconds: float) 
         rows.append(row)
     first = requests[0][0]
     model, data = (name.partition(":")[0].rpartition(".")[2] for name in (first.model, first.data))
-    return Table(tuple(rows), first.steps, first.batch_size, model, data)
+    return ComparisonTable(tuple(rows), first.steps, first.batch_size, model, data)
 
 
 def _row(

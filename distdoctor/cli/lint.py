@@ -27,7 +27,7 @@ STDIN = "<stdin>"
 
 
 @dataclass
-class Sources:
+class TextsRead:
     """The texts that were read, by path as the user knows it; `bom` marks files that begin with one; why others were not."""
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def _codes(values: Iterable[str]) -> list[str]:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
-def _exit_code(seen: Seen, sources: Sources, least: str) -> int:
+def _exit_code(seen: Seen, sources: TextsRead, least: str) -> int:
     """1 for findings at or above `--fail-on`, 5 when no file could be read."""
     from distdoctor.diagnosis.finding import Severity
 
@@ -97,9 +97,9 @@ def _exit_code(seen: Seen, sources: Sources, least: str) -> int:
     return 5 if len(seen.unread) + len(sources.unread) and len(seen.unread) >= len(sources.texts) else 0
 
 
-def read(paths: Iterable[str]) -> Sources:
+def read(paths: Iterable[str]) -> TextsRead:
     """The Python files that the paths name. WrongUse: one of them is not there. NothingToInspect: there is no Python file."""
-    sources = Sources()
+    sources = TextsRead()
     files = 0
     for path in paths:
         if path == "-":
@@ -132,7 +132,7 @@ def _python_files(path: Path) -> Iterator[Path]:
         yield from (here / name for name in sorted(names) if name.endswith(".py"))
 
 
-def _read_one(file: Path, sources: Sources) -> None:
+def _read_one(file: Path, sources: TextsRead) -> None:
     name = os.path.normpath(file)
     try:
         if not file.is_file():
@@ -147,7 +147,7 @@ def _read_one(file: Path, sources: Sources) -> None:
         sources.unread.append(f"{name} was not read: {words}")
 
 
-def _patch(sources: Sources, seen: Seen) -> str:
+def _patch(sources: TextsRead, seen: Seen) -> str:
     from distdoctor.diagnosis.source.edits import applied, diff
 
     found = []
@@ -157,7 +157,7 @@ def _patch(sources: Sources, seen: Seen) -> str:
     return "".join(found)
 
 
-def _write_fixes(sources: Sources, seen: Seen) -> None:
+def _write_fixes(sources: TextsRead, seen: Seen) -> None:
     """The fixes in the files and in `sources`; what is done is told on stderr."""
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.source.edits import applied
@@ -179,7 +179,7 @@ def _write_fixes(sources: Sources, seen: Seen) -> None:
     deliver.notice(f"{total} {'edit' if total == 1 else 'edits'} in {files} {'file' if files == 1 else 'files'}")
 
 
-def _report(seen: Seen, sources: Sources, rules: Iterable[Rule], form: str, plugins: Plugins) -> str:
+def _report(seen: Seen, sources: TextsRead, rules: Iterable[Rule], form: str, plugins: Plugins) -> str:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.diagnosis import Diagnosis
     from distdoctor.lint import text

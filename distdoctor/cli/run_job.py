@@ -24,7 +24,7 @@ from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
 from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
-from distdoctor.launch.step import Step, step_of
+from distdoctor.launch.step import SchedulerStep, step_of
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.files import write_whole
 from distdoctor.recording.recording import Job, Recording, SourceLine
@@ -145,7 +145,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run_folder(wants: _Wanted, asked: Path | None, step: Step | None) -> Path:
+def _run_folder(wants: _Wanted, asked: Path | None, step: SchedulerStep | None) -> Path:
     """Where to record. A script is launched even where no folder can be made; then it runs as without distdoctor.
 
     The launchers of one `step` record into one folder.

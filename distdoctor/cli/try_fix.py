@@ -14,7 +14,7 @@ from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding, Prescrip
 from distdoctor.diagnosis.source.edits import applied
 from distdoctor.launch.job import Outcome
 from distdoctor.launch.post_mortem import diagnose
-from distdoctor.launch.second_run import Again, Progress, SecondRun, root_of, run_again
+from distdoctor.launch.second_run import JobProgress, SecondRun, SecondRunOrder, root_of, run_again
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import source_digest
 from distdoctor.report.root_cause import failed, root_cause
@@ -91,10 +91,10 @@ def _tried(
 ) -> TriedFix:
     finding, cure = chosen
     assert cure.patch is not None
-    progress = Progress.of(outcome.recording)
+    progress = JobProgress.of(outcome.recording)
     ended_well = not outcome.hung and not failed(outcome.diagnosis.job)
     paths = [path for path, _ in cure.patch.digests]
-    again = Again(
+    again = SecondRunOrder(
         first.options,
         first.script,
         root_of(first.script, paths, os.getcwd()),
@@ -116,8 +116,8 @@ def _patched(path: str, cure: Prescription) -> str:
 def _judged(
     finding: Finding,
     outcome: Outcome,
-    before: Progress,
-    again: Again,
+    before: JobProgress,
+    again: SecondRunOrder,
     second: SecondRun,
     plugins: Plugins,
     ignored: Sequence[str],
@@ -126,7 +126,7 @@ def _judged(
     if second.recording is None or not second.recording.ranks:
         last = second.last_words.rpartition("\n")[2]
         return TriedFix(UNDECIDED, f"the second run left no recording: {last}", finding.code, seconds=second.seconds)
-    now = Progress.of(second.recording)
+    now = JobProgress.of(second.recording)
     diagnosis = diagnose(second.recording, plugins.checks, plugins.remedies, ignored)
     instead = tuple(
         _in_the_folder(one, second.folder, again.folder)
@@ -167,7 +167,7 @@ def _speaks_against(one: Finding, tried: Finding, first: Diagnosis) -> bool:
     return not known and (severity >= ERROR or (severity >= WARNING and one.code[:3] == tried.code[:3]))
 
 
-def _ran_the_patch(second: SecondRun, again: Again) -> bool:
+def _ran_the_patch(second: SecondRun, again: SecondRunOrder) -> bool:
     """Whether the ranks ran the patched files, as far as they noted which they ran."""
     assert second.recording is not None
     return not any(path in second.recording.sources for path in again.texts)

@@ -15,7 +15,7 @@ from distdoctor.launch.environment import environment
 from distdoctor.launch.rendezvous import Rendezvous
 
 
-class Observer(Protocol):
+class AgentObserver(Protocol):
     """Who is told what the agent does. The methods are called in the agent's thread and must be quick."""
 
     def starting(self, attempt: int) -> Mapping[str, str]:
@@ -50,7 +50,7 @@ class AgentEnd:
     trouble: str = ""
 
 
-def run_agent(arguments: argparse.Namespace, observer: Observer, rendezvous: Rendezvous) -> AgentEnd:
+def run_agent(arguments: argparse.Namespace, observer: AgentObserver, rendezvous: Rendezvous) -> AgentEnd:
     """Run the job that torchrun's parsed arguments describe; come back when it is over.
 
     Must be called in the main thread: the agent handles SIGINT and SIGTERM and passes them to the ranks.
@@ -88,7 +88,7 @@ def run_agent(arguments: argparse.Namespace, observer: Observer, rendezvous: Ren
 
 
 @contextlib.contextmanager
-def _observed(observer: Observer, rendezvous: Rendezvous) -> Iterator[None]:
+def _observed(observer: AgentObserver, rendezvous: Rendezvous) -> Iterator[None]:
     """Lay an ear on the base class of torch's process contexts (2.11-2.15): `start` and `close` are all that we need."""
     from torch.distributed.elastic.multiprocessing.api import PContext
 

@@ -24,20 +24,20 @@ SECONDS_TO_REPORT = 60.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """How far a job came: optimizer steps and collectives, of its last and of its first rank."""
 
     steps: tuple[int, int] = (0, 0)
     calls: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, recording: Recording) -> Progress:
+    def of(cls, recording: Recording) -> JobProgress:
         logs = [recording.ranks.get(rank) for rank in range(recording.world_size)]
         steps = [int(log.steps[-1]["step"]) if log is not None and len(log.steps) else 0 for log in logs] or [0]
         calls = [int(log.calls[-1]["seq"]) if log is not None and len(log.calls) else 0 for log in logs] or [0]
         return cls((min(steps), max(steps)), (min(calls), max(calls)))
 
-    def is_past(self, first: Progress) -> bool:
+    def is_past(self, first: JobProgress) -> bool:
         """Whether every rank has gone on beyond the furthest of the first run."""
         if self.steps[1] or first.steps[1]:
             return self.steps[0] >= first.steps[1] + PAST
@@ -45,7 +45,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Again:
+class SecondRunOrder:
     """What to run again. `arguments`: of distdoctor, the options before the script and the rest. `texts`: what the patched files
     hold. `stop_past`: the first run's progress, None where only its end tells."""
 
@@ -53,7 +53,7 @@ class Again:
     rest: tuple[str, ...]
     folder: Path
     texts: Mapping[str, str]
-    stop_past: Progress | None
+    stop_past: JobProgress | None
     started_wall_ns: int
     limit_seconds: float
 
@@ -71,7 +71,7 @@ class SecondRun:
     last_words: str = ""
 
 
-def run_again(again: Again, place: Path) -> SecondRun:
+def run_again(again: SecondRunOrder, place: Path) -> SecondRun:
     """Run the job in a copy below `place`, until it is past the first run's progress, at its end, or out of time."""
     copy, records = place / again.folder.name, place / "recording"
     copy_folder(
@@ -101,7 +101,7 @@ def run_again(again: Again, place: Path) -> SecondRun:
     return SecondRun(recording, copy, stopped, timed_out, time.monotonic() - began, words)
 
 
-def _command(again: Again, copy: Path, records: Path) -> list[str]:
+def _command(again: SecondRunOrder, copy: Path, records: Path) -> list[str]:
     options = [_moved(word, again.folder, copy) for word in again.options]
     rest = [_moved(word, again.folder, copy) for word in again.rest]
     mine = [
@@ -137,7 +137,7 @@ def _environment(folder: Path, copy: Path) -> dict[str, str]:
     }
 
 
-def _watched(process: subprocess.Popen[bytes], again: Again, records: Path, began: float) -> tuple[bool, bool]:
+def _watched(process: subprocess.Popen[bytes], again: SecondRunOrder, records: Path, began: float) -> tuple[bool, bool]:
     """(whether it was stopped past the place of the illness, whether it ran out of time)."""
     try:
         while process.poll() is None:
@@ -151,11 +151,11 @@ def _watched(process: subprocess.Popen[bytes], again: Again, records: Path, bega
         _ended(process)
 
 
-def _progress(records: Path) -> Progress:
+def _progress(records: Path) -> JobProgress:
     try:
-        return Progress.of(open_run(records))
+        return JobProgress.of(open_run(records))
     except (DoctorError, OSError):
-        return Progress()
+        return JobProgress()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ _NO_SRUN = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
-class Step:
+class SchedulerStep:
     """`name` is the same for every launcher of the job and for no other job: `slurm-77.0`. This is `task` of `tasks`."""
 
     name: str
@@ -19,26 +19,26 @@ class Step:
     tasks: int
 
 
-def step_of(environment: Mapping[str, str]) -> Step | None:
+def step_of(environment: Mapping[str, str]) -> SchedulerStep | None:
     """The step that this process is a task of, as srun or mpirun told it; None where nobody did, or where it is alone."""
     found = _slurm(environment) or _open_mpi(environment)
     return found if found is not None and found.tasks > 1 else None
 
 
-def _slurm(environment: Mapping[str, str]) -> Step | None:
+def _slurm(environment: Mapping[str, str]) -> SchedulerStep | None:
     job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
     if not job or not step.isdigit() or int(step) >= _NO_SRUN:
         return None
     tasks = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS")
-    return Step(_plain(f"slurm-{job}.{step}"), _number(environment, "SLURM_PROCID"), tasks)
+    return SchedulerStep(_plain(f"slurm-{job}.{step}"), _number(environment, "SLURM_PROCID"), tasks)
 
 
-def _open_mpi(environment: Mapping[str, str]) -> Step | None:
+def _open_mpi(environment: Mapping[str, str]) -> SchedulerStep | None:
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
     if not job or "OMPI_COMM_WORLD_RANK" not in environment:
         return None
     tasks = _number(environment, "OMPI_COMM_WORLD_SIZE")
-    return Step(_plain(f"mpi-{job}"), _number(environment, "OMPI_COMM_WORLD_RANK"), tasks)
+    return SchedulerStep(_plain(f"mpi-{job}"), _number(environment, "OMPI_COMM_WORLD_RANK"), tasks)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, within
-from distdoctor.lint.program import ACCELERATOR, Program
+from distdoctor.lint.program import ACCELERATOR, ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 
 COLLECTIVES = frozenset(
@@ -37,7 +37,7 @@ class Issue:
     way: tuple[tuple[ast.Call, Scope], ...]
 
 
-def operation(call: ast.Call, scope: Scope, program: Program) -> str:
+def operation(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
     """The collective over all ranks that a call is, "" for anything else. With a group of its own it is another matter."""
     word = last_word(call.func)
     if word in COLLECTIVES:
@@ -55,12 +55,14 @@ def operation(call: ast.Call, scope: Scope, program: Program) -> str:
     return ""
 
 
-def issues(scope: Scope, program: Program, calls: Iterable[ast.Call] | None = None) -> list[Issue]:
+def issues(scope: Scope, program: ParsedFiles, calls: Iterable[ast.Call] | None = None) -> list[Issue]:
     """The collectives that the calls of a scope (or just `calls`) issue, through helper functions too."""
     return _issues(scope, list(scope.calls if calls is None else calls), program, frozenset(), MOST_STEPS)
 
 
-def _issues(scope: Scope, calls: list[ast.Call], program: Program, seen: frozenset[Scope], steps: int) -> list[Issue]:
+def _issues(
+    scope: Scope, calls: list[ast.Call], program: ParsedFiles, seen: frozenset[Scope], steps: int
+) -> list[Issue]:
     found = []
     for call in calls:
         word = operation(call, scope, program)

@@ -11,7 +11,7 @@ from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.diagnosis.source.source_file import SourceFile, Unparsable, parse
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Rule, Sighting
 from distdoctor.lint.rules import all_rules
 from distdoctor.lint.suppressions import accepted
@@ -65,7 +65,7 @@ def _on_purpose(finding: Finding) -> bool:
     return finding.severity == NOTE and (path.name.startswith("test_") or bool({"tests", "testing"} & set(path.parts)))
 
 
-def _program(sources: Mapping[str, str]) -> tuple[Program, list[str]]:
+def _program(sources: Mapping[str, str]) -> tuple[ParsedFiles, list[str]]:
     files: list[SourceFile] = []
     unread = []
     for path, text in sources.items():
@@ -75,7 +75,7 @@ def _program(sources: Mapping[str, str]) -> tuple[Program, list[str]]:
             files.append(parse(path, text))
         except Unparsable as trouble:
             unread.append(str(trouble))
-    return Program(files), unread
+    return ParsedFiles(files), unread
 
 
 def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Finding, Sighting]], list[Finding]]:

@@ -55,7 +55,7 @@ class CallSite:
 
 
 @dataclass(eq=False)
-class Program:
+class ParsedFiles:
     """The parsed files. Lookups are done once and kept."""
 
     files: list[SourceFile]

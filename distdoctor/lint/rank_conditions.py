@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES, lets_one_in, names_main, names_process
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, dotted, last_word
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
@@ -80,7 +80,7 @@ def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[Condition]:
                 yield Condition(statement.test, True, statement, leaves=True)
 
 
-def on_rank(node: ast.AST, scope: Scope, program: Program) -> Condition | None:
+def on_rank(node: ast.AST, scope: Scope, program: ParsedFiles) -> Condition | None:
     """The innermost condition on the rank that a node stands under, None when every rank reaches it."""
     inner: set[str] = set()  # what is true in any case where the node runs
     for one in conditions(node, scope):
@@ -99,7 +99,7 @@ def _false_for_all(test: ast.expr, known: set[str]) -> bool:
     )
 
 
-def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
+def depends_on_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     """Whether the ranks answer differently."""
     if isinstance(scope.file.parent.get(test), FunctionNode):  # a decorator; `if rank_zero_only:` is a setting
         return lets_one_in(test)
@@ -108,7 +108,7 @@ def depends_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
     return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)
 
 
-def mentions_rank(node: ast.AST, scope: Scope, program: Program, steps: int = 2) -> bool:
+def mentions_rank(node: ast.AST, scope: Scope, program: ParsedFiles, steps: int = 2) -> bool:
     """Whether an expression is made from the rank, as `f"model-{rank}.pt"` or a name that was."""
     for one in ast.walk(node):
         if is_rank(one, scope, program):
@@ -121,7 +121,7 @@ def mentions_rank(node: ast.AST, scope: Scope, program: Program, steps: int = 2)
     return False
 
 
-def is_rank(node: ast.AST, scope: Scope, program: Program) -> bool:
+def is_rank(node: ast.AST, scope: Scope, program: ParsedFiles) -> bool:
     """Whether an expression is the number of this process: `rank`, `args.rank`, `dist.get_rank()`, `os.environ["RANK"]`."""
     if isinstance(node, ast.Call):
         word = last_word(node.func)
@@ -140,7 +140,7 @@ def is_rank(node: ast.AST, scope: Scope, program: Program) -> bool:
     return True
 
 
-def _answer(node: ast.expr, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+def _answer(node: ast.expr, rank: int, scope: Scope, program: ParsedFiles, steps: int) -> Answer:
     """The value of an expression on one rank."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, int) else None
@@ -167,7 +167,7 @@ def _is_test(node: ast.AST, scope: Scope) -> bool:
     return not isinstance(parent, ast.Compare | ast.BinOp)
 
 
-def _of_several(node: ast.BoolOp, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+def _of_several(node: ast.BoolOp, rank: int, scope: Scope, program: ParsedFiles, steps: int) -> Answer:
     values = [_answer(part, rank, scope, program, steps) for part in node.values]
     decisive = isinstance(node.op, ast.Or)
     if any(value is not None and bool(value) is decisive for value in values):
@@ -175,7 +175,7 @@ def _of_several(node: ast.BoolOp, rank: int, scope: Scope, program: Program, ste
     return None if None in values else not decisive
 
 
-def _of_comparison(node: ast.Compare, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+def _of_comparison(node: ast.Compare, rank: int, scope: Scope, program: ParsedFiles, steps: int) -> Answer:
     left, compares, other = _answer(node.left, rank, scope, program, steps), node.ops[0], node.comparators[0]
     if isinstance(compares, ast.In | ast.NotIn):
         if left is None or not isinstance(other, ast.Tuple | ast.List | ast.Set):
@@ -190,7 +190,7 @@ def _of_comparison(node: ast.Compare, rank: int, scope: Scope, program: Program,
     return _COMPARED[type(compares)](left, right)
 
 
-def _of_name(node: ast.expr, rank: int, scope: Scope, program: Program, steps: int) -> Answer:
+def _of_name(node: ast.expr, rank: int, scope: Scope, program: ParsedFiles, steps: int) -> Answer:
     """`is_main_process()`, `args.is_master`, and names and functions that stand for a condition."""
     function = node.func if isinstance(node, ast.Call) else node
     word = last_word(function)
@@ -215,7 +215,7 @@ def _is_number(node: ast.AST, scope: Scope) -> bool:
     return isinstance(scope.file.parent.get(node), ast.Compare)
 
 
-def _of_returns(target: Scope, rank: int, program: Program, steps: int) -> Answer:
+def _of_returns(target: Scope, rank: int, program: ParsedFiles, steps: int) -> Answer:
     answers = {_answer(one.value, rank, target, program, steps) for one in target.returns if one.value is not None}
     if len(answers) > 1:  # `if not initialised: return True`
         answers = (
@@ -224,7 +224,7 @@ def _of_returns(target: Scope, rank: int, program: Program, steps: int) -> Answe
     return answers.pop() if len(answers) == 1 else None
 
 
-def _equals_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
+def _equals_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     """`rank == src`, with anything on the other side."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_equals_rank(value, scope, program) for value in test.values)

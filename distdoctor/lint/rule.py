@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
 from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.source_file import Scope, lineno
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.recording.recording import SourceLine
 
 
@@ -32,7 +32,7 @@ class Sighting:
     evidence: dict[str, object] = field(default_factory=dict)
 
 
-See = Callable[[Program], Iterator[Sighting]]
+See = Callable[[ParsedFiles], Iterator[Sighting]]
 
 
 @dataclass(frozen=True)

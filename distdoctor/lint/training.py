@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, dotted, last_word, lineno, within
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 
 _NO_GRAD = ("no_grad", "inference_mode", "set_grad_enabled")
 
@@ -29,7 +29,7 @@ def training_loops(scope: Scope) -> Iterator[tuple[Loop, list[ast.Call]]]:
             yield loop, inside
 
 
-def trains(loop: Loop, scope: Scope, program: Program) -> bool:
+def trains(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
     """Whether a turn of the loop computes gradients, itself or in a function that it calls."""
     calls = [call for call in scope.calls if within(loop, call, scope.file)]
     if any(last_word(call.func) == "backward" for call in calls):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from distdoctor.notify.alert import Alert, Delivery
-from distdoctor.notify.send import Outcome
+from distdoctor.notify.send import Delivered
 from distdoctor.notify.ways import WAYS
 from distdoctor.recording.files import write_whole
 
@@ -18,9 +18,9 @@ def main(name: str, where: str, folder: Path, answer: Path) -> None:
     """Send what lies in `folder`, and leave in `answer` what came of it."""
     try:
         alert = msgspec.json.decode((folder / "alert.json").read_bytes(), type=Alert)
-        outcome = Outcome(sent=importlib.import_module(WAYS[name].module).send(Delivery(alert, folder, where)))
+        outcome = Delivered(sent=importlib.import_module(WAYS[name].module).send(Delivery(alert, folder, where)))
     except Exception as trouble:
-        outcome = Outcome(trouble=_in_one_line(trouble))
+        outcome = Delivered(trouble=_in_one_line(trouble))
     write_whole(answer, msgspec.json.encode(outcome).decode())
 
 

@@ -23,7 +23,7 @@ from distdoctor.recording.trace.probe_settings import VARIABLE as PROBE
 MOST_SECONDS = 60.0  # for all ways together: an upload takes a few
 
 
-class Outcome(msgspec.Struct):
+class Delivered(msgspec.Struct):
     """What the process says when it is done: where the alert has gone, or why it has not."""
 
     sent: str = ""
@@ -101,15 +101,15 @@ def _write(folder: Path, diagnosis: Diagnosis, alert: Alert) -> None:
         write_whole(folder / name, render(diagnosis))
 
 
-def _waited_for(one: _Sending, ends: float) -> Outcome:
+def _waited_for(one: _Sending, ends: float) -> Delivered:
     try:
         code = one.process.wait(max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return Outcome(trouble=f"it did not answer within {MOST_SECONDS:.0f} s")
+        return Delivered(trouble=f"it did not answer within {MOST_SECONDS:.0f} s")
     try:
-        return msgspec.json.decode(one.outcome.read_bytes(), type=Outcome)
+        return msgspec.json.decode(one.outcome.read_bytes(), type=Delivered)
     except (OSError, msgspec.MsgspecError):
-        return Outcome(trouble=f"its process ended with exit code {code}")
+        return Delivered(trouble=f"its process ended with exit code {code}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from distdoctor.errors import WrongUse
 
 
 @dataclass(frozen=True)
-class Way:
+class Channel:
     """`library`: the module that must be installed; `package`: what pip calls it; `module`: of ours, it has `send(delivery)`."""
 
     name: str
@@ -24,11 +24,11 @@ class Way:
 WAYS = {
     way.name: way
     for way in (
-        Way("wandb", "wandb", "wandb", "distdoctor.notify.to_wandb", "PROJECT"),
-        Way("mlflow", "mlflow", "mlflow", "distdoctor.notify.to_mlflow", "EXPERIMENT"),
-        Way("trackio", "trackio", "trackio", "distdoctor.notify.to_trackio", "PROJECT"),
-        Way("tensorboard", "tensorboard", "tensorboard", "distdoctor.notify.to_tensorboard", "FOLDER"),
-        Way(
+        Channel("wandb", "wandb", "wandb", "distdoctor.notify.to_wandb", "PROJECT"),
+        Channel("mlflow", "mlflow", "mlflow", "distdoctor.notify.to_mlflow", "EXPERIMENT"),
+        Channel("trackio", "trackio", "trackio", "distdoctor.notify.to_trackio", "PROJECT"),
+        Channel("tensorboard", "tensorboard", "tensorboard", "distdoctor.notify.to_tensorboard", "FOLDER"),
+        Channel(
             "otel",
             "opentelemetry.exporter.otlp.proto.http",
             "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
@@ -43,7 +43,7 @@ WAYS = {
 class Target:
     """A way, and where to: a project, an experiment, a folder or an address; "" for the library's own default."""
 
-    way: Way
+    way: Channel
     where: str = ""
 
     @property

@@ -18,7 +18,7 @@ MOST_RUNS = 10
 
 
 @dataclass(frozen=True)
-class Edge:
+class BatchLimit:
     """Global batches. `largest` trained within `budget` bytes per rank, `too_large` did not (0: not tried)."""
 
     strategy: str
@@ -37,7 +37,7 @@ def find(
     *,
     device: str = "cpu",
     tell: Callable[[str], None] = lambda _: None,
-) -> Edge:
+) -> BatchLimit:
     """Run at the edge.
 
     CouldNotLook: the training fails for another reason than memory.
@@ -62,7 +62,7 @@ def find(
         batch = _next(low, high, unit)
         if batch in (low, high):
             break
-    return Edge(request.strategy, ranks, budget, predicted, low, high, runs)
+    return BatchLimit(request.strategy, ranks, budget, predicted, low, high, runs)
 
 
 def _next(low: int, high: int, unit: int) -> int:
@@ -84,7 +84,7 @@ def _runs_short(request: TrainingRequest, ranks: int, budget: int) -> bool:
     return real_steps.train(replace(request, limit_bytes=budget), ranks, plant).short
 
 
-def render(edge: Edge) -> str:
+def render(edge: BatchLimit) -> str:
     """The answer first."""
     if not edge.largest:
         return (
@@ -98,6 +98,6 @@ def render(edge: Edge) -> str:
     )
 
 
-def to_json(edge: Edge) -> str:
+def to_json(edge: BatchLimit) -> str:
     """One document, sizes in bytes."""
     return json.dumps({"schema_version": 1, **asdict(edge)}, indent=1) + "\n"

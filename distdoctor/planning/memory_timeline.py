@@ -84,7 +84,7 @@ class MemoryTimeline:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledTimeline:
     """Two timelines of one training that differ in the batch only: every size is a constant plus a multiple of the batch."""
 
     timeline: MemoryTimeline
@@ -92,7 +92,7 @@ class Scaled:
     per_sample: NDArray[np.float64]
 
     @classmethod
-    def between(cls, small: MemoryTimeline, large: MemoryTimeline, batches: tuple[int, int]) -> Scaled | None:
+    def between(cls, small: MemoryTimeline, large: MemoryTimeline, batches: tuple[int, int]) -> ScaledTimeline | None:
         """None where the two did not allocate in the same order: then every batch has to be traced by itself."""
         if small.owners != large.owners or small.phases != large.phases or small.categories != large.categories:
             return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from distdoctor.errors import CouldNotLook, DoctorError
-from distdoctor.planning.memory_timeline import MemoryTimeline, Peak, Scaled
+from distdoctor.planning.memory_timeline import MemoryTimeline, Peak, ScaledTimeline
 from distdoctor.workloads.request import TrainingRequest
 
 SETUP = ("setup",)
@@ -56,7 +56,7 @@ class Predictor:
         self.unit = (world_size if shares is None else shares) * request.accumulate
         """The smallest batch: one sample per micro-step and rank that reads its own."""
         self._traces: dict[int, MemoryTimeline] = like._traces if like is not None else {}
-        self._scaled: Scaled | None = None
+        self._scaled: ScaledTimeline | None = None
         self._tried = False
         self._first = 0  # the batch of the timeline that is scaled
 
@@ -95,14 +95,14 @@ class Predictor:
     def _manner(self) -> dict[str, bool]:
         return {"offloaded": self.request.offload, "rounded": self.device == "cuda"}
 
-    def _scaling(self) -> Scaled | None:
+    def _scaling(self) -> ScaledTimeline | None:
         if not self._tried:
             self._tried = True
             # What was traced already serves again. With one sample, kernels may take other ways: then two and three.
             known = sorted(self._traces)[:1]
             for first in (*known, 2 * self.unit):
                 batches = (first, first + self.unit)
-                self._scaled = Scaled.between(self._trace(batches[0]), self._trace(batches[1]), batches)
+                self._scaled = ScaledTimeline.between(self._trace(batches[0]), self._trace(batches[1]), batches)
                 self._first = first
                 if self._scaled is not None:
                     break

@@ -22,7 +22,7 @@ APART = 3.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class MeasuredTrial:
     """Bytes on the rank that needs most, and seconds of a step; seconds are only measured, under a profiler that takes some."""
 
     remedy: str
@@ -102,7 +102,7 @@ def try_remedy(
     *,
     device: str = "cpu",
     tell: Callable[[str], None] = lambda _: None,
-) -> Trial:
+) -> MeasuredTrial:
     """Train both, a few steps each.
 
     CouldNotLook: one of them cannot be predicted, or fails.
@@ -110,7 +110,7 @@ def try_remedy(
     tell(f"predicting {slug}")
     before, after = (predict(request, ranks, device=device) for request in (without, cured))
     plain, other = (_trained(request, ranks, words, tell) for request, words in ((without, "without"), (cured, "with")))
-    return Trial(
+    return MeasuredTrial(
         slug,
         ranks,
         before.total_bytes,
@@ -133,7 +133,7 @@ def _trained(request: TrainingRequest, ranks: int, words: str, tell: Callable[[s
     return real_steps.train(request, ranks, "distdoctor.planning.measured_memory:plant", steps=STEPS)
 
 
-def render(trial: Trial) -> str:
+def render(trial: MeasuredTrial) -> str:
     """The verdict first, then the numbers."""
     rows = [
         ("", "without", "with", "difference"),
@@ -157,7 +157,7 @@ def render(trial: Trial) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _effect(trial: Trial) -> str:
+def _effect(trial: MeasuredTrial) -> str:
     saved, unsent = trial.measured_saving, trial.measured_unsent
     found = []
     if trial.changes_memory or not (trial.as_predicted or trial.changes_traffic):
@@ -173,7 +173,7 @@ def _sizes(name: str, without: int, cured: int) -> tuple[str, str, str, str]:
     return name, mib(without), mib(cured), mib(cured - without)
 
 
-def _faster(trial: Trial) -> str:
+def _faster(trial: MeasuredTrial) -> str:
     difference = trial.seconds_with - trial.seconds_without
     if abs(difference) < APART * trial.scatter_seconds:
         return f"within the scatter of the steps (+-{trial.scatter_seconds:.4f})"
@@ -184,7 +184,7 @@ def _ranks(ranks: int) -> str:
     return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def to_json(trial: Trial) -> str:
+def to_json(trial: MeasuredTrial) -> str:
     """One document, sizes in bytes."""
     derived = {
         "predicted_saving": trial.predicted_saving,

@@ -22,7 +22,7 @@ from distdoctor.pytest_plugin import rank_coverage
 from distdoctor.pytest_plugin.in_rank import CLOCK_STOPPED, RankOutcome, RankTask
 from distdoctor.pytest_plugin.mark import RankMark
 from distdoctor.pytest_plugin.reports import RESULT, TestResult
-from distdoctor.pytest_plugin.verdict import Observer
+from distdoctor.pytest_plugin.verdict import RankObserver
 from distdoctor.recording.recording import RankEnd
 
 _AFTER_A_FAILURE = 2.0
@@ -75,7 +75,7 @@ def _run(item: pytest.Function, mark: RankMark, folder: Path) -> TestResult:
     with tempfile.TemporaryDirectory(prefix="distdoctor-store-") as scratch:
         task = RankTask(item, mark, folder, Path(scratch) / "store", _free_port(), recorded)
         ranks = ForkedRanks(mark.nproc, task)
-        observer = Observer(item, mark, folder, ranks) if recorded else None
+        observer = RankObserver(item, mark, folder, ranks) if recorded else None
         try:
             late = _wait(mark, folder, ranks, observer)
             if late and observer is not None:
@@ -92,7 +92,7 @@ def _run(item: pytest.Function, mark: RankMark, folder: Path) -> TestResult:
     return result
 
 
-def _wait(mark: RankMark, folder: Path, ranks: ForkedRanks, observer: Observer | None) -> bool:
+def _wait(mark: RankMark, folder: Path, ranks: ForkedRanks, observer: RankObserver | None) -> bool:
     """Whether ranks are late, or stand still for good: a failure ends the wait as well, a debugger suspends it."""
     begun = time.monotonic()
     deadline, grace = begun + mark.timeout, float("inf")

@@ -31,7 +31,7 @@ _PATIENCE = 10.0
 _INNERMOST_OF_OURS = "/distdoctor/pytest_plugin/in_rank.py"
 
 
-class Observer:
+class RankObserver:
     """Looks at the ranks of one test. `stacks`: where they were when they were late."""
 
     def __init__(self, item: pytest.Function, mark: RankMark, folder: Path, ranks: ForkedRanks) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Machine:
+class CheckedMachine:
     """One host. Sizes in bytes; None or "": could not be found out, or was not asked.
 
     `cores` is what the ranks may use together: affinity and cgroup limit. `threads` is OMP_NUM_THREADS as each rank will have it
@@ -46,7 +46,7 @@ class TrialRank:
 class Preflight:
     """All of it. `expected` ranks were started or waited for."""
 
-    machine: Machine
+    machine: CheckedMachine
     expected: int
     backend: str
     ranks: Mapping[int, TrialRank] = field(default_factory=dict)

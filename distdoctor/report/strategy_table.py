@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distdoctor.diagnosis.speed.strategy_comparison import BASELINE, StrategyRow, Table
+from distdoctor.diagnosis.speed.strategy_comparison import BASELINE, ComparisonTable, StrategyRow
 
 SCHEMA_VERSION = 1
 RESTLESS = 0.3  # median deviation of a step, as a share of its median
 HEAD = ("strategy", "ranks", "samples/s", "ms a step", "peak MiB a rank", "balance", "MiB sent", "waiting", "loss")
 
 
-def render(table: Table) -> str:
+def render(table: ComparisonTable) -> str:
     """The table as text."""
     rows = [HEAD, *(_cells(row, table) for row in table.rows if not row.failed)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
@@ -25,7 +25,7 @@ def render(table: Table) -> str:
     return "\n".join([*lines, "", f"measured here: {about}", *_legend(table)]) + "\n"
 
 
-def answer(table: Table) -> str:
+def answer(table: ComparisonTable) -> str:
     """One line: the fastest that trains as `single` does."""
     best, alone = table.best, table.baseline
     if alone is None:
@@ -44,7 +44,7 @@ def answer(table: Table) -> str:
     )
 
 
-def to_json(table: Table) -> str:
+def to_json(table: ComparisonTable) -> str:
     """The table as one document; sizes are bytes, times seconds."""
     best = table.best
     document = {
@@ -86,7 +86,7 @@ def _fields(row: StrategyRow) -> dict[str, Any]:
     }
 
 
-def _cells(row: StrategyRow, table: Table) -> tuple[str, ...]:
+def _cells(row: StrategyRow, table: ComparisonTable) -> tuple[str, ...]:
     mib = 2**20
     grown = f" (+{max(row.grown) / mib:,.0f})" if row.device == "cpu" and row.grown else ""
     return (
@@ -102,7 +102,7 @@ def _cells(row: StrategyRow, table: Table) -> tuple[str, ...]:
     )
 
 
-def _loss(row: StrategyRow, table: Table) -> str:
+def _loss(row: StrategyRow, table: ComparisonTable) -> str:
     if row is table.baseline:
         return "the baseline"
     if row.apart is None:
@@ -120,7 +120,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
     return ("  " + "  ".join(cells)).rstrip()
 
 
-def _restless(table: Table) -> list[str]:
+def _restless(table: ComparisonTable) -> list[str]:
     """One line where steps scatter so much that ratios between strategies mean little."""
     names = [row.strategy for row in table.rows if not row.failed and row.step.spread > RESTLESS * row.step.value]
     if not names:
@@ -129,7 +129,7 @@ def _restless(table: Table) -> list[str]:
     return [f"  note  the steps of {', '.join(names)} scatter by more than {RESTLESS:.0%}: {busy}"]
 
 
-def _legend(table: Table) -> list[str]:
+def _legend(table: ComparisonTable) -> list[str]:
     on_cpu = any(row.device == "cpu" for row in table.rows if not row.failed)
     lines = ["ms a step: median ± deviation of the slowest rank; MiB sent: payload a step and rank"]
     if on_cpu:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distdoctor.recording.preflight import Machine, Preflight, TrialRank
+from distdoctor.recording.preflight import CheckedMachine, Preflight, TrialRank
 from distdoctor.recording.recording import Job, Recording
 
 VERSIONS = {"python": "3.12.4", "torch": "2.15.0", "code here": "5d41402abc4b"}
@@ -29,5 +29,5 @@ def checked_machine(ranks: Mapping[int, Mapping[str, Any]] | None = None, **mach
         "shm_bytes": 8 << 30,
         "shm_free": 8 << 30,
     }
-    preflight = Preflight(Machine(**{**about, **machine}), 4, "gloo", found)
+    preflight = Preflight(CheckedMachine(**{**about, **machine}), 4, "gloo", found)
     return Recording(Job(("preflight",)), {}, frozenset(), preflight=preflight)

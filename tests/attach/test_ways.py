@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.attach.over_hosts import HostAnswer, ask_all
-from distdoctor.attach.ways import Way, ways_to
+from distdoctor.attach.ways import WayToHost, ways_to
 from distdoctor.errors import CouldNotLook, NothingToInspect, WrongUse
 
 
@@ -120,7 +120,7 @@ def test_pods_that_do_not_run_are_named_and_not_asked(programs: Path) -> None:
     ids=["silent", "not installed", "no document", "an error over there", "a damaged document"],
 )
 def test_what_is_no_answer_is_told_in_one_clause(program: str, trouble: str) -> None:
-    way = Way("here", (sys.executable, "-c"))
+    way = WayToHost("here", (sys.executable, "-c"))
 
     (answer,) = ask_all([way], [program], 0.5 if "sleep" in program else 20.0)
 
@@ -132,4 +132,4 @@ def test_a_host_without_a_job_is_no_silent_host() -> None:
         "import sys; print('distdoctor: no distributed training job runs on this host', file=sys.stderr); sys.exit(4)"
     )
 
-    assert ask_all([Way("here", (sys.executable, "-c"))], [said], 20.0) == [HostAnswer("here", is_idle=True)]
+    assert ask_all([WayToHost("here", (sys.executable, "-c"))], [said], 20.0) == [HostAnswer("here", is_idle=True)]

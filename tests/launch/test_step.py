@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launching import Command
 
-from distdoctor.launch.step import Step, step_of
+from distdoctor.launch.step import SchedulerStep, step_of
 from distdoctor.recording.trace.run_folder import read_run
 
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
@@ -19,14 +19,14 @@ OPEN_MPI = {"PMIX_NAMESPACE": "prte-x@1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COM
 @pytest.mark.parametrize(
     ("environment", "step"),
     [
-        (SLURM, Step("slurm-77.0", 3, 4)),
-        (OPEN_MPI, Step("mpi-prte-x_1", 1, 2)),
+        (SLURM, SchedulerStep("slurm-77.0", 3, 4)),
+        (OPEN_MPI, SchedulerStep("mpi-prte-x_1", 1, 2)),
         (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
         (SLURM | {"SLURM_STEP_ID": str(0xFFFFFFFB)}, None),  # the batch script itself
         ({}, None),
     ],
 )
-def test_the_tasks_of_a_step_are_one_job(environment: dict[str, str], step: Step | None) -> None:
+def test_the_tasks_of_a_step_are_one_job(environment: dict[str, str], step: SchedulerStep | None) -> None:
     assert step_of(environment) == step
 
 

@@ -15,7 +15,7 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.source.edits import words_replaced
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.launch.job import Outcome
-from distdoctor.launch.second_run import Progress, root_of
+from distdoctor.launch.second_run import JobProgress, root_of
 from distdoctor.launch.working_copy import copy_folder
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
@@ -138,13 +138,13 @@ def test_a_job_is_past_its_illness_when_every_rank_is() -> None:
     script = recording(ranks=2)
     for _ in range(4):
         script.collective("all_reduce", [1]).step()
-    ill, well = Progress.of(script.live()), Progress.of(script.collective("all_reduce", [1]).step().step().live())
+    ill, well = JobProgress.of(script.live()), JobProgress.of(script.collective("all_reduce", [1]).step().step().live())
 
     assert (ill.steps, ill.calls) == ((4, 4), (4, 4))
     assert well.is_past(ill)
     assert not ill.is_past(ill)
-    assert Progress((0, 0), (6, 9)).is_past(Progress((0, 0), (2, 4)))
-    assert not Progress((0, 0), (5, 9)).is_past(Progress((0, 0), (2, 4)))
+    assert JobProgress((0, 0), (6, 9)).is_past(JobProgress((0, 0), (2, 4)))
+    assert not JobProgress((0, 0), (5, 9)).is_past(JobProgress((0, 0), (2, 4)))
 
 
 def test_a_working_copy_holds_sources_and_small_files_and_links_the_rest(

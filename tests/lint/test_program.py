@@ -8,7 +8,7 @@ import pytest
 
 from distdoctor.diagnosis.source.source_file import parse
 from distdoctor.lint.examine import examine
-from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.program import DDP, ParsedFiles
 from distdoctor.lint.rank_conditions import depends_on_rank
 
 MEET = "import torch.distributed as dist\ndef meet():\n    dist.barrier()\n"
@@ -64,7 +64,7 @@ def test_a_model_is_known_through_a_field_a_parameter_and_a_return() -> None:
         "    def go(self): train(self.model)\n"
     )
     file = parse("train.py", text)
-    program = Program([file])
+    program = ParsedFiles([file])
 
     assert program.kinds(ast.parse("model", mode="eval").body, file.module.functions["train"]) == {DDP}
 
@@ -94,7 +94,7 @@ def test_what_a_condition_says_about_the_rank(test: str, on_rank: bool) -> None:
     file = parse("train.py", f"import torch\nif {test}:\n    pass\n")
     condition = next(one for one in ast.walk(file.tree) if isinstance(one, ast.If)).test
 
-    assert depends_on_rank(condition, file.module, Program([file])) is on_rank
+    assert depends_on_rank(condition, file.module, ParsedFiles([file])) is on_rank
 
 
 def test_the_variable_of_a_loop_over_ranks_is_not_the_rank() -> None:

@@ -19,7 +19,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.errors import WrongUse
 from distdoctor.notify.alert import LONGEST_TITLE, Delivery, alert_of, is_worth_an_alert
 from distdoctor.notify.send import send
-from distdoctor.notify.ways import WAYS, Target, Way, targets_of
+from distdoctor.notify.ways import WAYS, Channel, Target, targets_of
 from distdoctor.recording.recording import Job
 
 HUNG = diagnosis_of("DD105")
@@ -179,7 +179,7 @@ def test_a_healthy_run_raises_no_alert() -> None:
 
 def test_a_library_that_is_missing_is_one_line() -> None:
     warned: list[str] = []
-    gone = Target(Way("gone", "no_such_library.at.all", "no-such-library", "", ""))
+    gone = Target(Channel("gone", "no_such_library.at.all", "no-such-library", "", ""))
 
     send(HUNG, "nightly", [gone], warned.append, warned.append)
 
@@ -192,7 +192,7 @@ def test_a_process_that_dies_is_one_line() -> None:
     """Here its own code is missing, so it cannot start to send."""
     warned: list[str] = []
 
-    send(HUNG, "nightly", [Target(Way("gone", "json", "", "", ""))], warned.append, warned.append)
+    send(HUNG, "nightly", [Target(Channel("gone", "json", "", "", ""))], warned.append, warned.append)
 
     assert warned == ["gone was not notified: KeyError: 'gone'"]
 

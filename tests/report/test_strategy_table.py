@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
-from distdoctor.diagnosis.speed.strategy_comparison import StrategyRow, Table
+from distdoctor.diagnosis.speed.strategy_comparison import ComparisonTable, StrategyRow
 from distdoctor.report.strategy_table import answer, render, to_json
 
 
@@ -28,8 +28,8 @@ def row(
     )
 
 
-def table(*rows: StrategyRow) -> Table:
-    return Table((row("single", 20, ranks=1, apart=0.0), *rows), 30, 32, "mlp", "digits")
+def table(*rows: StrategyRow) -> ComparisonTable:
+    return ComparisonTable((row("single", 20, ranks=1, apart=0.0), *rows), 30, 32, "mlp", "digits")
 
 
 def test_the_fastest_that_trains_the_same_is_the_answer() -> None:

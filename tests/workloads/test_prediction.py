@@ -14,7 +14,7 @@ from reference_training import measured_rank
 from distdoctor import plugins
 from distdoctor.errors import CouldNotLook, WrongUse
 from distdoctor.planning import measured_memory, side_buffers
-from distdoctor.planning.memory_timeline import MemoryTimeline, Scaled
+from distdoctor.planning.memory_timeline import MemoryTimeline, ScaledTimeline
 from distdoctor.planning.prediction import Predictor, predict, sent_bytes
 from distdoctor.workloads.data import synthetic
 from distdoctor.workloads.request import TrainingRequest, make_request
@@ -151,7 +151,7 @@ def test_sizes_that_do_not_change_in_step_are_not_extrapolated() -> None:
         for size in sizes:
             timeline.allocate(size, "activations", "forward")
 
-    assert Scaled.between(small, large, (2, 3)) is None
+    assert ScaledTimeline.between(small, large, (2, 3)) is None
 
 
 @pytest.mark.parametrize("text", ["64", "64x", "0x10", "3x3x3"])

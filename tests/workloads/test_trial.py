@@ -15,12 +15,12 @@ from distdoctor import plugins
 from distdoctor.errors import WrongUse
 from distdoctor.planning import memory_results, real_steps, trial
 from distdoctor.planning.memory_remedies import CURES, tried
-from distdoctor.planning.trial import Trial
+from distdoctor.planning.trial import MeasuredTrial
 from distdoctor.workloads.request import TrainingRequest, make_request
 
 FOUND = plugins.load()
 MIB = 1 << 20
-BASE = Trial(
+BASE = MeasuredTrial(
     "fully-shard", 2, 40 * MIB, 30 * MIB, 40 * MIB, 30 * MIB, 0.1, 0.2, 0.01, 4 * MIB, 6 * MIB, 4 * MIB, 6 * MIB, 0
 )
 

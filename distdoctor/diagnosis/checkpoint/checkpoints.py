@@ -30,7 +30,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class CheckpointLoad:
     """One load of one rank."""
 
     rank: int
@@ -45,7 +45,7 @@ class Checkpoints:
     streams: ClassVar[frozenset[str]] = frozenset({"checkpoints", "progress", "collectives"})
     logs: Mapping[int, RankTrace]
     saves: tuple[Saved, ...]
-    loads: tuple[Loaded, ...]
+    loads: tuple[CheckpointLoad, ...]
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -71,7 +71,7 @@ class Checkpoints:
             counts[log.text(int(group))] = int(number)
         return counts
 
-    def unordered(self, save: Saved, load: Loaded) -> bool:
+    def unordered(self, save: Saved, load: CheckpointLoad) -> bool:
         """Whether no collective of both ranks stands between the end of the save and the beginning of the load."""
         one, other = self.calls_before(save.rank, save.final_ns), self.calls_before(load.rank, load.event.at_ns)
         if one is None or other is None:
@@ -101,7 +101,7 @@ def _saves(rank: int, log: RankTrace) -> Iterator[Saved]:
         yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns))
 
 
-def _loads(rank: int, log: RankTrace) -> Iterator[Loaded]:
+def _loads(rank: int, log: RankTrace) -> Iterator[CheckpointLoad]:
     for event in sorted(log.noted(Loading), key=lambda one: one.at_ns):
         wall = replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)
-        yield Loaded(rank, wall, _wall(log, event.done_ns))
+        yield CheckpointLoad(rank, wall, _wall(log, event.done_ns))

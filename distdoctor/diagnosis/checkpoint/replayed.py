@@ -30,14 +30,14 @@ class Parting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
+class RunCourse:
     """What one run did, rank by rank; `at` steps of the job were made before it began."""
 
     ranks: Mapping[int, RankGradients]
     at: int = 0
 
     @classmethod
-    def of(cls, recording: Recording, at: int = 0) -> Course:
+    def of(cls, recording: Recording, at: int = 0) -> RunCourse:
         return cls({rank: RankGradients(log) for rank, log in recording.ranks.items()}, at)
 
     @property
@@ -70,7 +70,7 @@ def compare(whole: Recording, before: Recording, after: Recording, *, ended: str
     if _begins_anew(whole, after, at):
         return Replay(at=at, ended=ended, anew=True)
     site = where_loaded(restored, after)
-    base, first, resumed = Course.of(whole), Course.of(before), Course.of(after, at)
+    base, first, resumed = RunCourse.of(whole), RunCourse.of(before), RunCourse.of(after, at)
     steps = range(at + 1, min(base.last, resumed.last) + 1)
     if not steps:
         return Replay(
@@ -116,7 +116,7 @@ def _begins_anew(whole: Recording, after: Recording, at: int) -> bool:
     return at > 0 and bool(common) and all(one[r].digests("weights") == other[r].digests("weights") for r in common)
 
 
-def _partings(base: Course, other: Course, step: int) -> Iterator[tuple[int, Parting]]:
+def _partings(base: RunCourse, other: RunCourse, step: int) -> Iterator[tuple[int, Parting]]:
     for rank in sorted(base.ranks.keys() & other.ranks.keys()):
         mine, its = base.updates(rank, step), other.updates(rank, step)
         for optimizer in sorted(mine.keys() & its.keys()):
@@ -126,7 +126,7 @@ def _partings(base: Course, other: Course, step: int) -> Iterator[tuple[int, Par
                 break
 
 
-def _parting(base: Course, other: Course, rank: int, step: int, mine: Update, its: Update) -> Parting | None:
+def _parting(base: RunCourse, other: RunCourse, rank: int, step: int, mine: Update, its: Update) -> Parting | None:
     """In the order in which one follows from the other."""
     rows = base.ranks[rank].digests(mine.step, mine.optimizer)
     others = other.ranks[rank].digests(its.step, its.optimizer)
@@ -153,7 +153,7 @@ def _first(rows: Mapping[str, Any], others: Mapping[str, Any], field: str) -> st
     )
 
 
-def _losses(base: Course, other: Course, steps: range) -> Iterator[tuple[int, float, float]]:
+def _losses(base: RunCourse, other: RunCourse, steps: range) -> Iterator[tuple[int, float, float]]:
     for step in steps[:SHOWN]:
         one, two = base.loss(step), other.loss(step)
         if math.isfinite(one) and math.isfinite(two):

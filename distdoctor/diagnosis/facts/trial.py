@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.recording.preflight import Machine, Preflight, TrialRank
+from distdoctor.recording.preflight import CheckedMachine, Preflight, TrialRank
 from distdoctor.recording.recording import Recording
 
 
 @dataclass(frozen=True)
-class Trial:
+class PreflightTrial:
     """The machine, and the empty ranks that met on it."""
 
     streams: ClassVar[frozenset[str]] = frozenset()
@@ -24,7 +24,7 @@ class Trial:
         return cls(recording.preflight)
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> CheckedMachine:
         return self.found.machine
 
     def met(self) -> dict[int, TrialRank]:

@@ -73,7 +73,7 @@ class Jam:
 
 
 @dataclass(frozen=True)
-class Edge:
+class WaitEdge:
     """One edge of a ring of waits: a rank is at a call that the next rank has not come to. `is_posted`: its host has."""
 
     rank: int
@@ -83,10 +83,10 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Ring:
+class WaitRing:
     """Ranks that wait for each other, edge by edge."""
 
-    edges: tuple[Edge, ...]
+    edges: tuple[WaitEdge, ...]
 
 
 @dataclass(frozen=True)
@@ -300,25 +300,25 @@ class DeviceProgress:
         return None
 
     @cached_property
-    def rings(self) -> tuple[Ring, ...]:
+    def rings(self) -> tuple[WaitRing, ...]:
         """The ranks that wait for each other, one ring of each knot."""
         knots = [nodes for nodes in self._ends[0] if sum(node[0] == "rank" for node in nodes) > 1]
         return tuple(sorted((self._ring(nodes) for nodes in knots), key=lambda ring: ring.edges[0].rank))
 
-    def _ring(self, nodes: frozenset[Node]) -> Ring:
+    def _ring(self, nodes: frozenset[Node]) -> WaitRing:
         knot = nx.DiGraph(sorted(self.graph.subgraph(nodes).edges, key=str))
         first = min(node for node in nodes if node[0] == "rank")
         path = [edge[0] for edge in nx.find_cycle(knot, source=first)]
         at = path.index(min(node for node in path if node[0] == "rank"))
         ranks = [node[1] for node in path[at:] + path[:at] if node[0] == "rank"]
         after = [*ranks[1:], ranks[0]]
-        return Ring(tuple(self._edge(rank, on) for rank, on in zip(ranks, after, strict=True)))
+        return WaitRing(tuple(self._edge(rank, on) for rank, on in zip(ranks, after, strict=True)))
 
-    def _edge(self, rank: int, on: int) -> Edge:
+    def _edge(self, rank: int, on: int) -> WaitEdge:
         call = self.fronts[rank]
         if call.pending.peer >= 0:
-            return Edge(rank, call, on, self._counterpart(call, on) is not None)
-        return Edge(rank, call, on, self._enqueued(call.group.name, on) >= call.pending.number)
+            return WaitEdge(rank, call, on, self._counterpart(call, on) is not None)
+        return WaitEdge(rank, call, on, self._enqueued(call.group.name, on) >= call.pending.number)
 
     @cached_property
     def jams(self) -> tuple[Jam, ...]:

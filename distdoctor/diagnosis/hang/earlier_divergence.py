@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from distdoctor.diagnosis.hang.alignment import OPERATION, CallDivergence, Variant
-from distdoctor.diagnosis.hang.program import Program, is_reordered, issued_from, symbol
+from distdoctor.diagnosis.hang.program import ExecutedStatements, is_reordered, issued_from, symbol
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Call, SourceLine
 
@@ -57,7 +57,7 @@ def where_order_parts(parted: CallDivergence) -> CallDivergence:
 
 def _strays(parted: CallDivergence, mine: Call, other: Call) -> bool:
     """Whether a rank always issued what the other side did at this point, and this time something else."""
-    expected = Program.of(parted.group.tracks[mine.rank].timeline, mine.seq).expected()
+    expected = ExecutedStatements.of(parted.group.tracks[mine.rank].timeline, mine.seq).expected()
     return expected is not None and expected == symbol(other) != symbol(mine)
 
 

@@ -36,13 +36,13 @@ def line_of(statement: Symbol) -> tuple[int, str]:
 
 
 @dataclass(frozen=True)
-class Program:
+class ExecutedStatements:
     """The statements that a rank has executed, in order, as far back as its ring goes."""
 
     symbols: tuple[Symbol, ...]
 
     @classmethod
-    def of(cls, timeline: Timeline, before_seq: int, *, limit: int = 2048) -> Program:
+    def of(cls, timeline: Timeline, before_seq: int, *, limit: int = 2048) -> ExecutedStatements:
         """The calls of a rank before the one with that number in its log."""
         rows = timeline.log.calls
         rows = rows[rows["seq"] < before_seq][-limit:]
@@ -135,10 +135,10 @@ def issued_from(timeline: Timeline, seq: int, *, limit: int = WINDOW) -> list[Ca
 def deviation(timeline: Timeline) -> tuple[Call, Symbol] | None:
     """The first of a rank's last calls that was not what its own past led to expect, and what was expected instead."""
     seqs = timeline.log.calls["seq"][-LAST_CALLS:]
-    whole = Program.of(timeline, 1 << 62)
+    whole = ExecutedStatements.of(timeline, 1 << 62)
     length = len(whole.symbols)
     for back in range(min(len(seqs), length), 0, -1):
-        expected = Program(whole.symbols[: length - back]).expected()
+        expected = ExecutedStatements(whole.symbols[: length - back]).expected()
         if expected is not None and expected != whole.symbols[length - back]:
             return timeline.log.call(timeline.log.calls[-back]), expected
     return None
@@ -174,7 +174,9 @@ def is_reordered(theirs: Sequence[Symbol], mine: Sequence[Symbol]) -> bool:
     return places != sorted(places)
 
 
-def departure(theirs: Sequence[Call], mine: Sequence[Call], past: Program, *, is_repeated: bool = False) -> CallEdit:
+def departure(
+    theirs: Sequence[Call], mine: Sequence[Call], past: ExecutedStatements, *, is_repeated: bool = False
+) -> CallEdit:
     """How the rank of `mine` left the path of `theirs`. Both begin at the number where they part.
 
     What both did afterwards decides; where one of them is stuck at once, the program's past does. `is_repeated`: the first call

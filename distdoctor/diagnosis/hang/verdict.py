@@ -18,7 +18,7 @@ from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
-from distdoctor.diagnosis.hang.device_progress import DeviceProgress, Edge
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
@@ -31,7 +31,7 @@ from distdoctor.diagnosis.hang.program import (
     SKIPPED,
     SWAPPED,
     CallEdit,
-    Program,
+    ExecutedStatements,
     Symbol,
     departure,
     deviation,
@@ -263,7 +263,7 @@ class _Judge:
         return sides[0] if sides else None
 
     def _strays(self, mine: Variant, other: Variant) -> bool:
-        expected = Program.of(self.known.timeline(mine.call.rank), mine.call.seq).expected()
+        expected = ExecutedStatements.of(self.known.timeline(mine.call.rank), mine.call.seq).expected()
         return expected is not None and expected == symbol(other.call) and expected != symbol(mine.call)
 
     def _strayed_before(self, mine: Variant, other: Variant) -> bool:
@@ -287,9 +287,9 @@ class _Judge:
         assert incident.odd is not None
         assert incident.usual is not None
         theirs, mine = self.known.timeline(incident.usual.rank), self.known.timeline(incident.odd.rank)
-        past = Program.of(theirs, incident.usual.seq)
+        past = ExecutedStatements.of(theirs, incident.usual.seq)
         if past.distance(symbol(incident.usual), symbol(incident.odd)) is None:
-            own = Program.of(mine, incident.odd.seq)
+            own = ExecutedStatements.of(mine, incident.odd.seq)
             past = own if len(own.symbols) > len(past.symbols) else past
         again = is_repeated(mine, incident.odd)
         return departure(
@@ -317,7 +317,7 @@ class _Judge:
 
     def _as_ever(self, call: Call) -> bool:
         """Whether the rank always went through this line at this point: then it is the arguments that are wrong."""
-        expected = Program.of(self.known.timeline(call.rank), call.seq).expected()
+        expected = ExecutedStatements.of(self.known.timeline(call.rank), call.seq).expected()
         return expected is not None and line_of(expected) == line_of(symbol(call))
 
     def _others(self, incident: Incident) -> tuple[int, ...]:
@@ -422,7 +422,7 @@ class _Judge:
         issued = tuple(rank for rank, track in sorted(group.tracks.items()) if track.count >= call.number)
         if 2 * len(issued) > len(group.tracks):
             return None
-        past = Program.of(self.known.timeline(call.rank), call.seq)
+        past = ExecutedStatements.of(self.known.timeline(call.rank), call.seq)
         if past.knows(symbol(call)) or past.expected() is None:
             return None
         guard = self._guard_of(call, replace(call, site=SourceLine()), issued, left.ranks)
@@ -480,7 +480,7 @@ class _Judge:
                 cycle = tuple(wait for wait in waits if wait is not None)
                 yield from self._closed_ring(Deadlock(cycle, {}, (cycle,)), LIKELY)
 
-    def _wait_of(self, edge: Edge) -> Wait | None:
+    def _wait_of(self, edge: WaitEdge) -> Wait | None:
         """The call of an edge as a wait; None when its row is forgotten."""
         log, pending = self.known.timeline(edge.rank).log, edge.call.pending
         for row in log.calls[log.calls["entered_ns"] == pending.created_ns]:
@@ -503,7 +503,7 @@ class _Judge:
         if len(off) != 1:
             return None
         wait, before, needed, odd, expected = off[0]
-        past = Program.of(self.known.timeline(before.call.rank), before.call.seq)
+        past = ExecutedStatements.of(self.known.timeline(before.call.rank), before.call.seq)
         gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
         strayed = replace(
             incident,

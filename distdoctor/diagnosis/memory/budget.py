@@ -44,7 +44,7 @@ def _told(log: RankTrace) -> int:
 
 
 @dataclass(frozen=True)
-class Saving:
+class Relief:
     """What one remedy would take off the fullest rank, by what was measured. A sum, no promise: `advise` predicts and tries."""
 
     remedy: str
@@ -58,17 +58,17 @@ class Saving:
         return f"{self.words}: {self.limit} {mib(self.bytes)} ({self.about})"
 
 
-def savings(rank: RankMemory, ranks: int) -> list[Saving]:
+def savings(rank: RankMemory, ranks: int) -> list[Relief]:
     """The remedies that would help this rank of so many, the largest saving first."""
     saved = rank.saved()
     activations, largest = sum(size for size, *_ in saved), saved[0][0] if saved else 0
     held = sum(rank.most(name) for name in ("parameters", "gradients", "state"))
     sharded = held - held // ranks
     found = [
-        Saving("checkpoint-activations", "recompute activations", f"all but the largest module's {mib(largest)}",
+        Relief("checkpoint-activations", "recompute activations", f"all but the largest module's {mib(largest)}",
                activations - largest, "up to"),
-        Saving("halve-the-micro-batch", "half the micro-batch", "half of what is kept for backward", activations // 2, "about"),
-        Saving("make-buckets-lazily", "lazy_bucket_allocation=True", "the buckets", rank.buckets(), "up to"),
-        Saving("fully-shard", f"fully_shard over {ranks} ranks", "of parameters, gradients, optimizer state", sharded, "about"),
+        Relief("halve-the-micro-batch", "half the micro-batch", "half of what is kept for backward", activations // 2, "about"),
+        Relief("make-buckets-lazily", "lazy_bucket_allocation=True", "the buckets", rank.buckets(), "up to"),
+        Relief("fully-shard", f"fully_shard over {ranks} ranks", "of parameters, gradients, optimizer state", sharded, "about"),
     ]  # fmt: skip
     return sorted((one for one in found if one.bytes > 0), key=lambda one: -one.bytes)

@@ -20,7 +20,7 @@ _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_
 
 
 @dataclass(frozen=True)
-class Course:
+class ParameterCourse:
     """One parameter on one rank: its digest before the first step and after each of the first ones, and its gradients."""
 
     shape: str
@@ -35,7 +35,7 @@ class Course:
         return all(one != other for one, other in zip((self.start, *self.params), self.params, strict=False))
 
 
-Courses = Mapping[str, Mapping[int, Course]]  # name -> rank
+Courses = Mapping[str, Mapping[int, ParameterCourse]]  # name -> rank
 
 
 def courses(ranks: Mapping[int, RankGradients], optimizer: int, holders: Iterable[int]) -> Courses:
@@ -48,14 +48,14 @@ def courses(ranks: Mapping[int, RankGradients], optimizer: int, holders: Iterabl
     first = sorted(steps)[:STEPS]
     if len(first) < STEPS:
         return {}
-    found: dict[str, dict[int, Course]] = defaultdict(dict)
+    found: dict[str, dict[int, ParameterCourse]] = defaultdict(dict)
     for rank in holders:
         for name, course in _courses_of(ranks[rank], optimizer, first):
             found[name][rank] = course
     return found
 
 
-def _courses_of(own: RankGradients, optimizer: int, steps: list[int]) -> Iterator[tuple[str, Course]]:
+def _courses_of(own: RankGradients, optimizer: int, steps: list[int]) -> Iterator[tuple[str, ParameterCourse]]:
     start, *after = (own.digests(step, optimizer) for step in (0, *steps))
     for name, row in start.items():
         info = own.info(name, optimizer)
@@ -64,7 +64,7 @@ def _courses_of(own: RankGradients, optimizer: int, steps: list[int]) -> Iterato
         rows = [found[name] for found in after]
         params, grads = (tuple(int(one[key]) for one in rows) for key in ("param", "grad"))
         norms = tuple(float(one["norm"]) for one in rows)
-        yield name, Course(info.shape, info.owner, int(row["param"]), params, grads, norms)
+        yield name, ParameterCourse(info.shape, info.owner, int(row["param"]), params, grads, norms)
 
 
 def _talks(own: RankGradients) -> bool:

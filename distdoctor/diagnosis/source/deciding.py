@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import of_test
-from distdoctor.diagnosis.source.rank_local import Step, is_made_the_same, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.rank_local import Hop, is_made_the_same, origin, raising_tests, step_of
 from distdoctor.diagnosis.source.rank_words import lets_one_in
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
@@ -165,7 +165,7 @@ def _program(sources: tuple[tuple[str, str], ...]) -> UserProgram:
 def _best(
     program: UserProgram, tests: list[_Test], ways: tuple[_Way, _Way], ranks: tuple[int, ...], others: tuple[int, ...]
 ) -> Decision | None:
-    best: tuple[float, _Test, tuple[Step, ...]] | None = None
+    best: tuple[float, _Test, tuple[Hop, ...]] | None = None
     for number, test in enumerate(tests):
         if not _may_separate(test, ranks, others):
             continue
@@ -194,7 +194,7 @@ def _call_under(program: UserProgram, test: _Test, ways: tuple[_Way, _Way]) -> S
     return SourceLine()
 
 
-def _with_answer(program: UserProgram, way: tuple[Step, ...], test: ast.AST) -> tuple[Step, ...]:
+def _with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> tuple[Hop, ...]:
     """The way, and what the function returns that the test asks, when nothing further was found."""
     if len(way) > 1:
         return way
@@ -205,7 +205,7 @@ def _with_answer(program: UserProgram, way: tuple[Step, ...], test: ast.AST) -> 
     return (*way, step_of(program, returned[0])) if len(returned) == 1 else way
 
 
-def _decision(first: Step, way: tuple[Step, ...]) -> Decision:
+def _decision(first: Hop, way: tuple[Hop, ...]) -> Decision:
     site = SourceLine(first.path, first.line, first.function)
     rest = [
         (SourceLine(s.path, s.line, s.function), s.text) for s in way[1:] if (s.path, s.line) != (site.path, site.line)
@@ -216,11 +216,11 @@ def _decision(first: Step, way: tuple[Step, ...]) -> Decision:
     return Decision(site, first.text, tuple((place, texts[place]) for place in shown))
 
 
-def _step(program: UserProgram, test: _Test) -> Step:
+def _step(program: UserProgram, test: _Test) -> Hop:
     step = step_of(program, test.value)
     words = {ast.If: "if", ast.While: "while", ast.For: "for ... in", ast.AsyncFor: "for ... in"}
     word = words.get(type(test.holder), "")
-    return Step(step.path, step.line, step.function, f"{word} {step.text}".strip())
+    return Hop(step.path, step.line, step.function, f"{word} {step.text}".strip())
 
 
 def _may_separate(test: _Test, ranks: tuple[int, ...], others: tuple[int, ...]) -> bool:

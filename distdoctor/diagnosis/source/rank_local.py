@@ -42,7 +42,7 @@ CHANCE, DATA, LENGTH, MENTION, WORD = 3.0, 3.0, 2.5, 2.5, 1.5
 
 
 @dataclass(frozen=True)
-class Step:
+class Hop:
     """One expression on the way from a condition to what makes it differ."""
 
     path: str
@@ -56,7 +56,7 @@ class Origin:
     """Where a value becomes one rank's own: how telling that is, and the way there, the value itself first."""
 
     weight: float
-    way: tuple[Step, ...]
+    way: tuple[Hop, ...]
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ def origin(program: UserProgram, value: ast.AST, *, is_test: bool = True, sizes_
     return Origin(best[0], tuple(step_of(program, node) for node in best[1]))
 
 
-def step_of(program: UserProgram, node: ast.AST) -> Step:
+def step_of(program: UserProgram, node: ast.AST) -> Hop:
     scope = program.scope_of(node)
     if isinstance(node, ast.ExceptHandler):
         kind = f" {ast.unparse(node.type)}" if node.type is not None else ""
-        return Step(scope.path, node.lineno, scope.traceback_name, f"except{kind}")
-    return Step(scope.path, lineno(node), scope.traceback_name, " ".join(ast.unparse(node).split())[:120])
+        return Hop(scope.path, node.lineno, scope.traceback_name, f"except{kind}")
+    return Hop(scope.path, lineno(node), scope.traceback_name, " ".join(ast.unparse(node).split())[:120])
 
 
 def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: bool, sizes_matter: bool = True) -> float:

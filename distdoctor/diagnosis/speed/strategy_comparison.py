@@ -60,7 +60,7 @@ class StrategyRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class ComparisonTable:
     """All strategies in the order asked for. `steps` were trained by each, `batch_size` samples in each step, over all ranks."""
 
     rows: tuple[StrategyRow, ...]

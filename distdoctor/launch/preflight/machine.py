@@ -14,17 +14,17 @@ from typing import Any
 
 import psutil
 
-from distdoctor.recording.preflight import Machine
+from distdoctor.recording.preflight import CheckedMachine
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 CONNECT_SECONDS = 3.0
 
 
-def look(ranks: int, workers: int, endpoint: tuple[str, int] | None, *, hosts_it: bool) -> Machine:
+def look(ranks: int, workers: int, endpoint: tuple[str, int] | None, *, hosts_it: bool) -> CheckedMachine:
     """Ask this host. `endpoint`: of the rendezvous; `hosts_it`: whether it is to listen here."""
     shm_bytes, shm_free = shared_memory()
     unresolved, unreachable, holder = _endpoint(*endpoint, hosts_it=hosts_it) if endpoint else ("", "", "")
-    return Machine(
+    return CheckedMachine(
         host=platform.node(),
         ranks=ranks,
         cores=cores(),

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, last_word, lineno, within
-from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.program import DDP, ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
 from distdoctor.lint.training import backwards, method_calls, reaches_backward, without_gradients
 
@@ -34,7 +34,7 @@ _NO_FORWARD = (
 
 
 @rule("DD206", "bypassed-ddp", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         ends = backwards(scope)
         if not ends:
@@ -67,13 +67,13 @@ def _receiver(call: ast.Call) -> str:
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
-def _unwrapped_before(function: ast.expr, scope: Scope, program: Program) -> str:
+def _unwrapped_before(function: ast.expr, scope: Scope, program: ParsedFiles) -> str:
     """`model` of `raw(x)` after `raw = model.module`."""
     bound = program.bindings(dotted(function), scope) if isinstance(function, ast.Name) else []
     return _wrapper_of(bound[0][0].value, bound[0][1], program) if len(bound) == 1 else ""
 
 
-def _wrapper_of(function: ast.expr, scope: Scope, program: Program) -> str:
+def _wrapper_of(function: ast.expr, scope: Scope, program: ParsedFiles) -> str:
     """`model` of `model.module` and `model.module.encode` when that is DDP."""
     if isinstance(function, ast.Attribute) and function.attr != "module":
         if function.attr in _NO_FORWARD or not isinstance(function.value, ast.Attribute):
@@ -84,7 +84,7 @@ def _wrapper_of(function: ast.expr, scope: Scope, program: Program) -> str:
     return ""
 
 
-def _wrapped_as(call: ast.Call, scope: Scope, program: Program) -> str:
+def _wrapped_as(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
     """The DDP name of a model that is called by the name it had before, when the DDP name is never called here."""
     name = dotted(call.func)
     if not name or "." in name:

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, last_word, lineno
-from distdoctor.lint.program import SCALER, Program
+from distdoctor.lint.program import SCALER, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
 from distdoctor.lint.training import method_calls
 
 
 @rule("DD803", "clip-before-unscale", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         clips = [c for c in scope.calls if program.is_torch(c.func, scope.file, *_CLIPS)]
         for clip in clips:
@@ -35,7 +35,7 @@ def see(program: Program) -> Iterator[Sighting]:
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
 
 
-def _scaled_step(clip: ast.Call, scope: Scope, program: Program) -> ast.Call | None:
+def _scaled_step(clip: ast.Call, scope: Scope, program: ParsedFiles) -> ast.Call | None:
     """The scaler's step after this clip, when a scaled backward stands before and no unscale_ between."""
     for step in method_calls(scope, "step"):
         assert isinstance(step.func, ast.Attribute)
@@ -53,7 +53,7 @@ def _both(first: ast.Call, then: ast.Call, scope: Scope) -> bool:
     return lineno(first) < lineno(then) and not exclusive(first, then, scope.file)
 
 
-def _is_scaler(node: ast.expr, scope: Scope, program: Program) -> bool:
+def _is_scaler(node: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     return SCALER in program.kinds(node, scope) or "scaler" in last_word(node).lower()
 
 

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.source_file import Loop, Scope, lineno
-from distdoctor.lint.program import Program, given_for
+from distdoctor.lint.program import ParsedFiles, given_for
 from distdoctor.lint.rule import Sighting, replace_node, rule
 from distdoctor.lint.training import method_calls, names_in
 
 
 @rule("DD302", "constant-set-epoch", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in method_calls(scope, "set_epoch"):
             if len(call.args) != 1 or call.keywords:
@@ -35,7 +35,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield from _given_by_callers(call.args[0].id, scope, program)
 
 
-def _given_by_callers(parameter: str, scope: Scope, program: Program) -> Iterator[Sighting]:
+def _given_by_callers(parameter: str, scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     if any(binding.name == parameter for binding in scope.bindings.get(parameter, ())):
         return
     for site in program.callers(scope):

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
-from distdoctor.lint.program import DP, Program
+from distdoctor.lint.program import DP, ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD502", "data-parallel", severity=NOTE)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.kind_of_call(call, scope.file) == DP:

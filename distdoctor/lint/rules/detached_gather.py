@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, names_in, without_gradients
 
@@ -33,7 +33,7 @@ _NO_FEATURES = ("label", "target", "idx", "index", "count", "size", "len", "mask
 
 
 @rule("DD217", "detached-gather", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if not program.is_torch(call.func, scope.file, *_GATHERS) or len(call.args) < 2:

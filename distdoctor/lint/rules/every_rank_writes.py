@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.source_file import Scope, argument, dotted
-from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.program import DDP, ParsedFiles
 from distdoctor.lint.rank_conditions import conditions, mentions_rank
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD703", "every-rank-writes", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.meaning(call.func, scope.file) != "torch.save" or not call.args:
@@ -41,7 +41,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 )
 
 
-def _of_ddp(saved: ast.expr, scope: Scope, program: Program, steps: int = 2) -> bool:
+def _of_ddp(saved: ast.expr, scope: Scope, program: ParsedFiles, steps: int = 2) -> bool:
     for one in ast.walk(saved):
         if not isinstance(one, ast.Name | ast.Attribute):
             continue
@@ -55,7 +55,7 @@ def _of_ddp(saved: ast.expr, scope: Scope, program: Program, steps: int = 2) -> 
     return False
 
 
-def _on_every_rank(node: ast.AST, scope: Scope, program: Program, steps: int) -> bool:
+def _on_every_rank(node: ast.AST, scope: Scope, program: ParsedFiles, steps: int) -> bool:
     """Whether nothing that might be a condition on the rank stands before it, here or in any caller."""
     if any(_may_be_on_rank(one.test, scope, program) for one in conditions(node, scope)):
         return False
@@ -65,7 +65,7 @@ def _on_every_rank(node: ast.AST, scope: Scope, program: Program, steps: int) ->
     return steps > 0 and all(_on_every_rank(site.call, site.scope, program, steps - 1) for site in callers)
 
 
-def _may_be_on_rank(test: ast.expr, scope: Scope, program: Program) -> bool:
+def _may_be_on_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     text = ast.unparse(test).lower()
     words = (
         "rank",

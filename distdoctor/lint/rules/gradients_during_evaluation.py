@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
 from distdoctor.lint.training import method_calls, without_gradients
 
@@ -35,7 +35,7 @@ _WITH_GRADIENTS = (
 
 
 @rule("DD411", "gradients-during-evaluation", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
             continue
@@ -53,7 +53,7 @@ def _trains_too(scope: Scope, forward: ast.Call) -> bool:
     return any(lineno(c) > latest for c in trained) or bool(method_calls(scope, "step"))
 
 
-def _stopped(node: ast.AST, scope: Scope, program: Program, steps: int) -> bool:
+def _stopped(node: ast.AST, scope: Scope, program: ParsedFiles, steps: int) -> bool:
     """Whether autograd is off here or in a caller, or for the whole file."""
     if without_gradients(node, scope) or "set_grad_enabled(False)" in scope.file.text:
         return True

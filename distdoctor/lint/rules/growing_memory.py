@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, lineno, within
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, training_loops, without_gradients
 
 
 @rule("DD401", "growing-memory", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for loop, ends in training_loops(scope):
             if isinstance(loop, ast.For) and dotted(loop.target) == "_":

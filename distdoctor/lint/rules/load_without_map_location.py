@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, keyword, last_word, opaque, within
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import names_in
 
 
 @rule("DD702", "load-without-map-location", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.meaning(call.func, scope.file) != "torch.load" or opaque(call):
@@ -42,7 +42,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 )
 
 
-def _on_several_ranks(scope: Scope, program: Program) -> bool:
+def _on_several_ranks(scope: Scope, program: ParsedFiles) -> bool:
     return program.is_distributed(scope.file) or any(
         program.is_distributed(s.scope.file) for s in program.callers(scope)
     )

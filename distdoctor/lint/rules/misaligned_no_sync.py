@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, within
-from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.program import DDP, ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, method_calls
 
 
 @rule("DD207", "misaligned-no-sync", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for block in scope.withs:
             model = _without_sync(block, scope, program)
@@ -49,7 +49,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 )
 
 
-def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: Program) -> str:
+def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: ParsedFiles) -> str:
     """The DDP model of `with model.no_sync():`."""
     for one in block.items:
         call = one.context_expr

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Loop, Scope, is_constant, keyword, opaque
-from distdoctor.lint.program import DDP, LOADER, Made, Program
+from distdoctor.lint.program import DDP, LOADER, Made, ParsedFiles
 from distdoctor.lint.rank_conditions import mentions_rank
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import trains
@@ -26,7 +26,7 @@ _SHARDING = ("parallelize_module", "split_dataset_by_node", "webdataset", "proce
 
 
 @rule("DD304", "missing-distributed-sampler", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     told: set[ast.Call] = set()
     for scope in program.scopes:
         for loop in scope.loops:
@@ -46,7 +46,7 @@ def see(program: Program) -> Iterator[Sighting]:
             )
 
 
-def _whole_loader(loop: Loop, scope: Scope, program: Program) -> Made | None:
+def _whole_loader(loop: Loop, scope: Scope, program: ParsedFiles) -> Made | None:
     if isinstance(loop, ast.While):
         return None
     iterated = loop.iter
@@ -61,7 +61,7 @@ def _whole_loader(loop: Loop, scope: Scope, program: Program) -> Made | None:
     return None if taken is not None or sharded else loader
 
 
-def _in_ddp_script(loader: Made, scope: Scope, program: Program) -> bool:
+def _in_ddp_script(loader: Made, scope: Scope, program: ParsedFiles) -> bool:
     """Whether a model is wrapped in DDP around here, unconditionally, and nobody else deals out the data."""
     for where in {loader.scope, scope}:
         text = where.file.text
@@ -73,7 +73,7 @@ def _in_ddp_script(loader: Made, scope: Scope, program: Program) -> bool:
     return bool(wrapping)
 
 
-def _wraps(call: ast.Call, scope: Scope, program: Program) -> bool:
+def _wraps(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     return program.kind_of_call(call, scope.file) == DDP
 
 

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.source_file import Loop, Scope, argument, dotted, is_constant, within
-from distdoctor.lint.program import LOADER, SAMPLER, Made, Program
+from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
 
 
 @rule("DD301", "missing-set-epoch", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     told: set[ast.Call] = set()
     for scope in program.scopes:
         if program.cared_for(scope.file) or "epoch" not in scope.file.text:
@@ -58,7 +58,7 @@ def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs:
     )
 
 
-def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: Program) -> Made | None:
+def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> Made | None:
     """The DistributedSampler behind what is iterated, through `enumerate` and `tqdm`; None when it does not shuffle."""
     while isinstance(iterated, ast.Call) and iterated.args and not program.kind_of_call(iterated, scope.file):
         iterated = iterated.args[0]
@@ -72,7 +72,7 @@ def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: Program) -> Ma
     return None
 
 
-def _epoch_loop(loop: Loop, scope: Scope, program: Program) -> tuple[Loop, Scope] | None:
+def _epoch_loop(loop: Loop, scope: Scope, program: ParsedFiles) -> tuple[Loop, Scope] | None:
     """The loop over epochs around a loop over batches: here, or where this function is called."""
     for outer in scope.file.loops_around(loop):
         if _counts(outer):

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
-from distdoctor.lint.program import OPTIMIZER, Program
+from distdoctor.lint.program import OPTIMIZER, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_after, rule
 from distdoctor.lint.training import backwards, method_calls
 
 
 @rule("DD212", "missing-zero-grad", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         ends = backwards(scope)
         for step in method_calls(scope, "step"):
@@ -37,12 +37,12 @@ def see(program: Program) -> Iterator[Sighting]:
                 break
 
 
-def _is_optimizer(step: ast.Call, scope: Scope, program: Program) -> bool:
+def _is_optimizer(step: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     assert isinstance(step.func, ast.Attribute)
     return len(step.args) == 0 and OPTIMIZER in program.kinds(step.func.value, scope)
 
 
-def _around(scope: Scope, program: Program) -> list[Scope]:
+def _around(scope: Scope, program: ParsedFiles) -> list[Scope]:
     """The function, what it calls, who calls it, and the methods of its class."""
     callers = [site.scope for site in program.callers(scope)]
     methods = scope.file.classes.get(scope.class_name, {}).values()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
 from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, last_word, within
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import training_loops
@@ -26,7 +26,7 @@ _WAITS = ("torch.distributed.barrier", "torch.cuda.synchronize")
 
 
 @rule("DD511", "needless-barriers", severity=NOTE)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for loop, _ in training_loops(scope):
             inside = [call for call in scope.calls if within(loop, call, scope.file)]

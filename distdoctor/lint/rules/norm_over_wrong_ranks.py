@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
-from distdoctor.lint.program import FSDP, Program
+from distdoctor.lint.program import FSDP, ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
 
 _REDUCING = ("all_reduce", "full_tensor", "get_total_norm", "clip_grad_norm_", "redistribute", "reduce")
 
 
 @rule("DD220", "norm-over-wrong-ranks", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.is_torch(call.func, scope.file, "clip_grad_norm_") and call.args:
@@ -34,7 +34,7 @@ def see(program: Program) -> Iterator[Sighting]:
             yield from _by_hand(scope, program)
 
 
-def _of_torch(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighting]:
+def _of_torch(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     model = _model_of(call.args[0])
     made = program.made(model, scope) if model is not None else ()
     if model is None or {one.kind for one in made} != {FSDP}:
@@ -55,7 +55,7 @@ def _of_torch(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighti
     )
 
 
-def _by_hand(scope: Scope, program: Program) -> Iterator[Sighting]:
+def _by_hand(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     """`p.grad.norm()` for p of a sharded model."""
     for call in scope.calls:
         if last_word(call.func) not in ("norm", "pow", "vector_norm") or not _of_gradient(call):

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, is_constant, keyword, lineno, made_by
-from distdoctor.lint.program import OPTIMIZER, Program
+from distdoctor.lint.program import OPTIMIZER, ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD211", "orphaned-parameters", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         builds = [call for call in scope.calls if program.kind_of_call(call, scope.file) == OPTIMIZER]
         for build in builds:
@@ -60,7 +60,7 @@ def _follows(node: ast.AST, build: ast.Call, builds: list[ast.Call], scope: Scop
     return not any(lineno(other) > lineno(node) for other in builds)
 
 
-def _changes(scope: Scope, program: Program) -> Iterator[tuple[ast.AST, str, str]]:
+def _changes(scope: Scope, program: ParsedFiles) -> Iterator[tuple[ast.AST, str, str]]:
     """(node, model, what it does): where a model gets new parameters."""
     for call in scope.calls:
         if not call.args:

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, exclusive, is_constant, lineno, made_by
-from distdoctor.lint.program import DDP, Program
+from distdoctor.lint.program import DDP, ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD219", "outside-the-reducer", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         wraps = [call for call in scope.calls if program.kind_of_call(call, scope.file) == DDP]
         if not wraps:
@@ -50,7 +50,7 @@ def _names_of(wrap: ast.Call, scope: Scope) -> set[str]:
     return raw | bound | {f"{name}.module" for name in bound}
 
 
-def _changes(scope: Scope, program: Program) -> Iterator[tuple[ast.AST, str, str]]:
+def _changes(scope: Scope, program: ParsedFiles) -> Iterator[tuple[ast.AST, str, str]]:
     for assign in scope.assigns:
         if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Attribute):
             continue

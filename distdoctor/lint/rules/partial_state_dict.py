@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, lineno
-from distdoctor.lint.program import FSDP, Program
+from distdoctor.lint.program import FSDP, ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
 
@@ -27,7 +27,7 @@ _OF_CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_d
 
 
 @rule("DD125", "partial-state-dict", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         told: set[int] = set()
         for call in scope.calls:
@@ -46,14 +46,14 @@ def see(program: Program) -> Iterator[Sighting]:
             )
 
 
-def _is_sharded_later(call: ast.Call, scope: Scope, program: Program) -> bool:
+def _is_sharded_later(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     """Whether what is asked for its state is given to something that shards it only after that: until then its state is local."""
     names = {dotted(one) for one in call.args[:1]} - {""}
     later = [one for one in scope.calls if lineno(one) > lineno(call) and names & {dotted(a) for a in one.args[:1]}]
     return any(_shards(one, scope, program) for one in later)
 
 
-def _shards(call: ast.Call, scope: Scope, program: Program, steps: int = 4) -> bool:
+def _shards(call: ast.Call, scope: Scope, program: ParsedFiles, steps: int = 4) -> bool:
     """Whether a call is one of fully_shard or FSDP, or leads to one within a few more."""
     if program.kind_of_call(call, scope.file) == FSDP:
         return True
@@ -61,7 +61,7 @@ def _shards(call: ast.Call, scope: Scope, program: Program, steps: int = 4) -> b
     return inner is not None and any(_shards(one, inner, program, steps - 1) for one in inner.calls)
 
 
-def _gathers(call: ast.Call, scope: Scope, program: Program) -> str:
+def _gathers(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
     word = last_word(call.func)
     name = program.meaning(call.func, scope.file)
     if word in _GATHERING and name.startswith("torch.distributed.checkpoint."):

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.collectives import Issue, calls_in, issues
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD112", "rank-conditional-collective", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         guarded = [(one, on_rank(one.way[0][0], scope, program)) for one in issues(scope, program)]
         under = [(issue, condition) for issue, condition in guarded if condition is not None]
@@ -38,7 +38,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield _sighting(issue, condition, scope)
 
 
-def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: Program) -> bool:
+def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: ParsedFiles) -> bool:
     """`if sharded or rank == 0: evaluate()`, where evaluate issues its collective under `if sharded`: all ranks or none."""
     lets_all_through = ast.And if condition.negated else ast.Or
     if not isinstance(condition.test, ast.BoolOp) or not isinstance(condition.test.op, lets_all_through):
@@ -50,7 +50,7 @@ def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, pr
 
 
 def _answered(
-    issue: Issue, condition: Condition, under: list[tuple[Issue, Condition]], scope: Scope, program: Program
+    issue: Issue, condition: Condition, under: list[tuple[Issue, Condition]], scope: Scope, program: ParsedFiles
 ) -> bool:
     """Whether the ranks on the other side of the condition issue something too."""
     statement = condition.statement
@@ -67,7 +67,7 @@ def _answered(
     )
 
 
-def _is_handed_in(call: ast.Call, scope: Scope, program: Program) -> bool:
+def _is_handed_in(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     """A function that is a value here, `usual(totals)`: it may do anything."""
     name = call.func.id if isinstance(call.func, ast.Name) else ""
     return (

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, SourceFile, keyword, last_word, lineno
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import mentions_rank
 from distdoctor.lint.rule import Sighting, rule
 
@@ -24,7 +24,7 @@ _SPLITS = {"random_split": "generator", "train_test_split": "random_state"}
 
 
 @rule("DD313", "rank-dependent-split", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             argument = _SPLITS.get(last_word(call.func))
@@ -39,12 +39,12 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield _sighting(call, scope, why, argument)
 
 
-def _around(scope: Scope, program: Program) -> list[SourceFile]:
+def _around(scope: Scope, program: ParsedFiles) -> list[SourceFile]:
     """The file itself and those that call into it."""
     return [scope.file, *(site.scope.file for site in program.callers(scope))]
 
 
-def _seeds(scope: Scope, program: Program) -> list[tuple[ast.Call, Scope]]:
+def _seeds(scope: Scope, program: ParsedFiles) -> list[tuple[ast.Call, Scope]]:
     """The calls that set a seed: in this file, or in a file of the program that calls the function with the split."""
     files = set(_around(scope, program))
     return [(c, one) for f in files for one in f.scopes for c in one.calls if "seed" in last_word(c.func).lower()]

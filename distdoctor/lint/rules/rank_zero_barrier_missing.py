@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, argument, last_word, lineno
 from distdoctor.lint.collectives import COLLECTIVES, issues
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, insert_before, rule
 
@@ -26,7 +26,7 @@ _READS = {"save": ("load",), "save_pretrained": ("from_pretrained",)}
 
 
 @rule("DD705", "rank-zero-barrier-missing", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for write in scope.calls:
             path = _path(write, scope, program, "torch.save", 1)
@@ -38,14 +38,14 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield _sighting(write, read, path, scope)
 
 
-def _path(call: ast.Call, scope: Scope, program: Program, name: str, place: int) -> str:
+def _path(call: ast.Call, scope: Scope, program: ParsedFiles, name: str, place: int) -> str:
     if program.meaning(call.func, scope.file) != name:
         return ""
     path = argument(call, place, "f")
     return ast.unparse(path) if path is not None else ""
 
 
-def _read_after(write: ast.Call, path: str, guard: ast.AST, scope: Scope, program: Program) -> ast.Call | None:
+def _read_after(write: ast.Call, path: str, guard: ast.AST, scope: Scope, program: ParsedFiles) -> ast.Call | None:
     end = getattr(guard, "end_lineno", lineno(guard))
     for read in scope.calls:
         if _path(read, scope, program, "torch.load", 0) != path or lineno(read) <= end:

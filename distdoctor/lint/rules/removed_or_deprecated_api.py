@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR, NOTE
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, dotted
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
 
 _DEPRECATED = {
@@ -60,7 +60,7 @@ _NEVER = {
 
 
 @rule("DD804", "removed-or-deprecated-api", severity=NOTE)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for file in program.files:
         if "torch" not in file.text:
             continue
@@ -73,7 +73,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield _sighting(name, nodes, file)
 
 
-def _uses(file: SourceFile, program: Program) -> Iterator[tuple[str, ast.AST]]:
+def _uses(file: SourceFile, program: ParsedFiles) -> Iterator[tuple[str, ast.AST]]:
     """(name, node) of what is imported, and of dotted names that are written out."""
     for node in file.import_nodes:
         start = node.module or "" if isinstance(node, ast.ImportFrom) and not node.level else ""

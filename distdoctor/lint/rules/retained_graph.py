@@ -16,13 +16,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.source_file import argument, is_constant, keyword, last_word
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import training_loops
 
 
 @rule("DD410", "retained-graph", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for _, ends in training_loops(scope):
             again = [call for call in scope.calls if last_word(call.func) in ("grad", "backward") and call not in ends]

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
 from distdoctor.diagnosis.source.source_file import Scope, argument, is_constant, keyword
-from distdoctor.lint.program import LOADER, SAMPLER, Program
+from distdoctor.lint.program import LOADER, SAMPLER, ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
 from distdoctor.lint.training import method_calls
 
 
 @rule("DD312", "sampler-and-shuffle", severity=NOTE)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.kind_of_call(call, scope.file) == LOADER:
@@ -31,7 +31,7 @@ def see(program: Program) -> Iterator[Sighting]:
             yield from _without_effect(call, scope, program)
 
 
-def _both(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighting]:
+def _both(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     sampler, shuffle = argument(call, 3, "sampler"), keyword(call, "shuffle")
     made = [one.kind for one in program.made(sampler, scope)]
     if not is_constant(shuffle, True) or SAMPLER not in made or _may_be_none(sampler, scope, program):
@@ -48,7 +48,7 @@ def _both(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighting]:
     )
 
 
-def _may_be_none(node: ast.expr | None, scope: Scope, program: Program) -> bool:
+def _may_be_none(node: ast.expr | None, scope: Scope, program: ParsedFiles) -> bool:
     if isinstance(node, ast.IfExp):
         return True
     name = node.id if isinstance(node, ast.Name) else ""
@@ -56,7 +56,7 @@ def _may_be_none(node: ast.expr | None, scope: Scope, program: Program) -> bool:
     return any(not isinstance(binding.value, ast.Call) for binding, _ in bound) or name in scope.parameters
 
 
-def _without_effect(call: ast.Call, scope: Scope, program: Program) -> Iterator[Sighting]:
+def _without_effect(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     assert isinstance(call.func, ast.Attribute)
     samplers = [one for one in program.made(call.func.value, scope) if one.kind == SAMPLER]
     if samplers and all(is_constant(argument(one.call, 3, "shuffle"), False) for one in samplers):

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, argument, last_word
-from distdoctor.lint.program import SAMPLER, Program
+from distdoctor.lint.program import SAMPLER, ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD311", "sampler-for-another-world", severity=ERROR)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.kind_of_call(call, scope.file) != SAMPLER or _spawns(scope):
@@ -58,14 +58,14 @@ def _number(node: ast.expr | None) -> int | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
 
-def _is_device_count(node: ast.expr | None, scope: Scope, program: Program) -> bool:
+def _is_device_count(node: ast.expr | None, scope: Scope, program: ParsedFiles) -> bool:
     if isinstance(node, ast.Name):
         bound = program.bindings(node.id, scope)
         return len(bound) == 1 and _is_device_count(bound[0][0].value, bound[0][1], program) and bound[0][0].item < 0
     return isinstance(node, ast.Call) and program.meaning(node.func, scope.file) == "torch.cuda.device_count"
 
 
-def _is_local_rank(node: ast.expr | None, scope: Scope, program: Program) -> bool:
+def _is_local_rank(node: ast.expr | None, scope: Scope, program: ParsedFiles) -> bool:
     """A value that was read from LOCAL_RANK, through one name."""
     if isinstance(node, ast.Name):
         bound = program.bindings(node.id, scope)

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
-from distdoctor.lint.program import DDP, DP, Program
+from distdoctor.lint.program import DDP, DP, ParsedFiles
 from distdoctor.lint.rank_conditions import conditions
 from distdoctor.lint.rule import Sighting, rule
 
 
 @rule("DD701", "saved-wrapper", severity=WARNING)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
             if program.meaning(call.func, scope.file) != "torch.save" or not call.args:
@@ -36,7 +36,7 @@ def see(program: Program) -> Iterator[Sighting]:
                 yield _sighting(call, dotted(state), scope, whole=False)
 
 
-def _wrapper_in(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
+def _wrapper_in(saved: ast.expr, scope: Scope, program: ParsedFiles) -> ast.expr | None:
     """The wrapper itself, or one of the values of a dictionary."""
     values = saved.values if isinstance(saved, ast.Dict) else [saved]
     return next((v for v in values if dotted(v) and _is_wrapper(v, scope, program)), None)
@@ -51,7 +51,7 @@ def _asked(call: ast.Call, scope: Scope) -> bool:
     )
 
 
-def _state_of_wrapper(saved: ast.expr, scope: Scope, program: Program) -> ast.expr | None:
+def _state_of_wrapper(saved: ast.expr, scope: Scope, program: ParsedFiles) -> ast.expr | None:
     for one in ast.walk(saved):
         function = one.func if isinstance(one, ast.Call) else None
         if not isinstance(function, ast.Attribute) or last_word(function) != "state_dict":
@@ -61,7 +61,7 @@ def _state_of_wrapper(saved: ast.expr, scope: Scope, program: Program) -> ast.ex
     return None
 
 
-def _is_wrapper(node: ast.expr, scope: Scope, program: Program) -> bool:
+def _is_wrapper(node: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     kinds = program.kinds(node, scope)
     return bool(kinds) and kinds <= {DDP, DP} and isinstance(node, ast.Name | ast.Attribute)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
 from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, dotted
-from distdoctor.lint.program import Program
+from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import names_in, training_loops
 
@@ -25,7 +25,7 @@ _ON_DEVICE = (".cuda", '"cuda', "'cuda", ".to(device", "nccl")
 
 
 @rule("DD507", "synchronising-every-step", severity=NOTE)
-def see(program: Program) -> Iterator[Sighting]:
+def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         if not any(word in scope.file.text for word in _ON_DEVICE):
             continue

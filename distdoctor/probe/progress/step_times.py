@@ -21,7 +21,7 @@ from distdoctor.probe.elements import largest_in
 from distdoctor.probe.writer import Ring
 
 
-class StepTimes:
+class StepTimer:
     """Adds up between two steps. `write` is called when an optimizer has stepped."""
 
     __slots__ = (

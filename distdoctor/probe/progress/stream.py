@@ -16,21 +16,21 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress import garbage
 from distdoctor.probe.progress.device_waits import DeviceWaits
-from distdoctor.probe.progress.step_times import StepTimes
+from distdoctor.probe.progress.step_times import StepTimer
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
 from distdoctor.recording.trace.layout import Claim, site_text
 from distdoctor.recording.trace.redaction import redacted
 
 
-def install(rank: Rank) -> StepTimes | None:
+def install(rank: Rank) -> StepTimer | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
     if rank.trace is None:
         return None
     steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-    times = StepTimes(rank, rank.trace.rings["times"])
+    times = StepTimer(rank, rank.trace.rings["times"])
     times.install()
     waits = DeviceWaits(rank)
     collector = garbage.install(rank)

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Loaded
+from distdoctor.diagnosis.checkpoint.checkpoints import CheckpointLoad, Checkpoints
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Loading, StateLoaded
@@ -24,7 +24,7 @@ from distdoctor.recording.trace.events import Loading, StateLoaded
 
 @check("DD702", "load-without-map-location", severity=WARNING)
 def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
-    found: dict[tuple[str, SourceLine], list[Loaded]] = defaultdict(list)
+    found: dict[tuple[str, SourceLine], list[CheckpointLoad]] = defaultdict(list)
     restored = {rank: event.at_ns for rank, event in checkpoints.events(StateLoaded)}  # the last of each rank
     for load in checkpoints.loads:
         event = load.event
@@ -35,7 +35,7 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
             yield _finding(loads)
 
 
-def _finding(loads: list[Loaded]) -> Finding:
+def _finding(loads: list[CheckpointLoad]) -> Finding:
     event, ranks = loads[0].event, tuple(sorted({load.rank for load in loads}))
     foreign = sum(load.event.foreign for load in loads)
     where = f"{foreign:,} bytes landed on other ranks' devices" if foreign else "harmless while it holds CPU tensors"

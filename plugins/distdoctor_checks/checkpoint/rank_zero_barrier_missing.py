@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Loaded, Saved
+from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, CheckpointLoad, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -26,7 +26,7 @@ from distdoctor.recording.trace.events import Loading, Renamed, Saving
 
 @check("DD705", "rank-zero-barrier-missing", severity=ERROR)
 def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
-    races: dict[tuple[SourceLine, int], list[tuple[Saved, Loaded]]] = defaultdict(list)
+    races: dict[tuple[SourceLine, int], list[tuple[Saved, CheckpointLoad]]] = defaultdict(list)
     for save in checkpoints.saves:
         for load in checkpoints.loads:
             if _early(save, load) and checkpoints.unordered(save, load):
@@ -35,14 +35,14 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
         yield _finding(found)
 
 
-def _early(save: Saved, load: Loaded) -> bool:
+def _early(save: Saved, load: CheckpointLoad) -> bool:
     """The load of one rank began before what another saves under this name was there."""
     if save.rank == load.rank or save.final_ns <= 0 or save.done_ns == FAILED or "dcp" in save.event.by:
         return False
     return load.event.path in save.names and load.event.at_ns < save.final_ns
 
 
-def _finding(found: list[tuple[Saved, Loaded]]) -> Finding:
+def _finding(found: list[tuple[Saved, CheckpointLoad]]) -> Finding:
     save, load = found[0]
     ranks = tuple(sorted({one.rank for _, one in found}))
     early_ms = (save.final_ns - load.event.at_ns) / 1e6

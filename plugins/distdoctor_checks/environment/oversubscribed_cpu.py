@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
@@ -25,7 +25,7 @@ TOLERATED = 2.0  # times the cores: workers wait for storage, ranks for each oth
 
 
 @check("DD607", "oversubscribed-cpu", severity=WARNING, stands_alone=True, at_most=LIKELY)
-def examine(trial: Trial) -> Iterator[Finding]:
+def examine(trial: PreflightTrial) -> Iterator[Finding]:
     machine = trial.machine
     threads = machine.threads or int(machine.cores)
     wanted = machine.ranks * max(threads, machine.workers)  # as a rule one waits for the other

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import NotSeen, check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -28,7 +28,7 @@ _IN_USE = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
 
 
 @check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
-def examine(trial: Trial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if trial is None and verdict is None and log is None:
         raise NotSeen("neither a preflight, nor the ranks' recordings, nor a job log is there")
     if log is not None and log.own_error is not None and (title := _taken(log.own_error.words)):

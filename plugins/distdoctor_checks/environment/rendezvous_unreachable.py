@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -24,7 +24,7 @@ from distdoctor.testing.preflight import checked_machine
 
 
 @check("DD604", "rendezvous-unreachable", severity=ERROR, stands_alone=True)
-def examine(trial: Trial) -> Iterator[Finding]:
+def examine(trial: PreflightTrial) -> Iterator[Finding]:
     machine = trial.machine
     if machine.unresolved or machine.unreachable:
         yield _finding(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
@@ -25,7 +25,7 @@ OF_A_RANK = 16 << 20  # NCCL's buffers between ranks of one host: some 10 MiB a 
 
 
 @check("DD606", "small-shm", severity=WARNING, stands_alone=True, at_most=LIKELY)
-def examine(trial: Trial) -> Iterator[Finding]:
+def examine(trial: PreflightTrial) -> Iterator[Finding]:
     machine = trial.machine
     if machine.shm_free is None:
         return

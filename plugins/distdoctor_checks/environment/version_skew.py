@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.recording.rank_set import named
@@ -24,7 +24,7 @@ from distdoctor.testing.preflight import VERSIONS, checked_machine
 
 
 @check("DD603", "version-skew", severity=ERROR, stands_alone=True)
-def examine(trial: Trial) -> Iterator[Finding]:
+def examine(trial: PreflightTrial) -> Iterator[Finding]:
     ranks = trial.met()
     for name in dict.fromkeys(name for one in ranks.values() for name in one.versions):
         versions = {rank: one.versions.get(name, "none") for rank, one in ranks.items()}
@@ -44,7 +44,7 @@ def examine(trial: Trial) -> Iterator[Finding]:
             )
 
 
-def _hosts(trial: Trial, ranks: tuple[int, ...]) -> str:
+def _hosts(trial: PreflightTrial, ranks: tuple[int, ...]) -> str:
     return ", ".join(sorted({trial.found.ranks[rank].host for rank in ranks}))
 
 

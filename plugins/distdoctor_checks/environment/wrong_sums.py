@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.trial import Trial
+from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -22,7 +22,7 @@ from distdoctor.testing.preflight import checked_machine
 
 
 @check("DD609", "wrong-sums", severity=ERROR, stands_alone=True)
-def examine(trial: Trial) -> Iterator[Finding]:
+def examine(trial: PreflightTrial) -> Iterator[Finding]:
     met = trial.met()
     wrong = {rank: [size for size, (_, exact) in one.sums.items() if not exact] for rank, one in met.items()}
     ranks = tuple(rank for rank, sizes in wrong.items() if sizes)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.observed import Course, Courses, courses
+from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
 from distdoctor.recording.rank_set import named
@@ -40,7 +40,7 @@ ENOUGH = 3  # parameters, or elements, with the same factor; that does not happe
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledGradients:
     """The same gradients, times a factor of each rank's own (1 on the first rank)."""
 
     step: int
@@ -61,7 +61,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         yield _shards_finding(shards, gradients, recording)
 
 
-def _first_scaled(found: Courses) -> Scaled | None:
+def _first_scaled(found: Courses) -> ScaledGradients | None:
     steps = max((len(course.params) for by_rank in found.values() for course in by_rank.values()), default=0)
     for step in range(steps):
         by_factors: dict[tuple[tuple[int, float], ...], list[str]] = {}
@@ -72,11 +72,11 @@ def _first_scaled(found: Courses) -> Scaled | None:
                 by_factors.setdefault(known, []).append(name)
         for factors, names in by_factors.items():
             if len(names) >= ENOUGH:
-                return Scaled(step + 1, tuple(names), dict(factors))
+                return ScaledGradients(step + 1, tuple(names), dict(factors))
     return None
 
 
-def _factors(by_rank: Mapping[int, Course], step: int) -> tuple[tuple[int, float], ...] | None:
+def _factors(by_rank: Mapping[int, ParameterCourse], step: int) -> tuple[tuple[int, float], ...] | None:
     """Each rank's norm against the first rank's, where they held the same bits when the step began and gradients differ."""
     first = by_rank[min(by_rank)]
     before = {(c.shape, c.params[step - 1] if step else c.start) for c in by_rank.values()}
@@ -98,7 +98,7 @@ def _alike(one: tuple[tuple[int, float], ...], other: tuple[tuple[int, float], .
     )
 
 
-def _finding(scaled: Scaled, optimizer: int, gradients: Gradients, recording: Recording) -> Finding:
+def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, recording: Recording) -> Finding:
     ranks = tuple(scaled.factors)
     update = next(u for u in gradients.ranks[ranks[0]].updates if u.optimizer == optimizer and u.step == scaled.step)
     clipped = event_site(gradients, ClipNorm, ranks)
@@ -124,7 +124,7 @@ def _finding(scaled: Scaled, optimizer: int, gradients: Gradients, recording: Re
     )  # fmt: skip
 
 
-def _first_scaled_shards(gradients: Gradients) -> Scaled | None:
+def _first_scaled_shards(gradients: Gradients) -> ScaledGradients | None:
     """The first of at least two steps in which each rank multiplies the shards that it holds by a factor of its own."""
     by_step: dict[int, dict[int, float]] = defaultdict(dict)
     names: set[str] = set()
@@ -138,7 +138,11 @@ def _first_scaled_shards(gradients: Gradients) -> Scaled | None:
         for step, factors in sorted(by_step.items())
         if len(ranks) > 1 and factors.keys() == ranks and max(factors.values()) - min(factors.values()) > FAR
     ]
-    return Scaled(apart[0], tuple(sorted(names)), dict(sorted(by_step[apart[0]].items()))) if len(apart) > 1 else None
+    return (
+        ScaledGradients(apart[0], tuple(sorted(names)), dict(sorted(by_step[apart[0]].items())))
+        if len(apart) > 1
+        else None
+    )
 
 
 def _shard_factors(own: RankGradients) -> Iterator[tuple[int, float, str]]:
@@ -159,7 +163,7 @@ def _shard_factors(own: RankGradients) -> Iterator[tuple[int, float, str]]:
             yield step, values[0], factors[0][1]
 
 
-def _shards_finding(scaled: Scaled, gradients: Gradients, recording: Recording) -> Finding:
+def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Recording) -> Finding:
     ranks = tuple(scaled.factors)
     update = next(u for u in gradients.ranks[ranks[0]].updates if u.step == scaled.step)
     line = _clipping_line(recording, update.site) or update.site

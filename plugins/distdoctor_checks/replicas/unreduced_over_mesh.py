@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.observed import Course, Courses, courses, equal_sets
+from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -94,11 +94,11 @@ def _holders(gradients: Gradients, optimizer: int) -> list[int]:
     return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
 
 
-def _is_a_norm_apart(by_rank: Mapping[int, Course], peers: ReplicaGroup) -> bool:
+def _is_a_norm_apart(by_rank: Mapping[int, ParameterCourse], peers: ReplicaGroup) -> bool:
     return _is_apart(by_rank, peers.ranks) and all(by_rank[rank].owner.endswith("Norm") for rank in peers.ranks)
 
 
-def _is_apart(by_rank: Mapping[int, Course], ranks: tuple[int, ...]) -> bool:
+def _is_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
     """Whether it started equal on these ranks and had other gradients and other bits in each step."""
     mine = [by_rank[rank] for rank in ranks if rank in by_rank]
     if len(mine) < len(ranks) or len({(c.shape, c.start) for c in mine}) > 1:

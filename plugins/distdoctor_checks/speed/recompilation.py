@@ -30,7 +30,7 @@ from distdoctor.testing.rank_trace import TraceBuilder
 FEWEST = 4  # versions of one function beyond the first, in as many steps
 
 
-class Again(NamedTuple):
+class Recompiled(NamedTuple):
     """One function that a rank has compiled again and again: its versions after the first."""
 
     rank: int
@@ -52,16 +52,16 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
         frame, _, version = one.compile_id.partition("/")
         if version.split("_")[0] not in ("", "0"):
             functions[rank, frame].append(one)
-    worst: dict[int, Again] = {}
+    worst: dict[int, Recompiled] = {}
     for (rank, _), versions in functions.items():
-        again = Again(rank, tuple(versions))
+        again = Recompiled(rank, tuple(versions))
         if len(again.steps) >= FEWEST and (rank not in worst or len(versions) > len(worst[rank].versions)):
             worst[rank] = again
     if worst:
         yield _finding(worst)
 
 
-def _finding(worst: Mapping[int, Again]) -> Finding:
+def _finding(worst: Mapping[int, Recompiled]) -> Finding:
     ranks = tuple(sorted(worst))
     most = max(worst.values(), key=lambda again: len(again.versions))
     last = most.versions[-1]
