@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from distdoctor.recording.rank_set import named
 
@@ -29,7 +30,7 @@ class Communicator:
     failed: Mapping[int, int] = field(default_factory=dict)  # rank -> NCCL's error (ncclResult_t)
     processes: Mapping[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def operations(self) -> tuple[str, ...]:
         return tuple(sorted({name for counts in self.counts.values() for name in counts}))
 

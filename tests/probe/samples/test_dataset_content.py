@@ -45,7 +45,11 @@ def test_the_same_values_in_another_order_are_known(row: Any) -> None:
     assert not described(rows).reordered(described([*shuffled[1:], row(501)]))
 
 
-@pytest.mark.parametrize("rows", [list(range(50_000)), [object()] * 9, [[1, 2]] * 9, torch.arange(9)], ids=str)
+@pytest.mark.parametrize(
+    "rows",
+    [list(range(50_000)), [object()] * 9, [[1, 2]] * 9, torch.arange(9)],
+    ids=["long", "objects", "lists", "a tensor"],
+)
 def test_of_long_lists_and_other_things_only_the_order_counts(rows: Any) -> None:
     assert described(rows).bag == ""
 
