@@ -160,16 +160,7 @@ class TraceBuilder:
         reduction = _reduction(op, reduce_op, native)
         signature = signature_of(op, number_of_dtype, text, reduction, root, flags)
         row = self._groups.get(group) or self.group(group, range(self.world_size), at_ns=entered)
-        if op in POINT_TO_POINT:
-            pair = (group, root, op is Op.SEND)
-            number = self._pairs[pair] = self._pairs.get(pair, 0) + 1
-        else:
-            number = row["count"] = row["count"] + 1
-            row["prefix"] = extend(row["prefix"], signature)
-            word = chain_text(chain) if chain else words
-            self.text(word)
-            row["site_prefix"] = extend(row["site_prefix"], digest_of(word) if word else 0)
-            row["last_ns"] = entered
+        number = self._numbered(op, group, root, row, signature, chain_text(chain) if chain else words, entered)
         return self._append(
             CALL,
             entered_ns=entered,
@@ -192,6 +183,22 @@ class TraceBuilder:
             dtype=number_of_dtype,
             thread=thread,
         )
+
+    def _numbered(
+        self, op: Op, group: str, root: int, row: dict[str, Any], signature: int, word: str, entered: int
+    ) -> int:
+        """The number of a call in its group, or between its pair of ranks; the group's digests go on by it."""
+        if op in POINT_TO_POINT:
+            pair = (group, root, op is Op.SEND)
+            self._pairs[pair] = self._pairs.get(pair, 0) + 1
+            return self._pairs[pair]
+        self.text(word)
+        row["count"] += 1
+        row["prefix"] = extend(row["prefix"], signature)
+        row["site_prefix"] = extend(row["site_prefix"], digest_of(word) if word else 0)
+        row["last_ns"] = entered
+        number: int = row["count"]
+        return number
 
     @property
     def last_call(self) -> dict[str, Any]:
