@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.autograd
@@ -19,6 +19,8 @@ from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.elements import largest_in
 from distdoctor.probe.writer import Ring
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class StepTimer:
@@ -46,6 +48,7 @@ class StepTimer:
 
     def __init__(self, rank: Rank, ring: Ring) -> None:
         self.rank, self.ring = rank, ring
+        self.began = 0  # when the batch was asked for, or backward began
         self.stepping = 0  # since when an optimizer has been stepping
         self.done_before = 0  # of `backward`, what was over by then
         self.waited = 0  # of rank.waited_ns, what belongs to steps before
@@ -66,7 +69,7 @@ class StepTimer:
             "__next__",
             before=asks,
             after=has,
-            given=skipped(self.rank.guarded(self._given)),
+            given=self._callback(self._given),
         )
         wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
 
@@ -78,12 +81,12 @@ class StepTimer:
             self.stepping, self.done_before = monotonic_ns(), self.backward
 
         def begins(optimizer: Any, args: Any, kwargs: Any) -> Arguments | None:
-            following = after_first_return(args, kwargs, begins_now)
+            following = after_first_return(args, kwargs, self._callback(begins_now))
             if following is None:
                 begins_now()
             return following
 
-        register_optimizer_step_pre_hook(skipped(begins))
+        register_optimizer_step_pre_hook(self._callback(begins))
 
     def stepped(self) -> None:
         """An optimizer has stepped. Backward passes of a closure that it called again are not its own time."""
@@ -143,4 +146,13 @@ class StepTimer:
             issued = self.rank.native_ns
             self.tail = ended - issued if issued > began else 0
 
-        return skipped(batch_asked_for), skipped(batch_is_there), skipped(backward_begins), skipped(backward_has_ended)
+        return (
+            self._callback(batch_asked_for),
+            self._callback(batch_is_there),
+            self._callback(backward_begins),
+            self._callback(backward_has_ended),
+        )
+
+    def _callback(self, function: Function) -> Function:
+        """For the host to call: it raises nothing, and neither it nor what it guards is compiled."""
+        return skipped(self.rank.guarded(skipped(function)))
