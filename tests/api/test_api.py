@@ -191,7 +191,7 @@ def test_a_trainer_hands_over_its_phases(tmp_path: Path) -> None:
 def test_lightning_hands_over_its_phases(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
 
-    check, *epochs, test, predict = _python(LIGHTNING, tmp_path).splitlines()[-1].split()
+    check, *epochs, test, predict = _python(LIGHTNING, tmp_path).stdout.splitlines()[-1].split()
 
     assert (check, test, predict) == ("validate/evaluation", "test/evaluation", "predict/evaluation")
     assert epochs == ["train", "validate/evaluation"] * 2
