@@ -17,6 +17,7 @@ Source           torch.nn.utils.get_total_norm; Megatron-LM, optimizer/clip_grad
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import ClipNorm
@@ -36,6 +38,8 @@ from distdoctor.recording.trace.layout import SPOTS, TensorFlag, UpdateFlag
 ALIKE = 2e-5  # relative: norms are kept in 32 bits
 APART = 1e-4
 FAR = 1e-3  # factors of two ranks, whose elements were rounded
+_HOLDS_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_SCALES, _NORMS = (".mul_(", ".div_(", "_foreach_mul_("), ("norm", "sqrt", "** 0.5")
 ENOUGH = 3  # parameters, or elements, with the same factor; that does not happen by itself
 
 
@@ -187,7 +191,25 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
 
 
 def _clipping_line(recording: Recording, step: SourceLine) -> SourceLine:
-    return line_with(recording.sources, step, ".mul_(") or line_with(recording.sources, step, "norm")
+    """Where gradients are multiplied, in a function that also computes a norm; the file of the optimizer step comes first."""
+    for path in sorted(recording.sources, key=lambda path: path != step.path):
+        file = source_file(recording.sources, path)
+        for function in file.nodes(ast.FunctionDef, ast.Module) if file is not None else ():
+            lines = _own_lines(recording.sources[path], function)
+            scaling = next((number for number, text in lines.items() if any(word in text for word in _SCALES)), 0)
+            body = "\n".join(lines.values())
+            if scaling and ".grad" in body and any(word in body for word in _NORMS):
+                return SourceLine(path, scaling, getattr(function, "name", "<module>"))
+    return line_with(recording.sources, step, "norm", within=True)
+
+
+def _own_lines(source: str, function: ast.FunctionDef | ast.Module) -> dict[int, str]:
+    """number -> text of the lines of a function; of a module those outside of its functions."""
+    lines = dict(enumerate(source.splitlines(), 1))
+    if isinstance(function, ast.FunctionDef):
+        return {n: text for n, text in lines.items() if function.lineno <= n <= (function.end_lineno or n)}
+    inside = [(one.lineno, one.end_lineno or one.lineno) for one in function.body if isinstance(one, _HOLDS_FUNCTIONS)]
+    return {n: text for n, text in lines.items() if not any(first <= n <= last for first, last in inside)}
 
 
 def _job(norms: Mapping[int, float]) -> Recording:
