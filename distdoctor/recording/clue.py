@@ -20,6 +20,7 @@ class ClueKind(StrEnum):
     LAGGING = (
         "lagging"  # numbers: a rank that torch's desync report blames, the number it has not completed; words say how
     )
+    MISSED_BARRIER = "missed barrier"  # numbers: the ranks that did not come to a monitored_barrier
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
     WARNING = "warning"  # of NCCL

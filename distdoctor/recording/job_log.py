@@ -46,6 +46,7 @@ _WORK_AT = re.compile(r"(?:at work|NCCL work|work sequence id): (\d{1,18})")
 _GROUP = re.compile(r"\[(PG (?:ID )?\d{1,9}[^\]]{0,200}?) ?Rank \d{1,9}\]")
 _LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})|"
                       r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
+_MISSED = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,1000}) failed to pass monitoredBarrier")
 _WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
 _KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
 _WARNING = re.compile(r"NCCL WARN .")
@@ -68,10 +69,10 @@ _TELLING = re.compile(
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
+_PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
 _STRIPPED = re.compile(
-    rf"^{_ACTOR}?[^\"'()]{{0,120}}?(?:\[rank\s?\d+\]:?\s?|\[default\d+\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|^{_ACTOR}|"
-    r"^\s{0,40}\d+: |^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}\s(?:std(?:out|err) [FP] )?",
-    re.IGNORECASE,
+    rf"^{_ACTOR}?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[default\d+\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|^{_ACTOR}|"
+    r"^\s{0,40}\d+: |^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}\s(?:std(?:out|err) [FP] )?"
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
@@ -121,7 +122,7 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
     ends = {r: replace(e, kernel_kills=1) if pids.get(r) in killed else e for r, e in ends.items()}
     joined = [clue.numbers[1] for clue in clues if clue.kind is ClueKind.JOINED]
-    named = {n for c in clues if c.kind is ClueKind.NOT_ARRIVED for n in c.numbers}
+    named = {n for c in clues if c.kind in (ClueKind.NOT_ARRIVED, ClueKind.MISSED_BARRIER) for n in c.numbers}
     named |= {c.numbers[0] for c in clues if c.kind is ClueKind.LAGGING}
     seen = {*ends, *(clue.rank for clue in clues), *named}
     world = max([*joined, max(seen, default=-1) + 1])
@@ -215,6 +216,8 @@ def _clue(words: str) -> Clue | None:
     for kind, pattern in _NUMBERS:
         if found := pattern.search(words):
             return Clue(kind, "", numbers=tuple(int(group) for group in found.groups() if group))
+    if found := _MISSED.search(words):
+        return Clue(ClueKind.MISSED_BARRIER, "", numbers=tuple(map(int, found[1].split(","))))
     if found := _WATCHDOG.search(words):
         elements, timeout = _ELEMENTS.search(words), _TIMEOUT.search(words)
         sizes = (int(elements[1]), int(elements[2])) if elements else (0, 0)

@@ -329,6 +329,9 @@ SMALLER, DOUBLE = REDUCE.replace("10, 3", "5, 3"), REDUCE.replace("Float", "Doub
          "DD103", (1,)),
         (detail(0, REDUCE, 1, "0OpType=REDUCE"), "DD102", (0, 1)),
         (detail(0, REDUCE, 1, "1" + DOUBLE), "DD104", (0, 1)),
+        # numbers within groups: who the peer is, and who is in which group, nobody says
+        (detail(0, REDUCE, 1, "1" + DOUBLE).replace("[rank0]", "[rank4]"), "DD110", (4,)),
+        (detail(0, REDUCE, 1, "1" + DOUBLE) + detail(0, SMALLER, 1, "1" + REDUCE).replace("[rank0]", "[rank4]"), "DD110", (0,)),
     ],
 )  # fmt: skip
 def test_what_torch_compared_itself_names_who_differs_and_in_what(text: str, code: str, ranks: tuple[int, ...]) -> None:
@@ -356,6 +359,15 @@ BARRIER = """\
 [rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.
 [rank0]: ZeroDivisionError: division by zero
 """
+MISSED = """\
+[rank2]: RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.
+[rank0]: RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms
+"""
+OWN_SERVER = """\
+[rank1]:   File "/app/serve.py", line 4, in main
+[rank1]: OSError: [Errno 98] Address already in use
+"""
+NAMES_ANOTHER = "[rank1]: ValueError: bad reply of [rank3]: no shape\n"
 IN_USE = """\
 torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, \
 useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
@@ -369,6 +381,9 @@ useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
         (EACH_ON_ITS_HOST, "DD110", (3,)),
         (RAY, "DD110", ()),
         (BARRIER, "DD110", (0,)),
+        (MISSED, "DD116", (1, 3)),
+        (OWN_SERVER, "DD110", (1,)),
+        (NAMES_ANOTHER, "DD110", (1,)),
         (IN_USE, "DD605", ()),
     ],
 )

@@ -33,13 +33,22 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprints(clues: Iterable[Clue]) -> list[Fingerprint]:
-    """What each rank says of its own call, in the first line in which it does; of a log with one such line, both sides of it."""
+    """What each rank says of its own call, in the first line in which it does; of a log with one such line, both sides of it.
+
+    The lines name ranks by their numbers in the group: where these are not their own, only a rank's prefix tells who it is, and
+    lines of several groups cannot be told apart.
+    """
     found: dict[int, Fingerprint] = {}
     peers: dict[int, Fingerprint] = {}
+    in_group: dict[int, int] = {}  # number in the group -> rank
     for clue in clues:
         if own := _OWN.search(clue.words):
             rank = clue.rank if clue.rank >= 0 else int(own[1])
+            if in_group.setdefault(int(own[1]), rank) != rank:
+                return []
             first = found.setdefault(rank, _of(own, rank, clue))
+            if rank != int(own[1]):
+                continue
             if peer := _PEER.search(clue.words, own.end()):
                 peers.setdefault(int(peer[1]), _differing(_of(peer, int(peer[1]), clue), first))
     if len(found) == 1:

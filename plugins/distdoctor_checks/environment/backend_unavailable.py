@@ -52,7 +52,7 @@ REFUSALS = tuple(
             'pass "nccl" (GPUs) or "gloo" (CPU) to init_process_group, or install a build of torch that has {0}',
         ),
         (
-            r"Unknown c10d backend type (\w+)|Invalid backend: '?(\w+)",
+            r"Unknown c10d backend type (\w+)",
             "backend {0} is unknown to this process",
             "import the package that registers {0} before init_process_group, or use nccl (GPUs) or gloo (CPU)",
         ),
@@ -89,7 +89,7 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
 def _refused(words: str) -> tuple[str, Prescription] | None:
     for refusal in REFUSALS:
         if found := refusal.words.search(words):
-            names = [name for name in found.groups() if name]
+            names = found.groups()
             return refusal.title.format(*names), Prescription(
                 "backend-of-the-device", change=refusal.change.format(*names)
             )

@@ -24,7 +24,10 @@ from distdoctor.diagnosis.hang.wording import from_exception
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
-_IN_USE = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
+# Of torch's store alone: a script may want ports of its own, for a server or a dashboard.
+_IN_USE = re.compile(
+    r"server socket has failed to listen.*(?:EADDRINUSE|address already in use)", re.IGNORECASE | re.DOTALL
+)
 
 
 @check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
@@ -53,7 +56,7 @@ def _taken(words: str) -> str:
     if not _IN_USE.search(words):
         return ""
     port = re.search(r"port: (\d{1,5})", words)
-    return f"port {port[1]} is in use: another process listens there" if port else "the rendezvous port is in use"
+    return f"port {port[1]} is in use" if port else "the port of the rendezvous is in use"
 
 
 def sick() -> Recording:

@@ -38,13 +38,13 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.recording.clue import Clue
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
@@ -81,6 +81,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield from (_absent(absence, clue) for absence, clue in log.absences)
     elif log.not_joined:
         yield _not_joined(log.not_joined)
+    elif missed := log.lines(ClueKind.MISSED_BARRIER):
+        yield _missed(missed[0])
     elif log.silent:
         yield _silent(log.silent, list(log.timeouts.values()))
 
@@ -107,6 +109,19 @@ def _not_joined(told: list[Clue]) -> Finding:
         LIKELY,
         f"line {told[0].line_number} of the log",
         Prescription("bound-the-wait", change=f"look at what {named(ranks)} did after its last call; {LOOK}"),
+        specificity=45,
+    )
+
+
+def _missed(clue: Clue) -> Finding:
+    ranks = tuple(sorted(set(clue.numbers)))
+    return from_line(
+        clue,
+        "did not come to a monitored_barrier in time",
+        ranks,
+        LIKELY,
+        f"{named(who(clue)) if who(clue) else 'a rank'} waited for {named(ranks)} there",
+        Prescription("bound-the-wait", change=f"look at what {named(ranks)} did instead; {LOOK}"),
         specificity=45,
     )
 
