@@ -21,6 +21,8 @@ from distdoctor.recording.trace.layout import ranks_of, ranks_text
 from distdoctor.recording.trace.process_key import ProcessKey
 
 BEAT_SECONDS = 1.0
+EARLY_BEAT_SECONDS = 0.25  # until all whom we watch were heard once: before that nobody would be missed
+EARLY_SECONDS = 10.0  # for so long after the ranks were started; where no distdoctor is, there is nobody to hear
 SILENT_SECONDS = 3.5  # three beats and the time to write one: a loss is noticed within 5 s
 STORE_SECONDS = 3.0  # for the store to answer; on a living host it takes milliseconds
 PREFIX = "distdoctor/alive"
@@ -59,6 +61,7 @@ class Presence:
         self._is_broken = False  # the store closed the connection: torch would knock again and again, and say so
         self._keeps_store = False
         self._beat = 0
+        self._began = 0.0  # when the ranks were started, monotonic seconds
         self._answered = 0.0  # when the store last did, monotonic seconds
         self._heard: dict[int, tuple[_Word, float]] = {}  # of each host its newest word, and when that was new to us
         self._said_silent: dict[int, float] = {}  # by host 0, and since when
@@ -72,6 +75,7 @@ class Presence:
         with self._lock:
             self._attempt, self._ranks, self._client, self._is_broken = attempt, tuple(ranks), None, False
             self._heard, self._said_silent, self._answered = {}, {}, time.monotonic()
+            self._began = self._answered
             self._keeps_store = _is_here(self._rendezvous.store)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="distdoctor-presence", daemon=True)
@@ -113,7 +117,7 @@ class Presence:
     def _run(self) -> None:
         """A round a beat. One that hangs in a store that does not answer is left to hang, and no other is begun."""
         known: tuple[str, ...] = ()
-        while not self._over.wait(BEAT_SECONDS):
+        while not self._over.wait(self._pause()):
             if (self._round is None or not self._round.is_alive()) and not self._is_broken:
                 self._round = threading.Thread(target=self._one_round, name="distdoctor-beat", daemon=True)
                 self._round.start()
@@ -121,6 +125,14 @@ class Presence:
             if now != known:
                 known = now
                 self._changed()
+
+    def _pause(self) -> float:
+        waits_for_some = not self._watched() <= self._heard.keys() and time.monotonic() - self._began < EARLY_SECONDS
+        return EARLY_BEAT_SECONDS if waits_for_some else BEAT_SECONDS
+
+    def _watched(self) -> set[int]:
+        """The hosts whose words are read: by host 0 all others, by these host 0."""
+        return set(range(1, self._rendezvous.hosts)) if self._rendezvous.host_number == 0 else {0}
 
     def _one_round(self) -> None:
         attempt = self._attempt
@@ -141,9 +153,8 @@ class Presence:
 
     def _listen(self, attempt: int) -> None:
         here, store = self._rendezvous.host_number, self._store()
-        watched = [host for host in range(self._rendezvous.hosts) if host != here] if here == 0 else [0]
         said = self._silent_by_host_0(store) if here else []
-        words = {host: self._word(store, host) for host in dict.fromkeys((*watched, *said))}
+        words = {host: self._word(store, host) for host in dict.fromkeys((*sorted(self._watched()), *said))}
         now = time.monotonic()
         with self._lock:
             if attempt != self._attempt:
