@@ -1,8 +1,8 @@
 """How much of a resnet18 training is spent in the probe, by sampling where a rank is: no difference of two noisy times.
 
-    python benchmarks/step_share.py [--seconds 60] [--rate 500] [--steps-first 8]
+    python benchmarks/step_share.py [--seconds 60] [--rate 500] [--steps-first 8] [--size 224]
 
-Two ranks of DistributedDataParallel over gloo (batch 8 of 96 x 96, SGD with momentum), all default streams. py-spy looks at
+Two ranks of DistributedDataParallel over gloo (batch 8 of 224 x 224, SGD with momentum), all default streams. py-spy looks at
 rank 0 so many times a second, after the first steps. A sample counts for the probe when the innermost Python frame of a running
 thread is in it, so what torch's C++ does on the probe's behalf (reading a gradient) is in the share. In wrappers.py it is mostly
 the wrapped function itself (backward), which is told apart. What machine load does to the step, it does to both.
@@ -30,7 +30,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torchvision.models.resnet18())
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-inputs, targets = torch.randn(8, 3, 96, 96), torch.randint(0, 1000, (8,))
+inputs, targets = torch.randn(8, 3, int(sys.argv[3]), int(sys.argv[3])), torch.randint(0, 1000, (8,))
 here, first, step = pathlib.Path(sys.argv[1]), int(sys.argv[2]), 0
 stop = torch.zeros(1)
 while not stop:
@@ -51,14 +51,14 @@ FRAME = re.compile(r"distdoctor/probe/(\w+)")
 WRAPPED = re.compile(r"<locals>\.wait ")  # of a work handle: the reduction itself
 
 
-def stacks(folder: Path, seconds: int, rate: int, first: int) -> tuple[Counter[str], int]:
+def stacks(folder: Path, seconds: int, rate: int, first: int, size: int) -> tuple[Counter[str], int]:
     """stack -> samples, of rank 0 of a training, and the steps that it took meanwhile."""
     script, record, samples = folder / "train.py", folder / "run", folder / "stacks.txt"
     script.write_text(TRAINING)
     record.mkdir()
     env = {**os.environ, "OMP_NUM_THREADS": "1", **ProbeSettings().hand_over(record)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    job = subprocess.Popen([*command, str(folder), str(first)], env=env)
+    job = subprocess.Popen([*command, str(folder), str(first), str(size)], env=env)
     try:
         pid = folder / "pid"
         while not pid.exists():
@@ -87,9 +87,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--steps-first", type=int, default=8)
+    parser.add_argument(
+        "--size", type=int, default=224, help="pixels of an image's side; 96 is a step of a third of a second"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        found, steps = stacks(Path(name), options.seconds, options.rate, options.steps_first)
+        found, steps = stacks(Path(name), options.seconds, options.rate, options.steps_first, options.size)
     total, places = found.total(), Counter[str]()
     for stack, count in found.items():
         innermost = stack.rpartition(";")[2]

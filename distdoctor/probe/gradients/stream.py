@@ -145,7 +145,7 @@ class GradientsStream:
         self.wrappers.after_step()
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step()
-        tracked.paced(time.perf_counter())
+        tracked.paced()
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""

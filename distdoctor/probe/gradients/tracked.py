@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 from distdoctor.probe.gradients.buffers import Buffers
@@ -11,7 +12,7 @@ from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.gradients.sampled_elements import SampledElements
 from distdoctor.probe.tensors.digests import Digests, Reading
 
-SHARE = 0.005  # of the time between two steps; the other half of the promise belongs to the other streams
+SHARE = 0.003  # of a step; the rest of the promise (0.01) belongs to the streams that look at every step
 FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
 FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
 LONGEST = 4096  # steps between two looks
@@ -44,8 +45,8 @@ class Tracked:
         self.zeroed = 0  # calls of zero_grad when it stepped last
         self.spent = 0.0  # CPU seconds in this look so far: those that others take from us are not ours
         self.cost = 0.0  # of a look, smoothed
-        self.last_at = 0.0
-        self.pace = 0.0  # seconds between two steps, smoothed
+        self.last_at: tuple[float, float] | None = None  # when it stepped last: wall and CPU seconds of the process
+        self.pace = 0.0  # seconds that a step works, smoothed
         self.looks = 0
         self.spent_in_all = 0.0
         self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
@@ -65,10 +66,11 @@ class Tracked:
     def wants(self, step: int) -> bool:
         return step % self.interval == 0 or (not self.fixed and step <= FIRST_STEPS)
 
-    def paced(self, now: float) -> None:
-        """A step is over: learn how long steps take."""
+    def paced(self) -> None:
+        """A step is over: learn how long steps work. Where others take the CPU a look takes longer too, so waits do not count."""
+        now = (time.perf_counter(), time.process_time())
         if self.last_at:
-            took = now - self.last_at
+            took = min(now[0] - self.last_at[0], now[1] - self.last_at[1])
             self.pace = took if not self.pace else 0.9 * self.pace + 0.1 * took
         self.last_at = now
 
