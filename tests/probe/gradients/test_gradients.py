@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_a_wrapper_is_noted_with_its_ranks_and_what_it_reduces() -> None:
 def test_looks_take_their_share_of_the_time_and_no_more() -> None:
     tracked = Tracked(1, 0)
     tracked.pace, tracked.spent_in_all = 0.010, FREE_SECONDS
-    for cost, interval in ((10e-6, 1), (50e-6, 1), (51e-6, 2), (1e-3, 32), (10.0, LONGEST)):
+    for cost, interval in ((10e-6, 1), (30e-6, 1), (31e-6, 2), (1e-3, 64), (10.0, LONGEST)):
         tracked.cost, tracked.spent = 0.0, cost
         tracked.afford()
         assert tracked.interval == interval
@@ -210,3 +211,11 @@ def test_what_stands_between_backward_and_the_loss_is_read_from_the_graph(
     loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 0]))
 
     assert roots_of(scale(loss)) == words
+
+
+def test_a_step_counts_for_what_it_works_and_not_for_what_it_waits() -> None:
+    tracked = Tracked(1, 0)
+    tracked.paced()
+    time.sleep(0.2)
+    tracked.paced()
+    assert 0 < tracked.pace < 0.1
