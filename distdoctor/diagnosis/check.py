@@ -100,7 +100,7 @@ class Check:
 
         NotSeen: this recording cannot tell.
         """
-        arguments = [_fact(kind, recording) for kind in self.facts]
+        arguments = _facts(self.facts, recording)
         return [
             replace(
                 finding,
@@ -116,16 +116,47 @@ class Check:
         ]
 
 
-def _fact(kind: type[Any], recording: Recording) -> Any:
-    if isinstance(kind, UnionType):  # `Verdict | None`: None where this recording cannot tell
-        wanted = next(one for one in kind.__args__ if one is not type(None))
+def _facts(kinds: tuple[type[Any], ...], recording: Recording) -> list[Any]:
+    """One for each parameter; None for those that the check can do without (`Verdict | None`) and this recording cannot tell.
+
+    NotSeen: one that it needs is missing, or every one of those that it could do without.
+    """
+    found: list[Any] = []
+    missing: list[NotSeen] = []
+    for kind in kinds:
         try:
-            return _fact(wanted, recording) if wanted.streams <= recording.streams else None
-        except NotSeen:
-            return None
+            found.append(_fact(kind, recording))
+        except NotSeen as reason:
+            if not isinstance(kind, UnionType):
+                raise
+            found.append(None)
+            missing.append(reason)
+    if missing and len(missing) == len(kinds):
+        raise _nothing_seen(missing)
+    return found
+
+
+def _fact(kind: type[Any], recording: Recording) -> Any:
+    if isinstance(kind, UnionType):
+        wanted: Any = next(one for one in kind.__args__ if one is not type(None))
+        if absent := wanted.streams - recording.streams:
+            raise NotSeen(not_recorded(absent))
+        return _fact(wanted, recording)
     if kind is Job:
         return recording.job
     return recording if kind is Recording else derived(kind, recording)
+
+
+def _nothing_seen(missing: list[NotSeen]) -> NotSeen:
+    """Why a check looked at nothing at all: that its question does not arise is the reason only where nothing else is."""
+    lacking = [reason for reason in missing if not isinstance(reason, NotApplicable)]
+    words = "; ".join(dict.fromkeys(str(reason) for reason in lacking or missing))
+    return NotSeen(words) if lacking else NotApplicable(words)
+
+
+def not_recorded(streams: Iterable[str]) -> str:
+    """What the user reads where nobody recorded these streams."""
+    return f"not recorded: {', '.join(sorted(streams))}"
 
 
 def check(
@@ -144,6 +175,9 @@ def check(
     at_most: Confidence = CERTAIN,
 ) -> Callable[[Examine], Check]:
     """Make a function `examine(facts...) -> Iterator[Finding]` a check of the module it stands in.
+
+    A parameter `Verdict | None` is None where the recording cannot tell; a check is not asked where it would be given nothing
+    but None.
 
     Where ranks left no recording, findings are at most "likely", unless the check `stands_alone`. Of the findings that explain
     the same fact (`Finding.explains`), only those of the check with the highest `specificity` are told. `at_most` LIKELY: what

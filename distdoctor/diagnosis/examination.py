@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen
+from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen, not_recorded
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import (
     CERTAIN,
@@ -51,7 +51,7 @@ def examine(
             continue
         absent = check.streams - recording.streams
         if absent:
-            not_examined.append(NotExamined(check.code, check.slug, f"not recorded: {', '.join(sorted(absent))}"))
+            not_examined.append(NotExamined(check.code, check.slug, not_recorded(absent)))
             continue
         silenced = [trouble for trouble in recording.troubles if trouble.silenced & check.may_use]
         if silenced:  # what a half recording does not hold may have happened: it must not be held against the rank

@@ -6,7 +6,7 @@ checked. Numbers of operations (`_sequence_nr`) grow with time within one thread
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import thread_time
 from typing import Any
@@ -42,45 +42,42 @@ def look(
 ) -> Graph:
     """Walk the graph from these operations on. `before`: operations with a lower number count as old; `since`: those with a
     lower number are not entered at all. What `storages` has seen already is not counted again."""
-    found, stack = Graph(), [node for node in roots if node is not None]
-    seen = {id(node) for node in stack}
-    kept = list(stack)  # while a wrapper lives, its operation is given the same one again
-    while stack:
-        node = stack.pop()
-        number = node._sequence_nr()
-        if number < since:
-            continue
+    found = Graph()
+    for node, number in _walk(roots, since):
         found.nodes += 1
         found.old += number < before
         if number < _UNNUMBERED:
             found.saved += saved_bytes(node, storages)
         if found.nodes >= MOST_NODES or (found.nodes % 64 == 0 and thread_time() > deadline):
             found.capped = True
-            return found
-        for following, _ in node.next_functions:
-            if following is not None and id(following) not in seen:
-                seen.add(id(following))
-                kept.append(following)
-                stack.append(following)
+            break
     return found
 
 
 def reaches(roots: Iterable[Any], first: int, last: int) -> bool:
     """Whether the graph behind these operations holds one with a number from `first` on and below `last`; true as well where it
     is too large to be walked."""
+    return any(
+        first <= number < last or visited >= MOST_NODES for visited, (_, number) in enumerate(_walk(roots), start=1)
+    )
+
+
+def _walk(roots: Iterable[Any], since: int = 0) -> Iterator[tuple[Any, int]]:
+    """Each operation behind these and its number, once; what lies behind those with a number below `since` is left out."""
     stack = [node for node in roots if node is not None]
     kept = list(stack)  # while a wrapper lives, its operation is given the same one again
     seen = {id(node) for node in stack}
     while stack:
         node = stack.pop()
-        if first <= node._sequence_nr() < last or len(kept) >= MOST_NODES:
-            return True
+        number = node._sequence_nr()
+        if number < since:
+            continue
+        yield node, number
         for following, _ in node.next_functions:
             if following is not None and id(following) not in seen:
                 seen.add(id(following))
                 kept.append(following)
                 stack.append(following)
-    return False
 
 
 def saved_bytes(node: Any, storages: Storages) -> int:

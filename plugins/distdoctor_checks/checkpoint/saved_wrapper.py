@@ -17,7 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
@@ -34,8 +34,6 @@ def examine(checkpoints: Checkpoints | None, log: LogFacts | None) -> Iterator[F
     if log is not None and log.own_error is not None and _is_wrapped(log.own_error.words):
         yield from_own_error(log, REJECTED, Prescription("save-the-module"))
     if checkpoints is None:
-        if log is None:
-            raise NotSeen("neither what the ranks loaded nor a job log is there")
         return
     loads: dict[tuple[SourceLine, str], list[tuple[int, StateLoaded]]] = defaultdict(list)
     for rank, event in checkpoints.events(StateLoaded):

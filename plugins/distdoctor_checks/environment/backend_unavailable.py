@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -77,8 +77,6 @@ REFUSALS = tuple(
 
 @check("DD602", "backend-unavailable", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    if verdict is None and log is None:
-        raise NotSeen("neither the ranks' recordings nor a job log is there")
     if log is not None and log.own_error is not None and (told := _refused(log.own_error.words)):
         yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():

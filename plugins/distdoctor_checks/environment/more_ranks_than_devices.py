@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -34,8 +34,6 @@ SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_p
 
 @check("DD601", "more-ranks-than-devices", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    if verdict is None and log is None:
-        raise NotSeen("neither the ranks' recordings nor a job log is there")
     if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
         yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
@@ -32,8 +32,6 @@ _IN_USE = re.compile(
 
 @check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    if trial is None and verdict is None and log is None:
-        raise NotSeen("neither a preflight, nor the ranks' recordings, nor a job log is there")
     if log is not None and log.own_error is not None and (title := _taken(log.own_error.words)):
         yield from_own_error(log, title, Prescription("free-port"))
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.group_making import EachItsOwn, Making, each_its_own
 from distdoctor.diagnosis.hang.incident import Incident
@@ -39,8 +39,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if apart is not None and apart.sides is not None and apart.sides.makes_group:
         yield _by_stacks(apart.sides)
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.PASSED_BY):
         own = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})

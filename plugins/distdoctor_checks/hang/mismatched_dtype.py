@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts
@@ -30,8 +30,6 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None and (checked := log.checked_by_torch("dtype")) is not None:
         yield checked.finding("dtype", "has another dtype", "same-dtype", BY_TORCH)
     if verdict is None:
-        if log is None:
-            raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     for incident in in_place(verdict, alignment.DTYPE):
         yield _finding(verdict, incident)

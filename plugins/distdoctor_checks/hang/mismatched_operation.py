@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, claimed
 from distdoctor.diagnosis.hang.in_ras import other_operations
@@ -51,8 +51,6 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
     if verdict is None:
-        if log is None:
-            raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
         if incident.replaces:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.incident import Incident
@@ -40,8 +40,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         one = apart.sides.odd[0]
         yield apart.sides.finding("same-root", f"give {one.call} at {line_of(one)} the same src/dst on every rank")
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in in_place(verdict, alignment.ROOT):
         yield _finding(verdict, incident)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, from_line, who
@@ -45,8 +45,6 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
     if verdict is None:
-        if log is None:
-            raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     for incident in in_place(verdict, alignment.SHAPE):
         yield _finding(verdict, incident)

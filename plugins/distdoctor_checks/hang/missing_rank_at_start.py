@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line
 from distdoctor.diagnosis.hang.incident import Incident
@@ -51,8 +51,6 @@ def examine(verdict: Verdict | None, standstill: Stall | None, log: LogFacts | N
         yield from seen_at_start(standstill)
     elif verdict is not None:
         yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.NEVER_CAME))
-    else:
-        raise NotSeen("neither the ranks' recordings nor their stacks are there")
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:

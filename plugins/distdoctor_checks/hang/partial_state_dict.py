@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -62,8 +62,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if apart is not None and apart.sides is not None and apart.sides.is_under_rank:
         yield from _by_stacks(apart.sides)
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
         if incident.is_under_rank and _save_word(verdict, incident):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
 from distdoctor.diagnosis.hang.in_logs import OWN_ERROR, LogFacts, claimed, from_line, who
@@ -58,8 +58,6 @@ def examine(verdict: Verdict | None, log: LogFacts | None, apart: RanksApart | N
     if log is not None:
         yield from _by_log(log)
     if verdict is None:
-        if log is None and apart is None:
-            raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
         return
     for incident in verdict.of_kind(IncidentKind.FAILED, IncidentKind.ECHOED):
         yield _finding(verdict, incident) if incident.kind is IncidentKind.FAILED else _unknown(incident)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -46,8 +46,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if apart is not None and apart.gone is not None and apart.gone.ended_in_order:
         yield apart.gone.finding()
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.LEFT):
         yield _finding(verdict, incident)

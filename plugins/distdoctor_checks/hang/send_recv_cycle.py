@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -40,8 +40,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if apart is not None and apart.ring:
         yield _receives(apart)
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
         if incident.kind is IncidentKind.ALL_SENT or _is_one_way(incident):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
@@ -69,8 +69,6 @@ def examine(
     if log is not None:
         yield from (_by_log(one) for one in log.out_of_step)
     if verdict is None:
-        if log is None and apart is None:
-            raise NotSeen("neither the ranks' recordings, nor their stacks, nor a job log is there")
         return
     for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.STRAYED):
         yield _finding(verdict, incident)

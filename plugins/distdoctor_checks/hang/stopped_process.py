@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotApplicable, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed
 from distdoctor.diagnosis.hang.in_ras import silent_processes
@@ -31,8 +31,6 @@ def examine(standstill: Stall | None, log: LogFacts | None) -> Iterator[Finding]
     if log is not None:
         yield from claimed(silent_processes(log.ras), 93)
     if standstill is None:
-        if log is None:
-            raise NotApplicable("no stacks were taken (distdoctor hang-dump takes them from a running job)")
         return
     for standing in standstill.standings.values():
         process = standing.process

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
@@ -52,8 +52,6 @@ def examine(
     if log is not None:
         yield from _by_log(log)
         return
-    if verdict is None and standstill is None:
-        raise NotSeen("neither the ranks' recordings nor their stacks are there")
     incidents = verdict.incidents if verdict is not None else ()
     if standstill is not None and (standstill.cut or not incidents) and all(one.kind in _WAITS for one in incidents):
         yield from seen_in_backend(standstill, verdict)

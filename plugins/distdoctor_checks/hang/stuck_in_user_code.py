@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import (
     ERROR,
     LIKELY,
@@ -69,9 +69,7 @@ def examine(
     if standstill is not None:
         yield from _seen(standstill)
         return
-    if verdict is None:
-        raise NotSeen("neither stacks nor collectives are known")
-    if progress is not None:
+    if progress is not None and verdict is not None:
         yield from hosts_that_stopped(progress, verdict)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.incident import Incident
@@ -44,8 +44,6 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if apart is not None and apart.sides is not None and apart.sides.in_pairs:
         yield apart.sides.finding("pair-send-with-recv", _change_by_stacks(apart.sides))
     if verdict is None:
-        if apart is None:
-            raise NotSeen("neither the ranks' recordings nor their stacks are there")
         return
     for incident in _unmatched(verdict):
         yield _misfit(verdict, incident) if incident.pair else _finding(verdict, incident)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.incident import Incident
@@ -54,8 +54,6 @@ def examine(verdict: Verdict | None, partings: ReplicaDivergences | None, log: L
     if log is not None and log.own_error is not None and RAISED in log.own_error.words:
         yield from_own_error(log, _title(_in_words(log.own_error.words)), Prescription("find-unused-parameters"))
     if verdict is None:
-        if log is None:
-            raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     told = [
         one for one in verdict.of_kind(IncidentKind.FAILED) if one.ending is not None and RAISED in one.ending.words

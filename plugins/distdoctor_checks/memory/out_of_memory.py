@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.diagnosis.check import NotSeen, check
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import Ending
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
@@ -47,8 +47,6 @@ def examine(verdict: Verdict | None, memory: Memory | None, log: LogFacts | None
     if log is not None:
         yield from _by_log(log)
     if verdict is None:
-        if log is None:
-            raise NotSeen("neither the ranks' recordings nor a job log is there")
         return
     for incident in verdict.of_kind(IncidentKind.FAILED):
         end = verdict.recording.job.ends.get(incident.ranks[0])

@@ -115,10 +115,7 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, reco
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=(
-            Place(line, ranks, "scales by a rank-local norm" if line != update.site else "the optimizer steps"),
-            *((Place(update.site, ranks, "the optimizer steps"),) if line != update.site else ()),
-        ),
+        places=_places(line, update.site, ranks),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
         why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
@@ -177,10 +174,7 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=(
-            Place(line, ranks, "scales by a rank-local norm" if line != update.site else "the optimizer steps"),
-            *((Place(update.site, ranks, "the optimizer steps"),) if line != update.site else ()),
-        ),
+        places=_places(line, update.site, ranks),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "elements of the shards"},
         why=f"between the reduction and the optimizer step the elements of the gradients are multiplied by {factors}, as after "
@@ -188,6 +182,12 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
         prescriptions=(Prescription("norm-over-every-shard"),),
         at_ns=update.at_ns,
     )  # fmt: skip
+
+
+def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...]) -> tuple[Place, ...]:
+    """Where the gradients are scaled, where that is known, and the optimizer step."""
+    steps = Place(step, ranks, "the optimizer steps")
+    return (steps,) if line == step else (Place(line, ranks, "scales by a rank-local norm"), steps)
 
 
 def _clipping_line(recording: Recording, step: SourceLine) -> SourceLine:
