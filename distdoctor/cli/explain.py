@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def explain(code: str, no_plugin: tuple[str, ...]) -> None:
     by_name = {name.lower(): check for check in plugins.checks.values() for name in (check.code, check.slug)}
     check = by_name.get(code.lower())
     page = check.handbook if check is not None else page_of_rule(code)
-    page = page or _moved(code.lower(), plugins.checks.values())
+    page = page or _page_of_state(code) or _moved(code.lower(), plugins.checks.values())
     if not page:
         close = difflib.get_close_matches(code.lower(), by_name, n=1)
         guess = f"Did you mean {by_name[close[0]].code} {by_name[close[0]].slug}? " if close else ""
@@ -40,6 +41,14 @@ def page_of_rule(code: str) -> str:
     from distdoctor.lint.rules import all_rules
 
     return next((one.handbook for one in all_rules() if code.lower() in (one.code.lower(), one.slug)), "")
+
+
+def _page_of_state(code: str) -> str:
+    """The page of what is a code and no check; "" for anything else."""
+    from distdoctor.diagnosis import not_examined
+
+    page = inspect.cleandoc(not_examined.__doc__ or "")
+    return page if code.lower() in page.partition(":")[0].lower().split() else ""
 
 
 def _moved(code: str, checks: Collection[Check]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen, not_recorded
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
+from distdoctor.diagnosis.facts.examined import Examined, names_of
 from distdoctor.diagnosis.finding import (
     CERTAIN,
     LIKELY,
@@ -46,9 +47,11 @@ def examine(
     found: list[tuple[Check, Finding]] = []
     not_examined: list[NotExamined] = []
     examined: list[str] = []
-    for check in checks:
+    for check in sorted(checks, key=lambda one: Examined in one.facts):
         if live and not check.live:
             continue
+        if Examined in check.facts:
+            recording.derived[Examined] = _examined(recording, coverage, checks, examined, found)
         absent = check.streams - recording.streams
         if absent:
             not_examined.append(NotExamined(check.code, check.slug, not_recorded(absent)))
@@ -87,6 +90,22 @@ def examine(
     ):  # looked at once, and then again and again: facts refer to their recording, so both would wait for the collector
         recording.derived.clear()
     return diagnosis
+
+
+def _examined(
+    recording: Recording,
+    coverage: Coverage,
+    checks: Iterable[Check],
+    looked: Collection[str],
+    found: Iterable[tuple[Check, Finding]],
+) -> Examined:
+    """What a check is told of those that were asked before it."""
+    return Examined(
+        installed=names_of(checks),
+        looked=names_of(one for one in checks if one.code in looked),
+        findings=tuple(finding for _, finding in found),
+        whole=coverage.complete and recording.job.exit_code == 0 and not recording.job.running,
+    )
 
 
 def with_patches(findings: Iterable[Finding], recording: Recording) -> list[Finding]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.source.ignore_comments import accepted_on
 from distdoctor.recording.source_texts import line_of
-
-# `# distdoctor: ignore[DD301] -- the order is fixed on purpose`; several codes are separated by commas.
-_COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([A-Za-z0-9_,\s-]+)\]")
 
 
 def suppress(diagnosis: Diagnosis, sources: Mapping[str, str], ignored: Collection[str] = ()) -> Diagnosis:
@@ -29,5 +26,4 @@ def is_named(code: str, slug: str, names: Iterable[str]) -> bool:
 def _is_accepted(finding: Finding, sources: Mapping[str, str], ignored: Collection[str]) -> bool:
     if is_named(finding.code, finding.slug, ignored):
         return True
-    comment = _COMMENT.search(line_of(sources, finding.place.path, finding.place.line))
-    return comment is not None and is_named(finding.code, finding.slug, comment[1].split(","))
+    return is_named(finding.code, finding.slug, accepted_on(line_of(sources, finding.place.path, finding.place.line)))

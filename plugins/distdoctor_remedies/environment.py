@@ -54,6 +54,14 @@ REMEDIES = (
         source="SECURITY.md and CONTRIBUTING.md of distdoctor",
     ),
     Remedy(
+        slug="remove-the-ignore",
+        what="Correct the name in the comment, or take it out.",
+        how="# distdoctor: ignore[CODE] -- reason  # `distdoctor rules` lists the codes",
+        effect="a finding is accepted where somebody decided so, and nowhere else",
+        safety="changes no result",
+        source="docs: accepting a finding",
+    ),
+    Remedy(
         slug="without-this-host",
         what="Train without the host that computes or transfers wrongly.",
         how="dcgmi diag -r 3; memtester 1G 1  # and leave the host out of the job until they pass",

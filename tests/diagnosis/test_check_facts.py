@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from click.testing import CliRunner
+from sick import own
+
+from distdoctor.cli.explain import explain
 from distdoctor.diagnosis.check import Check, NotApplicable, check
 from distdoctor.diagnosis.diagnosis import NotExamined
 from distdoctor.diagnosis.examination import examine
@@ -39,6 +43,11 @@ def recording_as_well(recording: Recording, weather: Weather | None) -> Iterator
     yield Finding("was asked")
 
 
+@check("DD993", "broken", severity=NOTE)
+def broken(recording: Recording) -> Iterator[Finding]:
+    yield from [Finding("never told")] if recording.ranks[7] else ()
+
+
 def _looked(asked: Check, *streams: str) -> tuple[list[str], list[NotExamined]]:
     recording = Recording(job=Job(), ranks={}, streams=frozenset(streams))
     diagnosis = examine(recording, [asked])
@@ -60,3 +69,14 @@ def test_where_no_question_of_a_check_arises_it_does_not_apply() -> None:
 
 def test_a_check_that_also_reads_the_recording_itself_is_asked() -> None:
     assert [one.title for one in recording_as_well.look(Recording(job=Job(), ranks={}))] == ["was asked"]
+
+
+def test_a_check_that_fails_is_not_examined_and_that_state_has_a_page() -> None:
+    (told,) = examine(own("DD902"), [broken]).not_examined
+
+    assert told == NotExamined("DD993", "broken", "the check failed: KeyError: 7", applies=True)
+    for name in ("DD900", "not-examined"):
+        page = CliRunner().invoke(explain, [name])
+        assert page.exit_code == 0
+        assert page.output.startswith("DD900 not-examined: ")
+        assert "the check itself failed" in page.output
