@@ -1,4 +1,4 @@
-"""The house in numbers: files and arrows per room, circles of imports, the longest functions.
+"""The architecture in numbers: files and imports per package, cycles, the longest functions.
 
     python benchmarks/architecture.py            one table, as in docs/architecture.md
 
@@ -27,14 +27,14 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
-class Room:
-    """A package directly below `distdoctor`, or a plugin package. `arrows`: imports from file to file inside it; `circles`:
+class Package:
+    """A package directly below `distdoctor`, or a plugin package. `imports`: from file to file inside it; `cycles`:
     groups of files that import one another."""
 
     name: str
     files: int
-    arrows: int
-    circles: tuple[tuple[str, ...], ...]
+    imports: int
+    cycles: tuple[tuple[str, ...], ...]
 
 
 def imports() -> networkx.DiGraph:
@@ -48,28 +48,28 @@ def imports() -> networkx.DiGraph:
     return found
 
 
-def room_of(module: str) -> str:
-    """`distdoctor.probe` of `distdoctor.probe.gradients.stream`; a plugin package is one room."""
+def package_of(module: str) -> str:
+    """`distdoctor.probe` of `distdoctor.probe.gradients.stream`; a plugin package is one."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "distdoctor" else parts[0]
 
 
-def rooms(graph: networkx.DiGraph) -> list[Room]:
-    """Every room that has more than one file."""
+def packages(graph: networkx.DiGraph) -> list[Package]:
+    """Every package that has more than one file."""
     files: dict[str, list[str]] = {}
     for module in sorted(graph):
-        files.setdefault(room_of(module), []).append(module)
-    return [_room(name, graph.subgraph(modules)) for name, modules in sorted(files.items()) if len(modules) > 1]
+        files.setdefault(package_of(module), []).append(module)
+    return [_package(name, graph.subgraph(modules)) for name, modules in sorted(files.items()) if len(modules) > 1]
 
 
-def _room(name: str, inside: networkx.DiGraph) -> Room:
-    circles = [tuple(sorted(part)) for part in networkx.strongly_connected_components(inside) if len(part) > 1]
-    return Room(name, len(inside), inside.number_of_edges(), tuple(sorted(circles)))
+def _package(name: str, inside: networkx.DiGraph) -> Package:
+    cycles = [tuple(sorted(part)) for part in networkx.strongly_connected_components(inside) if len(part) > 1]
+    return Package(name, len(inside), inside.number_of_edges(), tuple(sorted(cycles)))
 
 
 def longest_functions(count: int = 10) -> list[tuple[int, str, str]]:
     """(lines, file, name), the longest first."""
-    paths = [path for room in ("distdoctor", "plugins") for path in sorted((ROOT / room).rglob("*.py"))]
+    paths = [path for folder in ("distdoctor", "plugins") for path in sorted((ROOT / folder).rglob("*.py"))]
     found = [(lines, str(path.relative_to(ROOT)), name) for path in paths for lines, name in _functions(path)]
     return sorted(found, reverse=True)[:count]
 
@@ -83,12 +83,14 @@ def _functions(path: Path) -> Iterator[tuple[int, str]]:
 def main() -> None:
     graph = imports()
     print("| package | files | imports inside | cycles |\n|---|---|---|---|")
-    for room in rooms(graph):
-        print(f"| {room.name} | {room.files} | {room.arrows} | {len(room.circles)} |")
-    for room in rooms(graph):
-        for circle in room.circles:
-            print(f"\ncycle in {room.name}: {', '.join(module.removeprefix(room.name + '.') for module in circle)}")
-    between = {(room_of(one), room_of(other)) for one, other in graph.edges}
+    for package in packages(graph):
+        print(f"| {package.name} | {package.files} | {package.imports} | {len(package.cycles)} |")
+    for package in packages(graph):
+        for cycle in package.cycles:
+            print(
+                f"\ncycle in {package.name}: {', '.join(module.removeprefix(package.name + '.') for module in cycle)}"
+            )
+    between = {(package_of(one), package_of(other)) for one, other in graph.edges}
     print(f"\n{sum(one != other for one, other in between)} imports between packages, {len(graph)} files\n")
     print("| lines | function | file |\n|---|---|---|")
     for lines, file, name in longest_functions():

@@ -1,4 +1,4 @@
-"""The rooms keep their doors: who imports whom, and what a rank and a quick command never load."""
+"""The layers hold: who imports whom, and what a rank and a quick command never load."""
 
 from __future__ import annotations
 

@@ -120,10 +120,10 @@ def test_a_finding_is_a_value() -> None:
     assert {f.name for f in fields(Finding)} >= {"code", "ranks", "place", "places", "evidence", "prescriptions"}
 
 
-# Rooms in which every file can be built and tested without the files that use it.
+# Packages in which every file can be built and tested without the files that use it.
 
 
-def test_no_room_has_a_circle_of_imports() -> None:
+def test_no_package_has_a_cycle_of_imports() -> None:
     """Counted with grimp, imports for types alone included."""
     spec = importlib.util.spec_from_file_location("architecture", ROOT / "benchmarks" / "architecture.py")
     assert spec is not None
@@ -131,7 +131,7 @@ def test_no_room_has_a_circle_of_imports() -> None:
     architecture = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = architecture
     spec.loader.exec_module(architecture)
-    rooms = architecture.rooms(architecture.imports())
+    packages = architecture.packages(architecture.imports())
 
-    assert len(rooms) > 10
-    assert [room.circles for room in rooms if room.circles] == []
+    assert len(packages) > 10
+    assert [package.cycles for package in packages if package.cycles] == []

@@ -150,7 +150,7 @@ def _show(recording: Recording, values: dict[str, Any], *, text: bool) -> None:
 
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     found = load_plugins(settings)
-    checks = {code: check for code, check in found.checks.items() if check.wing == "data"}
+    checks = {code: check for code, check in found.checks.items() if check.area == "data"}
     diagnosis = diagnose(recording, checks, found.remedies, frozenset(settings.ignore))
     unasked = [one.code for one in diagnosis.could_not_look]
     table = sample_table.render(recording, diagnosis.findings, str(Path.cwd()), unasked)

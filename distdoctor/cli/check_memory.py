@@ -97,7 +97,7 @@ def _show_table(recording: Recording, values: dict[str, Any], budget: int) -> bo
 
     settings = load({"no_plugin": values["no_plugin"], "ignore": values["ignore"]})
     found = load_plugins(settings)
-    checks = {code: check for code, check in found.checks.items() if check.wing == "memory"}
+    checks = {code: check for code, check in found.checks.items() if check.area == "memory"}
     findings = diagnose(recording, checks, found.remedies, frozenset(settings.ignore)).findings
     plain = values["output_format"] in (None, "text")
     deliver.show(memory_table.render(recording, budget, findings) + "\n", sys.stdout if plain else sys.stderr)

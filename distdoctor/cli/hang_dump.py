@@ -214,7 +214,7 @@ def _exit_code(job: LookedAt, diagnosis: Diagnosis, settings: Settings) -> int:
 
     if diagnosis.stalled:
         return 3
-    if any(finding.wing == "environment" for finding in diagnosis.at_least(ERROR)):  # it kept us from looking
+    if any(finding.area == "environment" for finding in diagnosis.at_least(ERROR)):  # it kept us from looking
         return 5
     code = deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
     return code or (5 if job.over_hosts and not diagnosis.is_whole else 0)

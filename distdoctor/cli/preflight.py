@@ -53,7 +53,7 @@ def preflight(ctx: click.Context, /, **values: Any) -> None:
     plugins = load_plugins(settings)
     found = _measured(values)
     recording = Recording(Job(("preflight",)), {}, frozenset(), preflight=found)
-    checks = [check for check in plugins.checks.values() if check.wing == "environment"]
+    checks = [check for check in plugins.checks.values() if check.area == "environment"]
     diagnosis = examine(recording, checks, plugins.remedies)
     report = deliver.rendered(
         diagnosis, values["output_format"], plugins, width=deliver.width_of(sys.stdout, values["output"])

@@ -68,7 +68,7 @@ class Check:
         return inspect.cleandoc(sys.modules[self.module].__doc__ or "")
 
     @property
-    def wing(self) -> str:
+    def area(self) -> str:
         """What kind of illness it is, by the folder that its file lies in: hang, replicas, data, memory, speed, environment..."""
         return self.module.rpartition(".")[0].rpartition(".")[2]
 
@@ -106,7 +106,7 @@ class Check:
                 finding,
                 code=finding.code or self.code,
                 slug=finding.slug or self.slug,
-                wing=self.wing,
+                area=self.area,
                 severity=finding.severity or self.severity,
                 confidence=max(finding.confidence, self.at_most, key=list(Confidence).index),
                 stalls=self._stalls(finding),

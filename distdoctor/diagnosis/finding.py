@@ -74,7 +74,7 @@ class Finding:
     `ranks` are the odd ones out, most suspect first. `place` is the line to change or to look at first; `places` is every line
     that matters, as the rows of the explanation. `evidence` holds the numbers by name. `at_ns` is when it happened on the
     wall clock (0: unknown), to put the cause before its consequences. `code`, `slug` and `severity` are filled in from the
-    check when left out, `wing` (hang, replicas, data, ...) always. `stalls`: whether ranks wait because of it; None: as its check
+    check when left out, `area` (hang, replicas, data, ...) always. `stalls`: whether ranks wait because of it; None: as its check
     says.
 
     `undecided`: that `ranks` disagree is as sure as `confidence` says, and nothing on record tells which of them is the odd one.
@@ -95,7 +95,7 @@ class Finding:
     severity: Severity | None = None
     code: str = ""
     slug: str = ""
-    wing: str = ""
+    area: str = ""
     stalls: Stalls | None = None
     explains: tuple[str, ...] = ()
     specificity: int | None = None

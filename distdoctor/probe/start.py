@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import groups as collectives
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import stream as gradients
+from distdoctor.probe.gradients.watched import WatchedModel
 from distdoctor.probe.memory import stream as memory
 from distdoctor.probe.progress import data_parallel, deprecated, environment, phases, unused_search
 from distdoctor.probe.progress import stream as progress
@@ -56,19 +58,41 @@ def start(folder: str, settings: ProbeSettings | None = None) -> None:
         _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
 
 
-def start_here(folder: str, *, joins: bool = False) -> None:
-    """Record this very process: as the rank that RANK says, or as the only one. The caller knows that it is nobody's helper.
+def start_here(folder: str, *, joins: bool = False, settings: ProbeSettings | None = None) -> None:
+    """Record this very process: as the rank of its process group, else as RANK says, or as the only one. The caller knows that it
+    is nobody's helper.
 
     `joins`: it is going to join a process group, which shows who it is; the trace is opened there.
     """
-    start(folder)
-    if not joins and _rank is not None and _rank.trace is None and not _rank.silent:
+    start(folder, settings)
+    if joins or _rank is None or _rank.trace is not None or _rank.silent:
+        return
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        _open(_rank, dist.get_rank(), dist.get_world_size(), joining=True)
+        _rank.claim()
+    else:
         _open(_rank, _number(None, "RANK", 0), _number(None, "WORLD_SIZE", 1))
+
+
+def watch_models(models: Iterable[Any], ranks: tuple[int, ...] = ()) -> None:
+    """From now on these models count as replicas on `ranks`, () for all ranks of the job. Nothing happens without a recording."""
+    if _rank is not None and not _rank.silent:
+        from distdoctor.probe import sites
+
+        _rank.watched += [WatchedModel(weakref.ref(model), ranks, sites.user_site()) for model in models]
+        _rank.on_watched()
 
 
 def recorded_in() -> str | None:
     """The run folder that this process records into, None where it records nothing."""
     return _rank.folder if _rank is not None and _rank.trace is not None and not _rank.silent else None
+
+
+def destination() -> str | None:
+    """The run folder that this process records into, or will once it has joined a process group; None where neither is so."""
+    return _rank.folder if _rank is not None and not _rank.silent else None
 
 
 def phase_marks() -> tuple[Callable[[str], None], Callable[[str], None]]:

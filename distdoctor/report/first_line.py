@@ -18,7 +18,7 @@ def answer(diagnosis: Diagnosis, recording: Recording, base: str = "", *, over_h
     if errors:
         first = errors[0]
         where = f", at {shown(first.place, base)}" if first.place else ""
-        word = {"environment": "could not look", "hang": "hang"}.get(first.wing, "trouble")
+        word = {"environment": "could not look", "hang": "hang"}.get(first.area, "trouble")
         who = f"{first.ranks_named} " if first.ranks else ""
         return f"{word}: {who}{first.title}{where} ({first.code}, {first.confidence})"
     if over_hosts and not diagnosis.is_whole and diagnosis.coverage is not None:

@@ -1,4 +1,4 @@
-"""One illness per file, named after the illness, in the wing of its family. The package offers what its modules hold."""
+"""One illness per file, named after the illness, in the folder of its family. The package offers what its modules hold."""
 
 from __future__ import annotations
 

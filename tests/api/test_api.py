@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import distdoctor
 from distdoctor.errors import NothingToInspect, WrongUse
@@ -147,11 +149,48 @@ if __name__ == "__main__":
 """
 
 
-def _python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+NAMED_MODELS = """
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import distdoctor
+
+def step(model, average):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.full((4, 2), 1.0 + step + dist.get_rank())).square().mean().backward()
+        if average:
+            flat = torch.cat([p.grad.flatten() for p in model.parameters()]) / 2
+            dist.all_reduce(flat)
+            for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
+                p.grad.copy_(part.view_as(p))
+        optimizer.step()
+
+def train(rank):
+    dist.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    averaged, apart, own = (torch.nn.Linear(2, 1) for _ in range(3))
+    with distdoctor.watch([averaged, apart], folder="{folder}/one"):
+        step(averaged, average=True)
+        step(apart, average=False)
+        step(own, average=False)  # a model of which nothing was said
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        train(int(os.environ["RANK"]))
+    else:
+        mp.spawn(train, nprocs=2)
+"""
+
+
+def _python(script: str, folder: Path, *launcher: str) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
     path.write_text(script.replace("{folder}", str(folder)))
     done = subprocess.run(
-        [sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *launcher, str(path)], cwd=folder, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -179,9 +218,36 @@ def test_each_rank_of_an_own_launcher_can_record_itself(tmp_path: Path) -> None:
     assert "distdoctor: " not in done.stderr  # the other rank may be at work
 
 
-def test_a_model_is_no_folder() -> None:
-    with pytest.raises(WrongUse, match="was given a list, which is no folder"):
-        distdoctor.watch([])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "launcher", [[], ["-m", "torch.distributed.run", "--nproc-per-node", "2"]], ids=["spawn", "torchrun"]
+)
+def test_replicas_of_a_named_model_have_to_agree(launcher: list[str], tmp_path: Path) -> None:
+    done = _python(NAMED_MODELS, tmp_path, *launcher)
+
+    report = distdoctor.diagnose(tmp_path / "one")
+    assert [(finding.code, finding.confidence.name) for finding in report.findings] == [("DD202", "CERTAIN")], str(
+        report
+    )
+    (finding,) = report.findings
+    assert finding.evidence["replicas_by"] == "distdoctor.watch(model)"
+    assert finding.evidence["optimizer"] == 2  # the one that is averaged agrees, and of the third nothing was said
+    assert "distdoctor: " not in done.stderr  # the other rank may be at work
+    assert not report.world_size < 2
+    assert any("collectives" in one.reason for one in report.not_examined)  # made before the recording began
+
+
+@pytest.mark.parametrize(
+    ("watch", "words"),
+    [
+        (lambda: distdoctor.watch([]), "was given a list, which is neither a folder nor a model"),
+        (lambda: distdoctor.watch("a", folder="b"), "two folders"),
+        (lambda: distdoctor.watch(group=object()), "a group, but no model"),
+        (lambda: distdoctor.watch(torch.nn.Linear(1, 1), launches_ranks=True), "launches ranks"),
+    ],
+)
+def test_what_cannot_be_watched_is_told_in_a_sentence(watch: Callable[[], object], words: str) -> None:
+    with pytest.raises(WrongUse, match=words):
+        watch()
 
 
 def test_a_trainer_hands_over_its_phases(tmp_path: Path) -> None:

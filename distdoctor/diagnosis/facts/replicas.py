@@ -1,8 +1,9 @@
 """Which ranks are replicas of one another: they average their gradients, so they should read different samples.
 
-Known from DistributedDataParallel and FSDP themselves, or, where gradients are averaged by hand, from collectives that have the
-shapes of the gradients. Nothing else is taken as proof: ranks of a tensor-, pipeline- or context-parallel group have to read the
-same samples. So two ranks that also talk in a smaller group of their own, or point to point, are not called replicas.
+Known from DistributedDataParallel and FSDP themselves; where gradients are averaged by hand, from collectives that have the
+shapes of the gradients; or from the user's word, `distdoctor.watch(model)`. Nothing else is taken as proof: ranks of a tensor-,
+pipeline- or context-parallel group have to read the same samples. So two ranks that also talk in a smaller group of their own, or
+point to point, are not called replicas.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.events import Averaging, FirstStep
+from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, ranks_of
 
 _BY_HAND = "all_reduce of every gradient by hand"
@@ -36,6 +37,8 @@ class ReplicaSet:
     @property
     def words(self) -> str:
         """`DistributedDataParallel averages the gradients of ranks 0-3`."""
+        if self.by == WATCHED:
+            return f"{self.by} says that {named(self.ranks)} hold replicas"
         return f"{self.by} averages the gradients of {named(self.ranks)}"
 
 
@@ -48,7 +51,9 @@ class Replicas:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        sets = list(_told(recording.ranks)) or list(_by_hand(recording.ranks))
+        told = list(_told(recording.ranks))
+        wrapped = [one for one in told if one.by != WATCHED]
+        sets = wrapped or list(_by_hand(recording.ranks)) or told
         private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
         sets = [one for one in sets if not any(len(talk & set(one.ranks)) > 1 for talk in private)]
         return cls(tuple(sets))

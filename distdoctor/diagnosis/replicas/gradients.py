@@ -1,9 +1,9 @@
 """What every optimizer step found and left behind, seen across the ranks: who should agree with whom, and what each of them held.
 
 Who should agree is known, not guessed: from DistributedDataParallel's process group, from the mesh and placements of a DTensor,
-or, where gradients are averaged by hand, from collectives that have the shapes of the gradients. Where nothing tells, what stays
-equal in the first steps while it is trained is a replica by its own evidence (`observed`), and findings on it are no more than
-likely. Nothing else is compared.
+from `distdoctor.watch(model)`, or, where gradients are averaged by hand, from collectives that have the shapes of the gradients.
+Where nothing tells, what stays equal in the first steps while it is trained is a replica by its own evidence (`observed`), and
+findings on it are no more than likely. Nothing else is compared.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
 from distdoctor.diagnosis.replicas.rank_gradients import NO_END, RankGradients, TensorInfo, Update
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.events import Joined, Wrapped
-from distdoctor.recording.trace.layout import TensorFlag, ranks_text
+from distdoctor.recording.trace.events import WATCHED, Averaging, Joined, Wrapped
+from distdoctor.recording.trace.layout import TensorFlag
 
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
 OBSERVED = "staying equal in the first steps"
@@ -106,7 +106,7 @@ def _evenly_until(recording: Recording) -> int:
 
 
 def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator[ReplicaGroup]:
-    wrapped = {ranks_text(event.ranks) for one in ranks.values() for event in one.events(Wrapped)}
+    reduced_by = _reduced_by(ranks, recording)
     known: dict[tuple[tuple[int, ...], int], None] = {}
     alone: dict[int, set[int]] = defaultdict(
         set
@@ -121,8 +121,7 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
                 elif not agree:
                     alone[tensor.optimizer].add(one.rank)
     for agree, optimizer in sorted(known):
-        by = WRAPPER if ",".join(map(str, agree)) in wrapped else PLACEMENT
-        yield ReplicaGroup(agree, optimizer, by, agree)
+        yield ReplicaGroup(agree, optimizer, reduced_by.get(agree, PLACEMENT), agree)
     for optimizer, holders in sorted(alone.items()):
         told = [tuple(r for r in members if r in holders) for members in by_hand(recording) if len(holders) > 1]
         told = [members for members in told if len(members) > 1]
@@ -131,6 +130,15 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
         if not told:
             for members, names in equal_sets(courses(ranks, optimizer, holders)).items():
                 yield ReplicaGroup(members, optimizer, OBSERVED, (), names)
+
+
+def _reduced_by(ranks: Mapping[int, RankGradients], recording: Recording) -> dict[tuple[int, ...], str]:
+    """Ranks -> how their gradients are reduced, as far as a wrapper, the collectives or the user tell."""
+    events = [event for one in ranks.values() for event in one.events(Averaging) if event.by == WATCHED]
+    found = dict.fromkeys((tuple(sorted(event.ranks)) for event in events), WATCHED)
+    found |= {members: BY_HAND for members in by_hand(recording) if members in found}
+    wrappers = (event.ranks for one in ranks.values() for event in one.events(Wrapped))
+    return found | dict.fromkeys((tuple(sorted(members)) for members in wrappers), WRAPPER)
 
 
 def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:

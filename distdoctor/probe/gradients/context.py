@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients.agreement import Agreement
+from distdoctor.probe.gradients.watched import WatchedModels
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.tensors.digests import Reading
 from distdoctor.probe.tensors.module_trees import ModuleTrees
@@ -27,6 +28,7 @@ class GradientsContext(ProbeStream):
         super().__init__(rank, trace, deep)
         self.trees = ModuleTrees()
         self.agreement = Agreement()
+        self.watched = WatchedModels(rank)
         self.step = 0
         """Steps of the optimizer that steps most often."""
         self.backwards = 0

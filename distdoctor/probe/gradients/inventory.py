@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.watched import WatchedModel
 from distdoctor.probe.tensors.digests import local
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.tensors.module_trees import HeldParameter
@@ -43,12 +44,26 @@ def take_inventory(
     names = context.trees.names(parameters)
     wrapped = context.agreement.by_wrapper()
     places = ((at, index) for at, group in enumerate(optimizer.param_groups) for index in range(len(group["params"])))
+    said = _said(context, parameters, wrapped)
+    context.watched.note(context.trace, said.values())
+    agreed = wrapped | {key: (",".join(map(str, one.members)), True) for key, one in said.items()}
     entries = []
     for index, (parameter, (group, within)) in enumerate(zip(parameters, places, strict=False)):
         held = names.get(id(parameter), HeldParameter(f"optimizer {number} group {group} parameter {within}", ""))
-        entries.append(_write(context, number, index, group, parameter, held, wrapped))
+        entries.append(_write(context, number, index, group, parameter, held, agreed))
     lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
     return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes))
+
+
+def _said(
+    context: GradientsContext, parameters: Sequence[Tensor], wrapped: dict[int, tuple[str, bool]]
+) -> dict[int, WatchedModel]:
+    """id -> the model whose parameter it is by `distdoctor.watch(model)`, for those of which no wrapper or placement tells."""
+    told = context.watched.by_parameter()
+    if not told:
+        return {}
+    silent = (p for p in parameters if id(p) in told and id(p) not in wrapped and not context.agreement.of_placement(p))
+    return {id(parameter): told[id(parameter)] for parameter in silent}
 
 
 def _write(

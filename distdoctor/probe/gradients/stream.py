@@ -46,6 +46,7 @@ from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
 
 FIRST_STATES = 4  # looks that take the optimizer's state along; then every fourth
+MOST_OPTIMIZERS = 0xFFFF  # that are told apart: what a 16-bit field can hold
 MOST_TENSORS = 3072  # of one optimizer; the rest is not digested
 
 LARGEST_NORM = 3e38  # of what a 32-bit field can hold
@@ -66,6 +67,7 @@ class GradientsStream:
         self.noise = RngStates(context)
         self.gathers = Gathers(context)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
+        self._numbered = 0  # optimizers so far: those that are gone keep their numbers
 
     def install(self) -> None:
         """Lay every hook and wrapper of this stream."""
@@ -83,6 +85,8 @@ class GradientsStream:
             self.origins.install()
         register_optimizer_step_pre_hook(context.guarded(self.before))
         register_optimizer_step_post_hook(context.guarded(self.after))
+        context.rank.on_watched = context.guarded(self._watched)
+        context.rank.on_watched()
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -99,7 +103,8 @@ class GradientsStream:
             return None
         tracked = self._tracked.get(optimizer)
         if tracked is None:
-            tracked = self._tracked[optimizer] = Tracked(len(self._tracked) + 1, self.every if context.deep else 0)
+            self._numbered = min(self._numbered + 1, MOST_OPTIMIZERS)
+            tracked = self._tracked[optimizer] = Tracked(self._numbered, self.every if context.deep else 0)
         context.write_what_is_ready()
         tracked.begun = False
         tracked.looking = self._may_look() and tracked.wants(tracked.step + 1)
@@ -146,6 +151,13 @@ class GradientsStream:
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step()
         tracked.paced()
+
+    def _watched(self) -> None:
+        """The user has named a model: what is known of its parameters is written down anew."""
+        for wrapper in self.context.watched.wrappers():
+            self.wrappers.take_in(wrapper)
+        for tracked in self._tracked.values():
+            tracked.inventory = None
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""

@@ -43,25 +43,33 @@ class WrapperWatch:
     def _around_init(self, original: Any) -> Any:
         @self.context.guarded
         def made(wrapper: nn.Module) -> None:
-            new = self.context.agreement.add(wrapper)
-            if self.context.deep:
-                self.origins.watch(parameter for _, parameter in new.held())
-            trace = self.context.trace
-            wrapped = Wrapped(
-                ranks_of(new.ranks),
-                broadcasts_buffers=bool(new.broadcasts),
-                searches_unused=bool(wrapper.find_unused_parameters),
-                static_graph=bool(getattr(wrapper, "static_graph", False)),
-                reduced=len(new.reduced),
-                held=sum(1 for _ in new.held()),
-            )
-            trace.note(wrapped, site=trace.texts.id(sites.user_site()))
+            self._note_wrapper(wrapper, sites.user_site())
 
         def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
             made(wrapper)
 
         return __init__
+
+    def take_in(self, wrapper: nn.Module) -> None:
+        """A DistributedDataParallel of which nobody knows where it was made; nothing happens for one that is known."""
+        if all(one.module() is not wrapper for one in self.context.agreement.wrapped):
+            self._note_wrapper(wrapper, "")
+
+    def _note_wrapper(self, wrapper: nn.Module, site: str) -> None:
+        new = self.context.agreement.add(wrapper)
+        if self.context.deep:
+            self.origins.watch(parameter for _, parameter in new.held())
+        trace = self.context.trace
+        wrapped = Wrapped(
+            ranks_of(new.ranks),
+            broadcasts_buffers=bool(new.broadcasts),
+            searches_unused=bool(wrapper.find_unused_parameters),
+            static_graph=bool(getattr(wrapper, "static_graph", False)),
+            reduced=len(new.reduced),
+            held=sum(1 for _ in new.held()),
+        )
+        trace.note(wrapped, site=trace.texts.id(site) if site else 0)
 
     def _around_forward(self, original: Any) -> Any:
         rank = self.context.rank

@@ -207,12 +207,16 @@ class LongPhase(TraceEvent):
 # -- replicas ----------------------------------------------------------------------------------------------------------------
 
 
+WATCHED = "distdoctor.watch(model)"
+"""The user has said that these ranks hold replicas of a model."""
+
+
 @kind(12)
 class Averaging(TraceEvent):
     """Gradients are averaged over these ranks."""
 
     ranks: Ranks = ()
-    by: str = ""  # DistributedDataParallel, ...
+    by: str = ""  # DistributedDataParallel, ..., or `WATCHED`
 
 
 @kind(13)

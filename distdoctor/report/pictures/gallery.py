@@ -17,7 +17,7 @@ DATA: tuple[Draw, ...] = (samples.coverage, samples.orders)
 MEMORY: tuple[Draw, ...] = (training.memory,)
 SPEED: tuple[Draw, ...] = (steps.phases, steps.skew)
 ALL = (*HANG, *REPLICAS, *DATA, *MEMORY, *SPEED)
-BY_WING = {
+BY_AREA = {
     "hang": HANG,
     "replicas": REPLICAS,
     "numerics": REPLICAS,
@@ -33,8 +33,8 @@ def pictures(diagnosis: Diagnosis) -> tuple[list[Picture], list[Picture]]:
     recording = diagnosis.recording
     if recording is None:
         return [], []
-    wings = dict.fromkeys(finding.wing for finding in diagnosis.findings)
-    wanted = list(dict.fromkeys(draw for wing in wings for draw in BY_WING.get(wing, ())))
+    areas = dict.fromkeys(finding.area for finding in diagnosis.findings)
+    wanted = list(dict.fromkeys(draw for area in areas for draw in BY_AREA.get(area, ())))
     return list(_drawn(wanted, recording)), list(_drawn([draw for draw in ALL if draw not in wanted], recording))
 
 

@@ -27,6 +27,7 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import WATCHED
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
@@ -61,6 +62,8 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 def _together(parting: ReplicaDivergence) -> str:
     if parting.peers.by == OBSERVED:
         return f"{named(parting.peers.ranks)} have bit-identical gradients in the first steps, so they train one model"
+    if parting.peers.by == WATCHED:
+        return f"{WATCHED} says that {named(parting.peers.ranks)} hold replicas"
     return f"{parting.peers.by} makes these ranks replicas"
 
 

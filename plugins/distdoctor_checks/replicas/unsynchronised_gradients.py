@@ -4,7 +4,8 @@ DD202 unsynchronised-gradients: the optimizer steps with different gradients on 
 What it means    When optimizer.step() begins, the gradient of one parameter is not bit-identical on every replica.
 Why it hurts     Each rank takes its own step. From then on the replicas are different models, although every loss looks fine.
 How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
-                 placement, or one group whose gradients are reduced by hand. Correct training agrees bit for bit.
+                 placement, one group whose gradients are reduced by hand, or of one model named by
+                 `distdoctor.watch(model)`. Correct training agrees bit for bit.
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
 When it is fine  Never for replicas. If the cause is known, another code reports it: a forward that bypasses the wrapper
@@ -27,6 +28,7 @@ from distdoctor.diagnosis.replicas.gradients import BY_HAND
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import WATCHED
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
@@ -51,7 +53,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 
 def _why(parting: ReplicaDivergence) -> str:
     parts = []
-    if parting.peers.by == BY_HAND:
+    if parting.peers.by in (BY_HAND, WATCHED):
         parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or were changed afterwards")
     else:
         parts.append(
