@@ -36,6 +36,7 @@ class Document(msgspec.Struct, frozen=True):
     rng: list[str]
     resumes: bool
     digests: dict[str, dict[str, Digest]]
+    holds_schedule: bool = False  # of a save: the state of a learning rate scheduler is in it
 
 
 @dataclass(frozen=True)

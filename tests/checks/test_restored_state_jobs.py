@@ -19,6 +19,12 @@ from distdoctor.recording.recording import Job
 
 pytestmark = pytest.mark.job
 
+STAGES = (
+    "scheduler",
+    "",
+    "optimizer",
+)  # what is forgotten: an optimizer that begins anew is a second stage of training
+
 
 def run(
     folder: Path, name: str, streams: str = "", job: Callable[..., str] = jobs.resumable, **about: object
@@ -78,6 +84,21 @@ def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_las
 
     assert found(saved, "everything") == []
     assert run(saved, "unwatched", "collectives", resumes=True) == looked_at
+
+
+def test_a_schedule_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_not(tmp_path: Path) -> None:
+    trained = {
+        forgets: run(tmp_path, forgets or "whole", job=jobs.twice_in_one_run, forgets=forgets) for forgets in STAGES
+    }
+
+    (finding,) = found(tmp_path, "scheduler")
+
+    assert finding.title == "ranks 0-1 resumed from step 5 without restoring the schedule"
+    assert (finding.severity, finding.confidence) == (WARNING, LIKELY)
+    assert "# all of it" in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
+    for forgets in STAGES[1:]:
+        assert found(tmp_path, forgets or "whole") == []
+    assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
 
 
 def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_samples(tmp_path: Path) -> None:

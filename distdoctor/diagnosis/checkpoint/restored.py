@@ -1,4 +1,4 @@
-"""The fact: from which save of an earlier run this one goes on, and which pieces of that state are not what they were.
+"""The fact: from which save, of an earlier run or its own, a run goes on, and which pieces of that state are not what they were.
 
 How it is known: a run that goes on begins with the weights of the other, to the bit. Weights that training has not changed prove
 nothing and are left out. A run whose weights are all others is compared only where it has read what the other had written.
@@ -7,7 +7,7 @@ nothing and are left out. A run whose weights are all others is compared only wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 from distdoctor.diagnosis.check import NotApplicable
@@ -15,7 +15,18 @@ from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards, misplaced
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.events import Loading, StateLoaded
-from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, SAVE, SCALE, SCHEDULE, START, WEIGHTS
+from distdoctor.recording.trace.state_file import (
+    AGAIN,
+    BUFFERS,
+    COPIES,
+    LR,
+    MOMENTS,
+    SAVE,
+    SCALE,
+    SCHEDULE,
+    START,
+    WEIGHTS,
+)
 
 ROUNDED, RNG = "rounded weights", "random state"
 LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie between the save and the start
@@ -49,7 +60,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Restored:
-    """Every rank of this run that goes on from an earlier one."""
+    """Every rank of this run that goes on from an earlier one, or from a save of its own."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"checkpoints"})
     ranks: Mapping[int, Continuation]
@@ -61,10 +72,17 @@ class Restored:
         starts = {one.rank: one for one in recording.states if one.document.when == START and one.attempt == attempt}
         before = [*recording.earlier_states, *(one for one in recording.states if one.attempt < attempt)]
         moments = _moments(before)
-        if not starts or not moments:
+        if starts and moments:
+            loads = (event for log in recording.ranks.values() for event in log.noted(Loading))
+            read = {event.path for event in loads if not event.step}  # later it reads what it has written itself
+            found, misplaced = _continued(starts, moments, _Starts(before), read), misplaced_shards(starts, before)
+            if found or misplaced:
+                return cls(found, misplaced)
+        own = [one for one in recording.states if one.attempt == attempt]
+        again = {one.rank: one for one in own if one.document.when == AGAIN}
+        if not (starts and moments) and not again:
             raise NotApplicable("no earlier run of this program left a save beside this one")
-        read = {event.path for log in recording.ranks.values() for event in log.noted(Loading)}
-        return cls(_continued(starts, moments, _Starts(before), read), misplaced_shards(starts, before))
+        return cls(_gone_on_in_one_run(again, own))
 
 
 class _Moment(NamedTuple):
@@ -125,6 +143,25 @@ def _continued(
         if save is not None:
             found[rank] = _compared(rank, start, save, initial.of(save, rank))
     return found
+
+
+def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnapshot]) -> dict[int, Continuation]:
+    """Ranks that built their optimizer anew and brought back weights and moments, but not the schedule that was saved with them.
+
+    A new optimizer for the same weights is a second stage of training, and says nothing.
+    """
+    began = min((one.document.wall_ns for one in again.values()), default=0)
+    moments = _moments([one for one in own if one.document.wall_ns < began])
+    found = _continued(again, moments, _Starts(own), set()) if moments else {}
+    forgot = {rank: [piece for piece in one.pieces if piece.kind == SCHEDULE] for rank, one in found.items()}
+    return {
+        rank: replace(one, pieces=tuple(forgot[rank]))
+        for rank, one in found.items()
+        if forgot[rank]
+        and one.save.document.holds_schedule
+        and MOMENTS in one.restored
+        and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
+    }
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:

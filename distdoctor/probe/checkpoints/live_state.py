@@ -8,7 +8,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,33 +28,46 @@ SCANS = 2  # moments at which every object of the process is looked at, for copi
 Named = dict[str, Tensor]
 
 
+class _Made(NamedTuple):
+    """One thing, and how many were made up to it."""
+
+    number: int
+    ref: weakref.ref[Any]
+
+
 class LiveState:
     """Whoever holds state in this process, as far as it lives. Nothing is kept alive."""
 
     def __init__(self, trees: ModuleTrees) -> None:
         self.trees = trees
-        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._schedulers: list[weakref.ref[Any]] = []
-        self._scalers: list[weakref.ref[Any]] = []
+        self._optimizers: list[_Made] = []
+        self._schedulers: list[_Made] = []
+        self._scalers: list[_Made] = []
+        self.count = 0  # of all that was made
         self.scans = 0
 
     def made(self, kind: str, thing: Any) -> None:
         """An optimizer, a scheduler or a scaler begins to live."""
-        known: list[weakref.ref[Any]] = getattr(self, f"_{kind}")
-        known[:] = [ref for ref in known if ref() is not None and ref() is not thing]
-        known.append(weakref.ref(thing))
+        known: list[_Made] = getattr(self, f"_{kind}")
+        known[:] = [made for made in known if made.ref() is not None and made.ref() is not thing]
+        self.count += 1
+        known.append(_Made(self.count, weakref.ref(thing)))
 
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        return [one for ref in self._optimizers if (one := ref()) is not None and getattr(one, "param_groups", None)]
+    def has_new_optimizer(self, since: int) -> bool:
+        """Whether one was made after the first so many things, though it may be under construction."""
+        return bool(_living(self._optimizers, since))
 
-    def trained(self) -> dict[int, Tensor]:
+    def optimizers(self, since: int = 0) -> list[torch.optim.Optimizer]:
+        """Those that live and hold parameters; `since`: without the first so many things that were made."""
+        return [one for one in _living(self._optimizers, since) if getattr(one, "param_groups", None)]
+
+    def trained(self, since: int = 0) -> dict[int, Tensor]:
         """What optimizers hold, by `id`."""
-        return {id(p): p for one in self.optimizers for group in one.param_groups for p in group["params"]}
+        return {id(p): p for one in self.optimizers(since) for group in one.param_groups for p in group["params"]}
 
-    def tensors(self) -> dict[str, Named]:
+    def tensors(self, since: int = 0) -> dict[str, Named]:
         """Everything by kind and name. `copies` are modules that no optimizer trains: averages, teachers, targets."""
-        trained = self.trained()
+        trained = self.trained(since)
         if self.scans < SCANS:
             self.trees.scan()
             self.scans += 1
@@ -71,27 +84,30 @@ class LiveState:
         for number, tensor in enumerate(trained.values()):
             name = names.setdefault(id(tensor), f"parameter {number}")
             found[WEIGHTS].setdefault(name, tensor)
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers(since):
             for parameter, state in optimizer.state.items():
                 for key, value in state.items() if isinstance(state, Mapping) else ():
                     if isinstance(value, Tensor) and isinstance(parameter, Tensor):
                         found[MOMENTS][f"{names.get(id(parameter), '?')} {key}"] = value
         return {kind: dict(list(named.items())[:MOST_TENSORS]) for kind, named in found.items()}
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self, since: int = 0) -> dict[str, float]:
         """Learning rates, positions of schedules, loss scales, by kind and order."""
         found: dict[str, float] = {}
-        for at, optimizer in enumerate(self.optimizers, 1):
+        for at, optimizer in enumerate(self.optimizers(since), 1):
             found[f"{LR} {at}"] = _number(optimizer.param_groups[0].get("lr"))
         for kind, known, read in ((SCHEDULE, self._schedulers, _epoch_of), (SCALE, self._scalers, _scale_of)):
-            living = [one for ref in known if (one := ref()) is not None]
-            found |= {f"{kind} {at}": read(one) for at, one in enumerate(living, 1)}
+            found |= {f"{kind} {at}": read(one) for at, one in enumerate(_living(known, since), 1)}
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
     @property
     def first_scheduler(self) -> str:
         """The class of the first schedule, "" where there is none."""
-        return next((type(one).__name__ for ref in self._schedulers if (one := ref()) is not None), "")
+        return next((type(one).__name__ for one in _living(self._schedulers)), "")
+
+
+def _living(known: list[_Made], since: int = 0) -> list[Any]:
+    return [one for made in known if made.number > since and (one := made.ref()) is not None]
 
 
 def digests_of(tensors: Named) -> dict[str, int]:

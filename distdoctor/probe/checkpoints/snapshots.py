@@ -1,8 +1,8 @@
 """What a rank's training was made of when it began and whenever it was saved, in files beside the trace.
 
-A later run of the same program that goes on from there is compared with them (DD706): nothing is read back here, and nothing is
-kept. The start is looked at once, before the first forward that trains; a save only while all of it has cost less than `SHARE` of
-the time, and `FREE_SECONDS`.
+Who goes on from there is compared with them (DD706): a later run of the same program, or this one when it builds its optimizer
+anew. Nothing is read back here, and nothing is kept. The start is looked at once, before the first forward that trains; a save,
+and training that begins again, only while all of it has cost less than `SHARE` of the time, and `FREE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch import nn
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.checkpoints.live_state import (
     LiveState,
-    Named,
     by_parameter,
     digests_of,
     fits_into,
@@ -30,11 +29,21 @@ from distdoctor.probe.checkpoints.live_state import (
     is_sharded,
     rng_digest,
 )
+from distdoctor.probe.checkpoints.tensors import holds_schedule
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
 from distdoctor.probe.tensors.module_trees import ModuleTrees, plain_name
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.state_file import KEPT_SAVES, MOMENTS, SAVE, START, WEIGHTS, file_name
+from distdoctor.recording.trace.state_file import (
+    AGAIN,
+    AGAIN_NUMBER,
+    KEPT_SAVES,
+    MOMENTS,
+    SAVE,
+    START,
+    WEIGHTS,
+    file_name,
+)
 
 SHARE = 0.005  # of the time since the rank began
 FREE_SECONDS = 0.5
@@ -60,6 +69,11 @@ class Snapshots:
         self._passes = self._forwards = self._saves = 0
         self._last: tuple[int, int, dict[str, Any]] | None = None  # step, number, what was written of the last save
         self._hook: Any = None
+        self._may_go_on = (
+            False  # since the newest start something was saved or read: who builds an optimizer now goes on from it
+        )
+        self._trained_with = 0  # how much was made when the newest backward pass began
+        self._made_before = 0  # what is left out of the newest start
 
     def install(self) -> None:
         kinds = (
@@ -70,10 +84,28 @@ class Snapshots:
         for owner, kind in kinds:
             wrappers.listen(owner, "__init__", before=self.guarded(self._making(kind)))
         wrappers.listen(torch.autograd, "backward", before=self.guarded(self._backward))
-        self._hook = nn.modules.module.register_module_forward_pre_hook(not_traced(self.guarded(self._forward)))
+        self._listen()
 
     def _making(self, kind: str) -> Callable[[Any], None]:
-        return lambda thing: self.live.made(kind, thing)
+        def made(thing: Any) -> None:
+            self.live.made(kind, thing)
+            self._wait_for_training()
+
+        return made
+
+    def may_go_on(self) -> None:
+        """A checkpoint is written or read: training with an optimizer that was made anew may go on from it."""
+        self._may_go_on = bool(self._start)
+        self._wait_for_training()
+
+    def _wait_for_training(self) -> None:
+        if self._may_go_on and self.live.has_new_optimizer(self._trained_with) and self._may_spend():
+            self._may_go_on, self._made_before = False, self._trained_with
+            if self._hook is None:
+                self._listen()
+
+    def _may_spend(self) -> bool:
+        return self.spent <= FREE_SECONDS + SHARE * (time.monotonic() - self.began)
 
     # -- the start -----------------------------------------------------------------------------------------------------------
 
@@ -82,12 +114,16 @@ class Snapshots:
         self._forwards += 1
         if self._forwards > MOST_FORWARDS:
             self._stop_listening()
-        if not module.training or not torch.is_grad_enabled() or watched() or not self.live.optimizers:
+        if not module.training or not torch.is_grad_enabled() or watched() or not self.live.optimizers():
             return
-        trained = self.live.trained()
+        trained = self.live.trained(self._made_before)
         if any(id(parameter) in trained for parameter in module.parameters()):
             self._stop_listening()
             self._begin()
+
+    def _listen(self) -> None:
+        self._forwards = 0
+        self._hook = nn.modules.module.register_module_forward_pre_hook(not_traced(self.guarded(self._forward)))
 
     def _stop_listening(self) -> None:
         if self._hook is not None:
@@ -96,12 +132,16 @@ class Snapshots:
 
     def _begin(self) -> None:
         began = time.thread_time()
-        self._start = self._taken(START, self.live.tensors())
-        self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
-        self._write(0, self._start)
+        if self._start:
+            self._write(AGAIN_NUMBER, self._taken(AGAIN, self._made_before))
+        else:
+            self._start = self._taken(START)
+            self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
+            self._write(0, self._start)
         self.spent += time.thread_time() - began
 
     def _backward(self, _: Any) -> None:
+        self._trained_with = self.live.count
         if self._passes >= PASSES or torch._C._current_graph_task_id() != -1 or watched():
             return
         self._passes += 1
@@ -114,26 +154,29 @@ class Snapshots:
 
     def saving(self, state: Any, path: str) -> None:
         """A checkpoint is about to be written; `state` is None where it was copied already."""
-        if threading.current_thread() is not threading.main_thread() or watched() or not self.live.optimizers:
+        if threading.current_thread() is not threading.main_thread() or watched() or not self.live.optimizers():
             return
+        self.may_go_on()
         if self._last is not None and self._last[0] == self.rank.step:
+            self._last[2]["holds_schedule"] |= holds_schedule(state)
             self._add_path(path)
             return
-        if not self.rank.step or self.spent > FREE_SECONDS + SHARE * (time.monotonic() - self.began):
+        if not self.rank.step or not self._may_spend():
             return
         began = time.thread_time()
         tensors = self.live.tensors()
         if state is None or holds_live(state, tensors):
             number = 1 + self._saves % KEPT_SAVES
             self._saves += 1
-            document = self._taken(SAVE, tensors)
+            document = self._taken(SAVE)
+            document["holds_schedule"] = holds_schedule(state)
             self._last = (self.rank.step, number, document)
             self._add_path(path)
         self.spent += time.thread_time() - began
 
     def are_of_the_model(self, names: Iterable[str]) -> bool:
         """Whether some of these are names of what an optimizer of this rank trains."""
-        weights = self.live.tensors()[WEIGHTS] if self.live.optimizers else {}
+        weights = self.live.tensors()[WEIGHTS] if self.live.optimizers() else {}
         return any(plain_name(name).removeprefix("module.") in weights for name in names)
 
     def renamed(self, path: str, to: str) -> None:
@@ -148,7 +191,8 @@ class Snapshots:
         document["site"] = document["site"] or sites.user_site()
         self._write(number, document)
 
-    def _taken(self, when: str, tensors: dict[str, Named]) -> dict[str, Any]:
+    def _taken(self, when: str, made_before: int = 0) -> dict[str, Any]:
+        tensors = self.live.tensors(made_before)
         digests = {kind: digests_of(named) for kind, named in tensors.items()}
         digests[MOMENTS] = by_parameter(digests[MOMENTS])
         weights = list(tensors[WEIGHTS].values())
@@ -162,10 +206,11 @@ class Snapshots:
             "paths": [],
             "sharded": is_sharded(weights),
             "fits": fits_into(weights),
-            "numbers": self.live.numbers(),
+            "numbers": self.live.numbers(made_before),
             "schedule": self.live.first_scheduler,
-            "rng": self._rng,
+            "rng": self._rng if when != AGAIN else [],
             "resumes": False,
+            "holds_schedule": False,
             "digests": {kind: {name: f"{one:016x}" for name, one in named.items()} for kind, named in digests.items()},
         }
 

@@ -130,6 +130,7 @@ class CheckpointStream(ProbeStream):
     def load_begins(self, path: str, by: str, placed: bool) -> Noted:
         if not path:
             return None
+        self.snapshots.may_go_on()
         event = Loading(path, by, self.rank.step, 0, placed)
         return self.note(event, sites.user_site())
 

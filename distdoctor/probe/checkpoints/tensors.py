@@ -20,16 +20,24 @@ def count_names(state: Any) -> tuple[int, int]:
     return tensors, wrapped
 
 
+def holds_schedule(state: Any) -> bool:
+    """Whether what a learning rate scheduler's state_dict returned is in it."""
+    return any(name == "last_epoch" for name, _ in _entries(state))
+
+
 def tensors_in(state: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors in nested dictionaries, lists and tuples by their own keys, as far as `MOST_TENSORS` entries."""
+    return ((name, one) for name, one in _entries(state) if isinstance(one, Tensor))
+
+
+def _entries(state: Any) -> Iterator[tuple[str, Any]]:
     stack: list[tuple[str, Any]] = [("", state)]
     for _ in range(MOST_TENSORS):
         if not stack:
             return
         name, one = stack.pop()
-        if isinstance(one, Tensor):
-            yield name, one
-        elif isinstance(one, dict):
+        yield name, one
+        if isinstance(one, dict):
             stack += [(str(key), value) for key, value in list(one.items())[:MOST_TENSORS]]
         elif isinstance(one, (list, tuple)):
             stack += [(name, value) for value in one[:MOST_TENSORS]]

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 
-START, SAVE = "start", "save"
+START, SAVE, AGAIN = (
+    "start",
+    "save",
+    "again",
+)  # `again`: the rank goes on training, with an optimizer that was made after a save
 KEPT_SAVES = 4  # of one rank; the oldest gives way
+AGAIN_NUMBER = KEPT_SAVES + 1  # the newest only
 MOST_TENSORS = 4096  # of each kind
 LARGEST_BYTES = 8 << 20  # of one document
 WEIGHTS, BUFFERS, MOMENTS, COPIES = "weights", "buffers", "moments", "copies"
@@ -22,7 +27,7 @@ _NAME = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.state-(\d)\.json$", re.ASCII)
 
 
 def file_name(rank: int, attempt: int, number: int) -> str:
-    """`rank-00003.a0.state-0.json`: 0 is the start, saves follow in turn."""
+    """`rank-00003.a0.state-0.json`: 0 is the start, saves follow in turn, then the newest start after them."""
     return f"rank-{rank:05d}.a{attempt}.state-{number}.json"
 
 

@@ -11,6 +11,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted and resumed,
                  and compares every step: certain. So are shards of a split model that are, to the bit, those that another
                  rank saved, and were other parts of it when the earlier run began.
+                 Within one run likewise: a rank saves with its schedule, builds a new optimizer, brings weights and moments back
+                 to the bit, and the schedule begins anew.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
 When it is fine  Fine-tuning from trained weights. The RNG state alone is a note: it makes no result wrong.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
