@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from distdoctor.errors import WrongUse
 from distdoctor.pytest_plugin.fixtures import diagnose, dist, inject_fault, nproc
+from distdoctor.pytest_plugin.in_rank import RANK, WARNED, list_of_warnings
 from distdoctor.pytest_plugin.mark import FORM, counts_of, is_marked, mark_of
 from distdoctor.pytest_plugin.refusals import explain, refuse, without_group
 
@@ -56,6 +58,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Leave to the ranks the fixtures that need their group."""
     if not is_marked(item):
         return (yield)
+    if isinstance(item, TestCaseFunction):
+        item.runtest = lambda: _run_in_ranks(item)  # type: ignore[method-assign]
+    item.stash[WARNED] = list_of_warnings()
     with without_group(item):
         return (yield)
 
@@ -65,8 +70,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not is_marked(item):
         return
     try:
-        mark_of(item)
         refuse(item)
+        mark_of(item)
     except WrongUse as trouble:
         pytest.fail(f"{trouble}. {trouble.way_out}", pytrace=False)
 
@@ -76,10 +81,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a marked test in its ranks instead of here."""
     if not is_marked(pyfuncitem):
         return None
+    _run_in_ranks(pyfuncitem)
+    return True
+
+
+def _run_in_ranks(item: pytest.Function) -> None:
+    __tracebackhide__ = True
     from distdoctor.pytest_plugin.ranks import run
 
-    run(pyfuncitem, mark_of(pyfuncitem))
-    return True
+    run(item, mark_of(item))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -97,6 +107,16 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    """One rank after the other: there is one terminal."""
+    _say(node.config, "stop_the_clock")
+    try:
+        return (yield)
+    finally:
+        _say(node.config, "go_on")
+
+
 def pytest_enter_pdb(config: pytest.Config) -> None:
     _say(config, "stop_the_clock")
 
@@ -107,8 +127,6 @@ def pytest_leave_pdb(config: pytest.Config) -> None:
 
 def _say(config: pytest.Config, what: str) -> None:
     """In a rank: while somebody sits at the debugger, no time limit counts."""
-    from distdoctor.pytest_plugin.in_rank import RANK
-
     rank = config.stash.get(RANK, None)
     if rank is not None:
         getattr(rank, what)()

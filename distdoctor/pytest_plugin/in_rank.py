@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+import unittest
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from distdoctor.pytest_plugin import rank_coverage
 from distdoctor.pytest_plugin.mark import RankMark
@@ -26,6 +28,8 @@ from distdoctor.pytest_plugin.refusals import ALL_NAMES
 CLOCK_STOPPED = "somebody-is-at-the-debugger"
 _DEBUGGER = "debugger.lock"
 _STREAMS = ((1, "stdout"), (2, "stderr"))
+_COLLECTORS = (("threadexception", "collect_thread_exception"), ("unraisableexception", "collect_unraisable"))
+_NO_FAILURE = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
 
 
 @dataclass
@@ -41,6 +45,7 @@ class RankOutcome:
     properties: list[tuple[str, Any]] = field(default_factory=list)
     log: str = ""
     loaded: list[str] = field(default_factory=list)  # modules of torch that only this rank has loaded
+    subtests: list[dict[str, Any]] = field(default_factory=list)  # reports, as pytest serialises them
 
     @classmethod
     def read(cls, folder: Path, rank: int) -> RankOutcome | None:
@@ -84,25 +89,25 @@ class InRank:
         self._lock = -1
         self._debuggers = 0
         self.item.config.stash[RANK] = self
+        _report_only_to(_Subtests(self.item.config, self.outcome.subtests), self.item.config)
 
     def run(self) -> int:
         """The exit code: 1 when the function has failed."""
         before = {*sys.modules}
         self._become()
-        with (
-            _output_to(self.task.folder, self.rank, self.item),
-            _log() as log,
-            warnings.catch_warnings(record=True) as warned,
-        ):
+        warned_before = len(self.item.stash[WARNED])
+        with _output_to(self.task.folder, self.rank, self.item), _log() as log:
             measured = rank_coverage.start(self.task.folder, self.rank)
             error = self._called()
             measured()
         self.outcome.log = log.text() if error is not None else ""
-        self.outcome.warned = [(str(w.message), _named(w.category), w.filename, w.lineno) for w in warned or ()]
+        self.outcome.warned = [
+            (str(w.message), _named(w.category), w.filename, w.lineno) for w in self.item.stash[WARNED][warned_before:]
+        ]
         self.outcome.loaded = [name for name in sys.modules if name.startswith("torch.") and name not in before]
         self.outcome.properties = [*self.item.user_properties]
         self._leave_behind()
-        return int(error is not None and not isinstance(error, pytest.skip.Exception | pytest.xfail.Exception))
+        return int(error is not None and (self.outcome.report or {}).get("outcome") != "skipped")
 
     def _become(self) -> None:
         size = self.task.mark.nproc
@@ -119,10 +124,11 @@ class InRank:
         """What the function raised, reported as pytest reports it."""
         call = pytest.CallInfo.from_call(self._in_group, "call", reraise=None)
         self.outcome.at_ns = time.monotonic_ns()
+        call.excinfo = call.excinfo or self._raised_in_unittest()
         if call.excinfo is None:
             return None
         error = call.excinfo.value
-        if self.task.recorded and not isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+        if self.task.recorded and not isinstance(error, _NO_FAILURE):
             importlib.import_module("distdoctor.probe.start").note_exception(error)
         if isinstance(error, pytest.exit.Exception):
             self.outcome.leave = str(error)
@@ -138,7 +144,7 @@ class InRank:
             self.outcome.report = self._serialised(report)
             self._leave_behind()  # whoever sits at the debugger may kill this process
             if self.item.config.getoption("usepdb", False) and report.failed:
-                self._at_the_debugger(call, report)
+                self.item.ihook.pytest_exception_interact(node=self.item, call=call, report=report)
         except pytest.exit.Exception as leaving:
             self.outcome.leave = str(leaving)
         except Exception:  # an exception whose text cannot be made
@@ -151,14 +157,6 @@ class InRank:
         hook = self.item.config.hook
         data: dict[str, Any] = hook.pytest_report_to_serializable(config=self.item.config, report=report)
         return data | {"sections": [], "keywords": {}, "user_properties": []}
-
-    def _at_the_debugger(self, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-        """One rank after the other: there is one terminal."""
-        self.stop_the_clock()
-        try:
-            self.item.ihook.pytest_exception_interact(node=self.item, call=call, report=report)
-        finally:
-            self.go_on()
 
     def stop_the_clock(self) -> None:
         """Somebody sits at the debugger of this rank: the others wait for the terminal, and no time limit counts."""
@@ -186,19 +184,35 @@ class InRank:
         before = {node: len(finalizers) for node, (finalizers, _) in stack.items()}
         try:
             self._call()
+            _collect_from_hooks(self.item.config)
         finally:
             for node in reversed(before):
                 while len(stack[node][0]) > before[node]:
                     stack[node][0].pop()()
-        if self.task.mark.join and dist.is_initialized():
+        if self.task.mark.join and dist.is_initialized() and not getattr(self.item, "_excinfo", None):
             dist.destroy_process_group()
 
     def _call(self) -> None:
         __tracebackhide__ = True
         self.item.fixturenames = self.item.stash[ALL_NAMES]
         self.item._request._fillfixtures()
+        if isinstance(self.item, TestCaseFunction):
+            self._call_unittest(self.item)
+            return
         names = self.item._fixtureinfo.argnames
         self.item.obj(**{name: self.item.funcargs[name] for name in names})
+
+    def _call_unittest(self, item: TestCaseFunction) -> None:
+        """setUp, the method, tearDown and the cleanups. What they raise is kept in `item._excinfo`."""
+        __tracebackhide__ = True
+        type(item).runtest(item)
+        if item._explicit_tearDown is not None and not item._excinfo:
+            item._explicit_tearDown()  # was put off because of --pdb
+
+    def _raised_in_unittest(self) -> pytest.ExceptionInfo[BaseException] | None:
+        """The first that the methods of a TestCase have raised."""
+        kept = getattr(self.item, "_excinfo", None)
+        return kept.pop(0) if kept else None
 
     def _leave_behind(self) -> None:
         path = _outcome_file(self.task.folder, self.rank)
@@ -208,6 +222,42 @@ class InRank:
 
 RANK = pytest.StashKey[InRank]()
 """In a rank: the rank."""
+WARNED = pytest.StashKey[list[warnings.WarningMessage]]()
+"""Where pytest collects the warnings of a test; those that a fixture or the test itself listens to do not come here."""
+
+
+def list_of_warnings() -> list[warnings.WarningMessage]:
+    """The list into which the warnings module records now: `catch_warnings(record=True)` puts its `append` in this place."""
+    listener = getattr(warnings, "_showwarnmsg_impl", None)
+    found = getattr(listener, "__self__", None)
+    return found if isinstance(found, list) else []
+
+
+def _collect_from_hooks(config: pytest.Config) -> None:
+    """What threads and finalizers of this rank have raised becomes a warning, as after every call of a test."""
+    for plugin, name in _COLLECTORS:
+        collect = getattr(config.pluginmanager.get_plugin(plugin), name, None)
+        if collect is not None:
+            collect(config)
+
+
+class _Subtests:
+    """Hears the reports of subtests, which pytest logs while the test runs."""
+
+    def __init__(self, config: pytest.Config, found: list[dict[str, Any]]) -> None:
+        self._config, self._found = config, found
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._found.append(data | {"keywords": {}, "user_properties": []})
+
+
+def _report_only_to(plugin: object, config: pytest.Config) -> None:
+    """The terminal, the file of results and the line to the controller of xdist belong to the process that this is a fork of."""
+    hook = config.hook.pytest_runtest_logreport
+    for other in hook.get_hookimpls():
+        hook._remove_plugin(other.plugin)
+    config.pluginmanager.register(plugin)
 
 
 def _join(task: RankTask, rank: int) -> None:

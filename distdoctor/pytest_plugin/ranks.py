@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.launch.forked_ranks import ForkedRanks
-from distdoctor.pytest_plugin import rank_coverage
+from distdoctor.pytest_plugin import rank_coverage, subtests
 from distdoctor.pytest_plugin.in_rank import CLOCK_STOPPED, RankOutcome, RankTask
 from distdoctor.pytest_plugin.mark import RankMark
 from distdoctor.pytest_plugin.reports import RESULT, TestResult
@@ -64,6 +64,7 @@ def run(item: pytest.Function, mark: RankMark) -> None:
         _warn_again(result)
         result.keep_output(folder)
         result.judge()
+        subtests.log_again(item, result.outcomes)
     if result.leave is not None:
         pytest.exit(result.leave)
     if not result.passed:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from distdoctor.errors import WrongUse
-from distdoctor.pytest_plugin.mark import MARK
+from distdoctor.pytest_plugin.mark import MARK, counts_of
 
 IN_RANK = "dist"
 """The fixture that only ranks have, and with it every fixture that asks for it."""
@@ -23,15 +24,18 @@ _NO_GROUP = "Default process group has not been initialized"
 
 def refuse(item: pytest.Item) -> None:
     """WrongUse: this test cannot run in ranks."""
-    if not isinstance(item, pytest.Function) or hasattr(item.cls, "setUpClass"):
-        raise WrongUse(
-            f"{item.name} is a method of a unittest.TestCase, which runs itself and not in ranks",
-            way_out="Make it a function, or a method of a plain class.",
-        )
-    if inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj):
+    if not isinstance(item, pytest.Function):
+        raise WrongUse(f"{item.name} is no test function", way_out=f"Take @pytest.mark.{MARK} off it.")
+    is_async = inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj)
+    if is_async and not _has_loop(item):
         raise WrongUse(
             f"{item.name} is an async function, and ranks run no event loop",
             way_out="Let a plain function call asyncio.run(...).",
+        )
+    if isinstance(item, TestCaseFunction) and counts_of(item):
+        raise WrongUse(
+            f"{item.name} is a method of a unittest.TestCase, which pytest runs once and not for several numbers of ranks",
+            way_out="Give one number, or make it a function.",
         )
     for name in _OF_DESCRIPTORS:
         if name in item.fixturenames:
@@ -47,6 +51,12 @@ def refuse(item: pytest.Item) -> None:
             "CUDA has been used in the pytest process, and cannot be used again in ranks forked off it",
             way_out=f"Run the tests that need it apart: `pytest -m {MARK}` and `pytest -m 'not {MARK}'`.",
         )
+
+
+def _has_loop(item: pytest.Function) -> bool:
+    """A method of unittest.IsolatedAsyncioTestCase: unittest runs it in a loop of its own."""
+    loops = sys.modules.get("unittest.async_case")
+    return loops is not None and item.cls is not None and issubclass(item.cls, loops.IsolatedAsyncioTestCase)
 
 
 @contextlib.contextmanager

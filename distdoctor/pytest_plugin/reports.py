@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ class TestResult:
     output: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reports = _grouped(self.item, self.outcomes)
+        raised = sorted(self.outcomes.values(), key=lambda one: one.at_ns)
+        self.reports = grouped(self.item, [(one.rank, one.at_ns, one.report) for one in raised if one.report])
 
     @property
     def leave(self) -> str | None:
@@ -151,23 +153,28 @@ def _retells_a_traceback(finding: Finding) -> bool:
 RESULT = pytest.StashKey[TestResult]()
 
 
-def _grouped(item: pytest.Item, outcomes: dict[int, RankOutcome]) -> list[RankReport]:
-    """The reports in the order in which the ranks raised, one for all that raised the same."""
+def grouped(item: pytest.Item, raised: Iterable[tuple[int, int, dict[str, Any]]]) -> list[RankReport]:
+    """One report for all ranks that raised the same. `raised`: rank, when, and pytest's report as it serialises it."""
     found: dict[tuple[object, ...], RankReport] = {}
-    for outcome in sorted(outcomes.values(), key=lambda one: one.at_ns):
-        if outcome.report is None:
-            continue
-        report = item.config.hook.pytest_report_from_serializable(config=item.config, data=outcome.report)
-        if isinstance(report.longrepr, list):  # JSON has no tuples: where it was skipped, and why
-            report.longrepr = tuple(report.longrepr)
-        one = RankReport([outcome.rank], report, outcome.at_ns)
-        crash = getattr(report.longrepr, "reprcrash", None)
-        key = (report.outcome, one.reason, getattr(crash, "path", ""), getattr(crash, "lineno", 0))
+    for rank, at_ns, data in raised:
+        one = RankReport([rank], read_report(item, data), at_ns)
+        crash = getattr(one.report.longrepr, "reprcrash", None)
+        key = (one.report.outcome, one.reason, getattr(crash, "path", ""), getattr(crash, "lineno", 0))
         if key in found:
-            found[key].ranks.append(outcome.rank)
+            found[key].ranks.append(rank)
         else:
             found[key] = one
     return [*found.values()]
+
+
+def read_report(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
+    report: pytest.TestReport = item.config.hook.pytest_report_from_serializable(
+        config=item.config,
+        data=deepcopy(data),  # which it takes apart
+    )
+    if isinstance(report.longrepr, list):  # JSON has no tuples: where it was skipped, and why
+        report.longrepr = tuple(report.longrepr)
+    return report
 
 
 def _is_xfail(one: RankReport) -> bool:

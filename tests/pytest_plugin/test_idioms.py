@@ -110,12 +110,17 @@ def test_passed_raises_and_warns(recwarn):
         raise ValueError("no")
     with pytest.warns(UserWarning):
         warnings.warn("expected")
+    warnings.warn("heard by the fixture")
+    assert str(recwarn.pop().message) == "heard by the fixture"
 
 
 @two
 def test_passed_properties(record_property):
     record_property("world", dist.get_world_size())
     warnings.warn("of all ranks")
+    thread = threading.Thread(target=lambda: 1 / 0, name="unlucky")
+    thread.start()
+    thread.join()
 
 
 def test_passed_backward_here_first():
@@ -226,10 +231,58 @@ def test_failed_group_without_ranks(dist):
     pass
 
 
+@two
 class Old(unittest.TestCase):
-    @two
+    @classmethod
+    def setUpClass(cls):
+        cls.made_in = os.getpid()
+
+    def setUp(self):
+        self.total = torch.ones(1)
+        self.addCleanup(print, "cleaned up by", dist.get_rank())
+
+    def tearDown(self):
+        dist.barrier()
+
+    def test_passed_unittest(self):
+        dist.all_reduce(self.total)
+        self.assertEqual((self.total.item(), self.made_in == os.getpid()), (2, False))
+
     def test_failed_unittest(self):
+        self.assertEqual(dist.get_rank(), 0)
+
+    def test_skipped_unittest(self):
+        self.skipTest("not today")
+
+    @unittest.expectedFailure
+    def test_xfailed_unittest(self):
+        self.fail("known")
+
+    def test_failed_subtest_of_unittest(self):
+        for number in range(2):
+            with self.subTest(number=number):
+                self.assertNotEqual(number, dist.get_rank())
+
+    async def test_failed_async_unittest(self):
         pass
+
+    @pytest.mark.distdoctor(nproc=[1, 2])
+    def test_failed_unittest_in_several(self):
+        pass
+
+
+class OldAsync(unittest.IsolatedAsyncioTestCase):
+    @two
+    async def test_passed_async_unittest(self):
+        dist.barrier()
+
+
+@two
+def test_failed_subtest(subtests):
+    for number in range(3):
+        with subtests.test("part", number=number):
+            print("part", number, "of rank", dist.get_rank())
+            assert number != 1 or dist.get_rank() == 0
 
 
 @two
@@ -263,7 +316,7 @@ def test_every_idiom_ends_as_its_name_says(session: Session) -> None:
     others = {n: o for n, o in session.outcomes().items() if not n.startswith(f"test_{o}")}
 
     assert not others, session.output
-    assert len(session.tests) == 31, sorted(session.tests)
+    assert len(session.tests) == 39, sorted(session.tests)
 
 
 def test_assertions_are_explained_for_every_rank(session: Session) -> None:
@@ -306,7 +359,8 @@ def test_files_that_a_diagnosis_names_are_still_there(session: Session) -> None:
         ("test_failed_capfd", "the fixture capfd reads file descriptors that all ranks share. Use capsys"),
         ("test_failed_fixture_without_group", "let it ask for the fixture `dist`"),
         ("test_failed_group_without_ranks", "the fixture dist needs @pytest.mark.distdoctor"),
-        ("test_failed_unittest", "is a method of a unittest.TestCase, which runs itself and not in ranks"),
+        ("test_failed_async_unittest", "is an async function, and ranks run no event loop"),
+        ("test_failed_unittest_in_several", "which pytest runs once and not for several numbers of ranks"),
         ("test_failed_skipped_by_one", "skipped: Skipped: only here"),
         ("test_failed_without_a_word", "rank 1 ended with exit code 7 without a word"),
         ("test_failed_xpass", "[XPASS(strict)]"),
@@ -317,8 +371,18 @@ def test_what_cannot_be_is_refused_in_one_sentence(session: Session, name: str, 
     assert "Traceback" not in session.tests[name].text
 
 
+def test_a_subtest_that_fails_in_one_rank_fails_the_test_with_the_rank(session: Session) -> None:
+    assert session.tests["test_failed_subtest"].text == "contains 1 failed subtest"
+    assert "_ test_failed_subtest [part] (number='1') _" in session.output
+    assert "__  rank 1 __" in session.output.replace("_ _", "__")
+    assert "Captured stdout call (rank 1)" in session.output
+    assert session.output.count("Old.test_failed_subtest_of_unittest (number=") == 2  # one in each rank
+
+
 def test_warnings_and_properties_of_ranks_are_those_of_the_test(session: Session) -> None:
     assert session.output.count("UserWarning: of all ranks") == 1
+    assert "heard by the fixture" not in session.output
+    assert "PytestUnhandledThreadExceptionWarning: Exception in thread unlucky" in session.output
     assert session.tests["test_passed_properties"].properties == [["world", 2]]
 
 
