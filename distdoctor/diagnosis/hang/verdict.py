@@ -18,6 +18,7 @@ from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
+from distdoctor.diagnosis.hang.decision import JOIN, decision_of
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
@@ -44,13 +45,11 @@ from distdoctor.diagnosis.hang.silence import judge, silence
 from distdoctor.diagnosis.hang.standstill import stalls
 from distdoctor.diagnosis.hang.uneven import Uneven, uneven_passes
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait, deadlock, gone_for_good, probable_waits, waits
-from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_of_one
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
-
-JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
 
 
 @dataclass(frozen=True)
@@ -598,42 +597,13 @@ def _completed(known: Verdict, number: int, one: Incident) -> Incident:
     """The incident with what follows from it: that ranks wait for ever may be certain where it is not who is the odd one."""
     confidence = one.confidence if one.sides is CERTAIN or one.confidence is POSSIBLE else one.sides
     stands = stalls(one, known.facts, known.endings, known.deadlock)
-    decision = decision_of(known, one)
+    decision = decision_of(known.facts, known.pairs, one)
     return _with_hint(replace(one, stalls=stands, key=_key(number, one), decision=decision, confidence=confidence))
-
-
-def decision_of(known: Verdict, incident: Incident) -> Decision | None:
-    """The condition that most likely sent the ranks to different calls, or gave one call different arguments."""
-    sources = known.recording.sources
-    one, other = _sides(incident)
-    if not sources or one is None:
-        return None
-    rest = [] if other is None else [r for r in known.facts.timelines if r not in incident.ranks]
-    mine, others = (rest, incident.ranks) if incident.hint == JOIN else (incident.ranks, rest)
-    differs = incident.divergence.differs if incident.divergence is not None else ""
-    there = other.site if other is not None else None
-    try:
-        by_value = deciding_value(sources, one.site, differs) if one.site == there else None
-        return by_value or deciding_condition(sources, one.site, there, mine, others)
-    except RecursionError:  # generated code
-        return None
 
 
 def _statements(ring: Iterable[Wait]) -> set[tuple[Op, SourceLine]]:
     """What the ranks of a ring wait in, and where."""
     return {(wait.call.op, wait.call.site) for wait in ring}
-
-
-def _sides(incident: Incident) -> tuple[Call | None, Call | None]:
-    """The calls that ranks are in instead of one another's; the second is None where it is missing altogether."""
-    if incident.pair is not None:
-        return incident.pair
-    if incident.odd is not None:
-        return incident.odd, incident.usual
-    if incident.cycle:
-        first = incident.cycle[0].call
-        return first, next((wait.call for wait in incident.cycle if wait.call.site != first.site), first)
-    return incident.usual, None
 
 
 def _with_hint(incident: Incident) -> Incident:

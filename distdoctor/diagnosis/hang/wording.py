@@ -97,7 +97,13 @@ def deciding_places(incident: Incident) -> tuple[Place, ...]:
     calls = {call.site for call in (incident.odd, incident.usual) if call is not None}
     first = (Place(decision.site, (), f"decides: `{decision.test}`"),) if decision.site not in calls else ()
     call = (Place(decision.call, (), "leads there"),) if decision.call and decision.call not in calls else ()
-    return (*first, *call, *(Place(site, (), f"which depends on `{text}`") for site, text in decision.way))
+    named = [
+        (decision.exit, "leads away: "),
+        *((one, "which depends on ") for one in decision.way),
+        (decision.also, "or on "),
+    ]
+    rest = (Place(one[0], (), f"{word}`{one[1]}`") for one, word in named if one is not None and one[0] not in calls)
+    return (*first, *call, *rest)
 
 
 def decided_words(incident: Incident) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import of_test
-from distdoctor.diagnosis.source.rank_local import Hop, is_made_the_same, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.rank_local import Hop, Origin, is_made_the_same, origin, raising_tests, step_of
 from distdoctor.diagnosis.source.rank_words import lets_one_in
-from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
@@ -36,6 +36,8 @@ class Decision:
     test: str
     way: tuple[tuple[SourceLine, str], ...] = ()
     call: SourceLine = field(default_factory=SourceLine)  # under the test, when it is what leads to one of the lines
+    also: tuple[SourceLine, str] | None = None  # what may as well be the expression that differs
+    exit: tuple[SourceLine, str] | None = None  # the statement under the test that leads away from one of the lines
 
     @property
     def decides_alone(self) -> bool:
@@ -147,7 +149,7 @@ def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -
     found = max(origins, key=lambda one: one.weight, default=None)
     if found is None or found.weight < LEAST:
         return None
-    return _decision(step_of(program, node), found.way)
+    return _decision(step_of(program, node), found.way, found.also)
 
 
 def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
@@ -165,22 +167,33 @@ def _program(sources: tuple[tuple[str, str], ...]) -> UserProgram:
 def _best(
     program: UserProgram, tests: list[_Test], ways: tuple[_Way, _Way], ranks: tuple[int, ...], others: tuple[int, ...]
 ) -> Decision | None:
-    best: tuple[float, _Test, tuple[Hop, ...]] | None = None
+    best: tuple[float, _Test, Origin] | None = None
     for number, test in enumerate(tests):
         if not _may_separate(test, ranks, others):
             continue
-        found = origin(program, test.value, is_test=not test.is_loop)
+        found = origin(program, test.value, is_test=not test.is_loop, counted=test.is_loop)
         weight = (min(found.weight, LOOP) - PER_LOOP if test.is_loop else found.weight) - PER_CANDIDATE * number
         if weight >= LEAST and (best is None or weight > best[0]):
-            best = weight, test, found.way
+            best = weight, test, found
     questions = [test for test in tests if not test.is_loop and _may_separate(test, ranks, others)]
     questions = [test for test in questions if not is_made_the_same(program, test.value)]
     if best is None and len(questions) == 1:
-        best = 0.0, questions[0], (step_of(program, questions[0].value),)  # nothing else can have decided
+        best = 0.0, questions[0], Origin(0.0, (step_of(program, questions[0].value),))  # nothing else can have decided
     if best is None:
         return None
-    decision = _decision(_step(program, best[1]), _with_answer(program, best[2], best[1].value))
-    return replace(decision, call=_call_under(program, best[1], ways))
+    found = best[2]
+    decision = _decision(_step(program, best[1]), _with_answer(program, found.way, best[1].value), found.also)
+    return replace(decision, call=_call_under(program, best[1], ways), exit=_exit_under(program, best[1]))
+
+
+def _exit_under(program: UserProgram, test: _Test) -> tuple[SourceLine, str] | None:
+    """The statement by which a test, or a handler, leads away from what follows it."""
+    holder = test.value if isinstance(test.value, ast.ExceptHandler) else test.holder
+    body = holder.body if isinstance(holder, ast.If | ast.ExceptHandler) else []
+    if not test.negated or not _leaves(body, _LEAVING):
+        return None
+    step = step_of(program, body[-1])
+    return SourceLine(step.path, step.line, step.function), step.text
 
 
 def _call_under(program: UserProgram, test: _Test, ways: tuple[_Way, _Way]) -> SourceLine:
@@ -205,7 +218,7 @@ def _with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> t
     return (*way, step_of(program, returned[0])) if len(returned) == 1 else way
 
 
-def _decision(first: Hop, way: tuple[Hop, ...]) -> Decision:
+def _decision(first: Hop, way: tuple[Hop, ...], also: Hop | None) -> Decision:
     site = SourceLine(first.path, first.line, first.function)
     rest = [
         (SourceLine(s.path, s.line, s.function), s.text) for s in way[1:] if (s.path, s.line) != (site.path, site.line)
@@ -213,7 +226,8 @@ def _decision(first: Hop, way: tuple[Hop, ...]) -> Decision:
     lines = list(dict.fromkeys(place for place, _ in rest))
     texts = dict(rest)
     shown = lines if len(lines) <= STEPS_SHOWN else [*lines[: STEPS_SHOWN // 2], *lines[-STEPS_SHOWN // 2 :]]
-    return Decision(site, first.text, tuple((place, texts[place]) for place in shown))
+    other = (SourceLine(also.path, also.line, also.function), also.text) if also is not None else None
+    return Decision(site, first.text, tuple((place, texts[place]) for place in shown), also=other)
 
 
 def _step(program: UserProgram, test: _Test) -> Hop:
@@ -413,4 +427,10 @@ def _own_statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _leaves(body: list[ast.stmt], leaving: tuple[type[ast.stmt], ...]) -> bool:
-    return bool(body) and isinstance(body[-1], leaving)
+    return bool(body) and (isinstance(body[-1], leaving) or _ends_the_process(body[-1]))
+
+
+def _ends_the_process(statement: ast.stmt) -> bool:
+    """Whether it is `sys.exit(...)`, `os._exit(...)`, `exit()` or `quit()`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_word(call.func) in ("exit", "_exit", "quit", "abort")

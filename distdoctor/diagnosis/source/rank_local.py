@@ -18,6 +18,7 @@ from distdoctor.diagnosis.source.user_program import UserProgram
 
 STEPS = 6  # from a value to what it is made of
 MOST = 400  # expressions looked at
+AS_TELLING = 0.5  # less weight than the best, and it may as well be meant
 PER_STEP = 0.3  # what is far away is less likely meant
 
 _FILES = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "listdir", "glob", "iglob", "scandir", "stat",
@@ -38,7 +39,7 @@ COLLECTIVES = re.compile(
     r"|scatter_object|recv|reduce|fsdp_all_reduce)(?:_list|_into_tensor|_tensor|_single|_coalesced|_object_list)?$"
 )
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
-CHANCE, DATA, LENGTH, MENTION, WORD = 3.0, 3.0, 2.5, 2.5, 1.5
+CHANCE, DATA, MENTION, LENGTH, WORD = 3.0, 3.0, 2.6, 2.5, 1.5
 
 
 @dataclass(frozen=True)
@@ -57,40 +58,58 @@ class Origin:
 
     weight: float
     way: tuple[Hop, ...]
+    also: Hop | None = None  # of what differs as likely
 
 
 @dataclass(frozen=True)
 class _Visit:
-    """`back`: it is followed because it decides whether something is done, not as a value."""
+    """`back`: it is followed because it decides whether something is done, not as a value. `counted`: only how many it gives."""
 
     value: ast.AST
     steps: int
     way: tuple[ast.AST, ...]
     back: bool = False
+    counted: bool = False
 
 
-def origin(program: UserProgram, value: ast.AST, *, is_test: bool = True, sizes_matter: bool = True) -> Origin:
+def origin(
+    program: UserProgram, value: ast.AST, *, is_test: bool = True, sizes_matter: bool = True, counted: bool = False
+) -> Origin:
     """The most telling expression behind a value; weight 0 where everything it is made of is the same on all ranks.
 
     `is_test`: what it holds matters, as in a condition; else only what it is: its size (`sizes_matter`), type or choice.
+    `counted`: only how many items it gives matters, as in a loop.
     """
-    best: tuple[float, tuple[ast.AST, ...]] = (0.0, (value,))
+    found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
     per_step = PER_STEP if is_test else PER_STEP / 2  # a value has no condition that would be the better answer
-    waiting, seen = [_Visit(value, 0, (value,), is_test)], {value}
+    waiting, seen = [_Visit(value, 0, (value,), is_test, counted)], {value}
     at = 0
     while at < len(waiting) and at < MOST:
         visit = waiting[at]
         at += 1
         weight = telling(program, visit.value, visit.back, is_test, sizes_matter) - per_step * visit.steps
-        if weight > best[0]:
-            best = weight, visit.way
+        if weight > 0:
+            found.append((weight, visit.way))
         if visit.steps >= STEPS:
             continue
-        for made_of, back in _made_of(program, visit.value, visit.back):
+        for made_of, back, by in _made_of(program, visit):
             if made_of not in seen:
                 seen.add(made_of)
-                waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, made_of), back))
-    return Origin(best[0], tuple(step_of(program, node) for node in best[1]))
+                waiting.append(
+                    _Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, visit.counted and not back)
+                )
+    best = max(found, key=lambda one: one[0])
+    way = tuple(step_of(program, node) for node in best[1])
+    return Origin(best[0], way, _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING]))
+
+
+def _as_telling(
+    program: UserProgram, way: tuple[Hop, ...], found: list[tuple[float, tuple[ast.AST, ...]]]
+) -> Hop | None:
+    """Another expression behind the same value that may as well be what differs, on a line that is not on the way."""
+    lines = {(hop.path, hop.line) for hop in way}
+    hops = [step_of(program, one[-1]) for _, one in sorted(found, key=lambda one: -one[0])]
+    return next((hop for hop in hops if len(way) > 1 and (hop.path, hop.line) not in lines), None)
 
 
 def step_of(program: UserProgram, node: ast.AST) -> Hop:
@@ -116,7 +135,8 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):
             best = max(best, RANK if is_test else CHOICE)
         elif isinstance(node, ast.Call) and not program.targets(node):
-            best = max(best, _of_call(node, by_content or is_test, sizes_matter))
+            if not _is_size_of_constant(program, node):
+                best = max(best, _of_call(node, by_content or is_test, sizes_matter))
         elif isinstance(node, ast.Call) and is_test and _LOCAL_WORDS.search(last_word(node.func)):
             best = max(best, WORD)
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -168,50 +188,80 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
     return DATA if name in _DATA and by_content else 0.0
 
 
+def _is_size_of_constant(program: UserProgram, call: ast.Call) -> bool:
+    """Whether a call asks how many there are of what the module itself spells out."""
+    name = call.args[0] if len(call.args) == 1 and last_word(call.func) == "len" else None
+    if not isinstance(name, ast.Name):
+        return False
+    stores = program.stores(name.id, program.scope_of(name))
+    return bool(stores) and all(
+        isinstance(program.scope_of(statement).node, ast.Module) and not isinstance(value, ast.Call)
+        for statement, value in stores
+    )
+
+
 def _root(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute | ast.Call):
         node = node.value if isinstance(node, ast.Attribute) else node.func
     return getattr(node, "id", "")
 
 
-def _made_of(program: UserProgram, value: ast.AST, is_test: bool) -> Iterator[tuple[ast.AST, bool]]:
+_Reason = tuple[
+    ast.AST, bool, tuple[ast.AST, ...]
+]  # an expression, whether only that it decides counts, what it decided about
+
+
+def _made_of(program: UserProgram, visit: _Visit) -> Iterator[_Reason]:
     """What an expression depends on: the values of its names, what its calls return, and the conditions that chose these."""
+    value, is_test, counted = visit.value, visit.back, visit.counted
     scope = program.scope_of(value)
     if isinstance(value, ast.ExceptHandler):
-        yield from ((test, True) for test in raising_tests(program, getattr(program.parents[value], "body", ())))
+        yield from ((test, True, ()) for test in raising_tests(program, getattr(program.parents[value], "body", ())))
         return
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp):
-            yield node.test, is_test
+            yield node.test, is_test, ()
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield from _of_variable(program, node, scope)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            for statement, stored in program.stores(node.attr, None)[:8]:
-                yield stored, False
-                yield from ((test, True) for test in deciding_tests(program, statement))
+            yield from _of_stores(program, program.stores(node.attr, None)[:8])
         for target in program.targets(node)[:3]:
-            yield from _of_function(program, target, is_test)
-    yield from ((test, True) for test in program.tests_of_decorator(value))
+            yield from _of_function(program, target, is_test, counted)
+    yield from ((test, True, ()) for test in program.tests_of_decorator(value))
     if isinstance(value, ast.expr):
-        for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__")[:4]:
-            yield from _of_function(program, target, is_test)
+        for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__", "__bool__")[:4]:
+            yield from _of_function(program, target, is_test, counted)
 
 
-def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator[tuple[ast.AST, bool]]:
+def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator[_Reason]:
     if _is_agreed(program, node, scope):
         return
-    for statement, stored in program.stores(node.id, scope)[:12]:
-        if program.scope_of(statement) is scope and lineno(statement) > node.lineno:
-            continue
-        yield stored, False
-        yield from ((test, True) for test in deciding_tests(program, statement))
-    yield from ((one, False) for one in program.passed(scope, node.id)[:6])
+    stores = program.stores(node.id, scope)[:12]
+    yield from _of_stores(
+        program, [s for s in stores if program.scope_of(s[0]) is not scope or lineno(s[0]) <= node.lineno]
+    )
+    yield from ((one, False, ()) for one in program.passed(scope, node.id)[:6])
 
 
-def _of_function(program: UserProgram, target: Scope, is_test: bool) -> Iterator[tuple[ast.AST, bool]]:
+def _of_stores(program: UserProgram, stores: Iterable[tuple[ast.AST, ast.expr]]) -> Iterator[_Reason]:
+    """What is stored, where in a container it is put, and what decides whether it is."""
+    for statement, stored in stores:
+        yield stored, False, ()
+        yield from ((place, False, (stored,)) for place in _subscripts(statement))
+        yield from ((test, True, (stored,)) for test in deciding_tests(program, statement))
+
+
+def _subscripts(statement: ast.AST) -> Iterator[ast.expr]:
+    """The index of what is assigned: the `rank` of `table[rank] = score`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    yield from (target.slice for target in targets if isinstance(target, ast.Subscript))
+
+
+def _of_function(program: UserProgram, target: Scope, is_test: bool, counted: bool) -> Iterator[_Reason]:
     for value in program.returned(target)[:6]:
-        yield value, is_test
-        yield from ((test, True) for test in deciding_tests(program, value))
+        if not (counted and isinstance(program.parents[value], ast.Yield)):
+            yield value, is_test, ()
+        yield from ((test, True, (value,)) for test in deciding_tests(program, value))
 
 
 def raising_tests(program: UserProgram, block: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -6,6 +6,7 @@ Pure `ast`. Names are all there is: a method that several classes have is taken 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -140,7 +141,7 @@ class UserProgram:
                 yield name
                 return
             made = [one for target in self.functions.get(name, ())[:2] for one in self.returned(target)]
-            parts = [*value.args, *(k.value for k in value.keywords), *made]
+            parts = made or [*value.args, *(k.value for k in value.keywords)]
             if isinstance(value.func, ast.Attribute) and not made:
                 parts.append(value.func.value)
         elif isinstance(value, ast.Name):
@@ -326,11 +327,24 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield node.target, node.iter
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         yield node.optional_vars, node.context_expr
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
-        for value in node.args[-1:] or [node.func]:
-            yield node.func.value, value
+    elif isinstance(node, ast.Call):
+        yield from _changed(node)
 
 
+def _changed(call: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of what a call changes in place: `kept.append(x)`, `random.shuffle(order)`, `head.requires_grad_(no)`."""
+    function, given = call.func, call.args[-1:] or [call.func]
+    if last_word(function) in _CHANGING_ARGUMENT and call.args:
+        yield call.args[0], call
+    elif isinstance(function, ast.Attribute) and function.attr in _CHANGING:
+        yield function.value, given[0]
+    elif isinstance(function, ast.Attribute) and _IN_PLACE.fullmatch(function.attr):
+        yield function.value, given[0]
+        yield ast.Attribute(function.value, function.attr.rstrip("_"), ast.Store()), given[0]
+
+
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z]_")  # torch's way of naming what changes its tensor or module
+_CHANGING_ARGUMENT = frozenset({"shuffle", "heapify", "heappush", "setattr"})
 _CHANGING = frozenset(
     {"append", "add", "update", "extend", "insert", "appendleft", "setdefault", "put", "pop", "remove", "set", "clear"}
 )

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line
@@ -28,7 +29,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
-from distdoctor.diagnosis.hang.verdict import JOIN, Verdict
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
     by_site,

@@ -103,6 +103,57 @@ OWNERS = """\
             dist.reduce(p.grad, dst=owner[name])
     step(model, owners(model))
     """
+SHUFFLED = """\
+    def order(rows, rank):
+        rows = list(rows)
+        random.Random(rank).shuffle(rows)
+        yield from cut(rows)
+    def main(rows, rank):
+        for part in order(rows, rank):
+            dist.all_reduce(part)
+        dist.barrier()
+    """
+COUNTED = """\
+    def batches(rank):
+        for i in range(40):
+            n = 64 if rank == 0 else 40
+            yield torch.randn(n)
+    def main(model, rank):
+        tokens = 0
+        for batch in batches(rank):
+            tokens += batch.numel()
+            if tokens > MOST:
+                dist.all_reduce(model.grad)
+        dist.barrier()
+    """
+EXITS = """\
+    def main(files):
+        mine = files[rank::world]
+        if not mine:
+            sys.exit(0)
+        dist.all_reduce(total)
+    """
+FROZEN = """\
+    class Net(Module):
+        def __init__(self, frozen):
+            self.head.requires_grad_(not frozen)
+    def wrap(net):
+        if any(p.requires_grad for p in net.parameters()):
+            return DDP(net)
+        return net
+    def main():
+        net = wrap(Net(os.environ.get("FROZEN")))
+        dist.barrier()
+    """
+TABLE = """\
+    class Table:
+        def put(self, score):
+            self.scores[self.rank] = score
+        def best(self):
+            return int(self.scores.argmax())
+        def spread(self, p):
+            dist.broadcast(p, src=self.best())
+    """
 
 
 def found(source: str, one: int, other: int | None) -> list[int]:
@@ -118,9 +169,13 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(CLOCK, 7, 8, [5, 3], id="a clock, read by the function that the loop asks"),
         pytest.param(CLOCK, 7, None, [5, 3], id="the rank that left the loop has ended"),
         pytest.param(CACHE, 3, 9, [5], id="a file that one rank has, above a function that reduces"),
-        pytest.param(CALLBACKS, 15, 9, [7, 4], id="a callback that only one rank has"),
+        pytest.param(CALLBACKS, 15, 9, [7, 5, 4], id="a callback that only one rank has"),
         pytest.param(DECORATED, 8, 11, [6, 3], id="a decorator that asks for the rank"),
         pytest.param(CAUGHT, 10, 14, [8, 2], id="an exception that is caught"),
+        pytest.param(SHUFFLED, 7, 8, [6, 4, 3], id="an order that was changed in place"),
+        pytest.param(COUNTED, 10, 11, [9, 8, 7, 4, 3], id="of a loop it is how often it runs that counts, not what it gives"),
+        pytest.param(EXITS, 5, None, [3, 2], id="a process that ends itself before the call"),
+        pytest.param(FROZEN, 6, 10, [5, 3, 9], id="a setting of a module that was changed in place"),
         pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
     ],
 )
@@ -136,12 +191,19 @@ def test_a_condition_that_both_ranks_answer_alike_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "differs", "lines"), [(DTYPES, 5, DTYPE, [4, 2]), (OWNERS, 6, ROOT, [7, 3])]
+    ("source", "line", "differs", "lines"),
+    [(DTYPES, 5, DTYPE, [4, 2]), (OWNERS, 6, ROOT, [7, 3]), (TABLE, 7, ROOT, [7, 5, 3])],
 )
 def test_what_makes_an_argument_differ_is_named(source: str, line: int, differs: str, lines: list[int]) -> None:
     decision = deciding_value({"t.py": dedent(source)}, SourceLine("t.py", line), differs)
     assert decision is not None
     assert {site.line for site, _ in decision.way} >= set(lines[1:])
+
+
+def test_the_statement_that_leads_away_is_named() -> None:
+    decision = deciding_condition({"t.py": dedent(EXITS)}, SourceLine("t.py", 5), None)
+    assert decision is not None
+    assert decision.exit == (SourceLine("t.py", 4, "main"), "sys.exit(0)")
 
 
 def test_no_python_and_an_unknown_line_decide_nothing() -> None:
