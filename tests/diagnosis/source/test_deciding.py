@@ -173,7 +173,9 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(DECORATED, 8, 11, [6, 3], id="a decorator that asks for the rank"),
         pytest.param(CAUGHT, 10, 14, [8, 2], id="an exception that is caught"),
         pytest.param(SHUFFLED, 7, 8, [6, 4, 3], id="an order that was changed in place"),
-        pytest.param(COUNTED, 10, 11, [9, 8, 7, 4, 3], id="of a loop it is how often it runs that counts, not what it gives"),
+        pytest.param(
+            COUNTED, 10, 11, [9, 8, 7, 4, 3], id="of a loop it is how often it runs that counts, not what it gives"
+        ),
         pytest.param(EXITS, 5, None, [3, 2], id="a process that ends itself before the call"),
         pytest.param(FROZEN, 6, 10, [5, 3, 9], id="a setting of a module that was changed in place"),
         pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
