@@ -91,7 +91,7 @@ def _met(facts: Collectives, _: Pairs, call: Call, rank: int) -> Iterator[Source
     for number in np.flip(alike):
         answer = track.row(int(number))
         if answer is not None:
-            yield log.site(answer["site"])
+            yield log.site(int(answer["site"]))
 
 
 def _received(facts: Collectives, pairs: Pairs, call: Call, rank: int) -> Iterator[SourceLine]:
