@@ -25,6 +25,9 @@ from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from pids import process_under
+
 LIMIT_SECONDS = 150
 JOB = """
 import atexit, hashlib, json, os, signal, subprocess, sys, time
@@ -32,29 +35,41 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
-rank, marks = dist.get_rank(), os.environ["FAULTS_MARKS"]
-torch.manual_seed(0)
-model = DistributedDataParallel(nn.Linear(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-torch.manual_seed(rank)
-losses = []
-for step in range(60):
-    loss = model(torch.randn(8, 16)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-    if rank == 0:
-        print(f"step {step}", flush=True)
-    if step == 10:
-        open(f"{marks}/ready-{rank}", "w").write(str(os.getpid()))
-        if rank == 1:
-            exec(os.environ.get("FAULTS_INSIDE", ""))
-    time.sleep(0.03)
-with open(f"{marks}/losses-{rank}.json", "w") as file:
-    json.dump(losses, file)
-dist.destroy_process_group()
+if __name__ == "__main__":  # spawn imports this file in its children
+    dist.init_process_group("gloo")
+    rank, marks = dist.get_rank(), os.environ["FAULTS_MARKS"]
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(rank)
+    losses = []
+    for step in range(60):
+        loss = model(torch.randn(8, 16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if rank == 0:
+            print(f"step {step}", flush=True)
+        if step == 10:
+            open(f"{marks}/ready-{rank}", "w").write(str(os.getpid()))
+            if rank == 1:
+                exec(os.environ.get("FAULTS_INSIDE", ""))
+        time.sleep(0.03)
+    with open(f"{marks}/losses-{rank}.json", "w") as file:
+        json.dump(losses, file)
+    dist.destroy_process_group()
+"""
+# What the children of a rank do that `torch.multiprocessing.spawn` has started: a job of their own, with a store of its own.
+SPAWNED = """
+import os, torch, torch.distributed as dist
+
+def work(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/inner", rank=rank, world_size=2)
+    for step in range(5):
+        dist.all_reduce(torch.ones(1))
+    open(f"{folder}/spawned-{rank}", "w").close()
+    dist.destroy_process_group()
 """
 CHILD = "import sys, torch; print('child', torch.ones(1).item())"
 
@@ -117,6 +132,21 @@ class Stage:
         self.wait_until_trained()
         shutil.rmtree(self.folder / ".distdoctor", ignore_errors=True)
 
+    def take_pid(self) -> None:
+        """Rank 1 is killed, and as soon as its parent has collected it, another process has its pid; that one must live on."""
+        self.signal_rank(signal.SIGKILL)
+        pid = int((self.marks / "ready-1").read_text())
+        while psutil.pid_exists(pid):
+            time.sleep(0.001)
+        with process_under(pid, ["sleep", "100"]) as stranger:
+            while not self.over():
+                time.sleep(0.02)
+            (self.marks / "losses-stranger.json").write_text(json.dumps([float(stranger.poll() is None)]))
+
+    def make_clock(self) -> None:
+        source = Path(__file__).parent.parent / "tests" / "launch" / "clock_set_back.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "clock.so", source, "-ldl"], check=True)
+
     def second_job(self) -> None:
         """The same command line once more, in the same folder at the same time."""
         assert self.process is not None
@@ -176,6 +206,13 @@ FAULTS = [
         inside="subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', "
         "'inner.py'], check=True)",
     ),
+    Fault(
+        "a rank spawns ranks of its own",
+        inside="import spawned, torch.multiprocessing as mp\n"
+        "mp.spawn(spawned.work, (marks,), nprocs=2)\n"
+        "assert os.path.exists(f'{marks}/spawned-0') and os.path.exists(f'{marks}/spawned-1')",
+    ),
+    Fault("another process gets the pid of a rank", outside=Stage.take_pid),
     Fault("the launcher gets SIGKILL", outside=lambda s: s.signal_launcher(signal.SIGKILL)),
     Fault("the launcher gets SIGTERM", outside=lambda s: s.signal_launcher(signal.SIGTERM)),
     Fault("the launcher gets SIGHUP", outside=lambda s: s.signal_launcher(signal.SIGHUP)),
@@ -200,6 +237,12 @@ FAULTS = [
     Fault("LANG=C", variables={"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}),
     Fault("TERM=dumb", variables={"TERM": "dumb"}),
     Fault("py-spy is missing", inside="os._exit(0)", shell=_without("py-spy")),
+    Fault(
+        "the clock is set back an hour",
+        before=Stage.make_clock,
+        inside="open('set-back', 'w').close()",
+        shell="LD_PRELOAD=$PWD/clock.so exec {}",
+    ),
     Fault("two jobs in one folder", outside=Stage.second_job),
 ]
 
@@ -233,6 +276,7 @@ def _stage(fault: Fault) -> Iterator[Stage]:
         try:
             (stage.folder / "job.py").write_text(JOB)
             (stage.folder / "inner.py").write_text(INNER)
+            (stage.folder / "spawned.py").write_text(SPAWNED)
             fault.before(stage)
             yield stage
         finally:

@@ -12,6 +12,7 @@ import psutil
 
 from distdoctor.recording.trace.layout import MOST_RANKS, whole_number
 from distdoctor.recording.trace.probe_settings import VARIABLE
+from distdoctor.recording.trace.process_key import started_at
 
 # How launchers tell a process its rank: (rank, world size, local rank, ranks on this host). The first whose rank is set counts.
 _LAUNCHERS = (
@@ -51,6 +52,12 @@ class Process:
     state: str
     executable: str = ""
     folder: str = ""
+    started_ticks: int = 0  # in clock ticks since boot, 0 where unknown: of two processes with one pid it differs
+
+    @property
+    def is_still_there(self) -> bool:
+        """Whether its pid is still its own. A zombie's is."""
+        return started_at(self.pid) == self.started_ticks or not self.started_ticks
 
     @property
     def command(self) -> str:
@@ -154,6 +161,7 @@ class HostProcesses:
 def _read(entry: psutil.Process) -> Process | None:
     try:
         with entry.oneshot():
+            started = started_at(entry.pid)  # before anything else: what is read next of another process is then seen
             arguments, status = tuple(entry.cmdline()), entry.status()
             if status == psutil.STATUS_ZOMBIE or not arguments:
                 return None
@@ -167,6 +175,7 @@ def _read(entry: psutil.Process) -> Process | None:
                 state=status,
                 executable=_quiet(entry.exe),
                 folder=_quiet(entry.cwd),
+                started_ticks=started,
             )
     except psutil.Error:
         return None

@@ -138,7 +138,7 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
     readable = [dump for dump in dumps if not dump.trouble]
     first, last = samples[0].facts.get(pid), samples[-1].facts.get(pid)
     found = ProcessStacks(pid, process.command, is_python=process.is_python)
-    if first is None or last is None or last.started != first.started:
+    if first is None or last is None or not process.is_still_there:  # asked after all that was read of it
         return replace(found, state="X", trouble="it ended while we looked")
     if readable:
         found = replace(found, threads=(native or readable[-1]).threads)

@@ -48,24 +48,29 @@ class Ends:
         self._thread = threading.Thread(target=self._run, name="distdoctor-ends", daemon=True)
         self._thread.start()
 
-    def watch(self, ranks: Mapping[int, int], *, anew: bool = False) -> None:
+    def watch(self, ranks: Mapping[int, int], *, started: Mapping[int, int] | None = None, anew: bool = False) -> None:
         """Watch these ranks (rank -> pid) from now on; a rank that is watched again was restarted. `anew`: all ranks were, and
-        may have other numbers than before."""
+        may have other numbers than before. `started`: rank -> when its process was, in clock ticks since boot; needed of those
+        that are not our children, whose pid may be somebody else's by now."""
         with self._lock:
             if anew:
                 for rank in list(self._watched):
                     self._forget(rank)
             for rank, pid in ranks.items():
                 self._forget(rank)
-                now = status(pid)
-                watched = _Watched(rank, pid, now.started if now else 0, kills=self._counters_of(pid) if now else None)
-                self._watched[rank] = watched
-                try:
-                    watched.fd = os.pidfd_open(pid)
-                except OSError:
-                    watched.fd = -1  # gone already, or a kernel without pidfds: looked at every 50 ms
+                self._watched[rank] = self._watched_one(rank, pid, (started or {}).get(rank, 0))
             self._survivors = frozenset()
         os.eventfd_write(self._wake, 1)
+
+    def _watched_one(self, rank: int, pid: int, started: int) -> _Watched:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            fd = -1  # gone already, or a kernel without pidfds: looked at every 50 ms
+        now = status(pid)  # after the pidfd: whoever has the pid now had it then, if it is the one that was meant
+        if now is None or started not in (0, now.started):
+            return _Watched(rank, pid, started, fd)
+        return _Watched(rank, pid, now.started, fd, self._counters_of(pid))
 
     def closing(self) -> None:
         """The launcher is about to end whoever still runs: what happens to those from now on is not their own doing.

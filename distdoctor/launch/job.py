@@ -22,7 +22,7 @@ from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
 from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.launch.presence import Presence
-from distdoctor.launch.processes import is_alive, this_process
+from distdoctor.launch.processes import is_alive, send, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard
 from distdoctor.launch.suppressions import is_named
@@ -38,6 +38,7 @@ from distdoctor.recording.trace.events import Exiting
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
 from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.probe_settings import ProbeSettings
+from distdoctor.recording.trace.process_key import started_at
 from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths
@@ -115,7 +116,7 @@ class RunningJob:
     def __init__(self, launch: Launch, orders: RunOptions, plugins: Plugins) -> None:
         self.launch, self.orders, self.plugins = launch, orders, plugins
         self.state = _State()
-        self.launcher_pid = 0
+        self.launcher_pid = self.launcher_began = 0  # of another launcher than torch's agent
         self._disk_refused = False
         self._lost_hosts: tuple[LostHost, ...] = ()  # when the job was over
         self.ends = Ends()
@@ -253,7 +254,7 @@ class RunningJob:
             return {}
 
     def _launcher_started(self, pid: int) -> None:
-        self.launcher_pid = pid
+        self.launcher_pid, self.launcher_began = pid, started_at(pid)
 
     def _new_trace(self, rank: int, path: Path) -> None:
         """A rank of another launcher has shown itself: watch its process, if it lives on this host."""
@@ -267,7 +268,7 @@ class RunningJob:
             self.watcher.start_again()
             self.state.attempt = head.attempt
         if head.process.lives_here:
-            self.ends.watch({rank: head.pid})
+            self.ends.watch({rank: head.pid}, started={rank: head.pid_started})
 
     def _tell(self, finding: Finding, diagnosis: Diagnosis) -> None:
         if self.orders.on_hang != "wait":
@@ -306,8 +307,12 @@ class RunningJob:
     def _abort(self) -> None:
         """End the job as Ctrl-C would, then whoever does not listen. Torch's agent would restart ranks that only died."""
         self.ends.closing()
-        if self.launcher_pid or callable(signal.getsignal(signal.SIGTERM)):  # else --signals-to-handle left SIGTERM out
-            os.kill(self.launcher_pid or os.getpid(), signal.SIGTERM)
+        if is_alive(self.launcher_pid, self.launcher_began):
+            send(self.launcher_pid, signal.SIGTERM)
+        elif not self.launcher_pid and callable(
+            signal.getsignal(signal.SIGTERM)
+        ):  # else --signals-to-handle left it out
+            os.kill(os.getpid(), signal.SIGTERM)
         else:
             self.ends.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS

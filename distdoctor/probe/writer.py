@@ -288,11 +288,8 @@ class TraceWriter:
             os.close(fd)
             return mmap.mmap(-1, size)
         try:
-            os.close(
-                os.open(
-                    f"{path}.memory-{os.getpid()}-{fd}-{boot_id()}-{pid_namespace()}", os.O_CREAT | os.O_WRONLY, 0o600
-                )
-            )
+            where = f"{os.getpid()}-{fd}-{boot_id()}-{pid_namespace()}-{started_at(os.getpid())}"
+            os.close(os.open(f"{path}.memory-{where}", os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError:
             pass  # the disk does not even take an empty file: the launcher reports a rank without recording
         return mmap.mmap(fd, size)

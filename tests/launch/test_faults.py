@@ -65,19 +65,7 @@ os.waitpid(pid, 0)
 subprocess.run([sys.executable, "-c", "import torch; torch.ones(1)"], check=True)
 open("set-back", "w").close()  # from here on, the clock of the job is an hour behind
 """
-CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *at) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int code = real(id, at);
-    if (!code && id == CLOCK_REALTIME && !access("set-back", F_OK)) at->tv_sec -= 3600;
-    return code;
-}
-"""
+CLOCK = Path(__file__).with_name("clock_set_back.c")
 
 
 @pytest.fixture
@@ -112,9 +100,8 @@ def clock(folder: Path) -> str:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("the clock is set back by a library that a C compiler has to make")
-    (folder / "clock.c").write_text(CLOCK)
     library = str(folder / "clock.so")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(folder / "clock.c"), "-ldl"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(CLOCK), "-ldl"], check=True)
     return library
 
 

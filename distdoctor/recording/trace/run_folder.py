@@ -2,7 +2,7 @@
 
 host-ID.json             one launcher: argv, world size, and how its ranks ended in each start (job.json in older folders)
 rank-00003.a0.trace       what rank 3 did, first start (a1: after one restart)
-rank-00003.a0.trace.memory-PID-FD-BOOT-NS   there was no room: the trace is in the memory of that process
+rank-00003.a0.trace.memory-PID-FD-BOOT-NS-STARTED   there was no room: the trace is in the memory of that process
 rank-00003.a0.json       its environment
 rank-00003.a0.pass-12.drawn   which samples its record 12 of a pass stands for, where they are many
 rank-00003.a0.state-0.json   what its training was made of when it began; 1-4: when it was saved
@@ -60,7 +60,8 @@ JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.sock$", re.ASCII)
 _END_ALONE = ("gradients", "memory", "checkpoints")  # their trouble ends nothing else
 _TRACE = re.compile(
-    r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18}))?)?$", re.ASCII
+    r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18})(?:-(\d{1,18}))?)?)?$",
+    re.ASCII,
 )
 MEMORY_FILE = "distdoctor"  # what the probe calls a trace in memory
 LARGEST_NOTE = 64 << 10
@@ -92,10 +93,10 @@ def _where(path: Path, match: re.Match[str]) -> Path:
     """
     if not match[3]:
         return path
-    writer = ProcessKey(int(match[3]), boot=match[5] or boot_id(), pid_namespace=int(match[6] or 0))
+    writer = ProcessKey(int(match[3]), int(match[7] or 0), "", match[5] or boot_id(), int(match[6] or 0))
     memory = Path(f"/proc/{match[3]}/fd/{match[4]}")
     try:
-        is_ours = writer.is_of_this_machine and os.readlink(memory).startswith(f"/memfd:{MEMORY_FILE} ")
+        is_ours = writer.lives_here and os.readlink(memory).startswith(f"/memfd:{MEMORY_FILE} ")
     except OSError:
         return path
     return memory if is_ours else path
