@@ -215,7 +215,7 @@ def test_a_bucket_of_a_real_s3_server_is_examined(tmp_path: Path, monkeypatch: p
     pytest.importorskip("s3fs")
     server = shutil.which("moto_server", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if server is None:
-        pytest.skip("moto's server is not installed (pip install 'moto[server]')")
+        pytest.skip("moto's server is not installed (pip install 'moto[s3]' flask flask-cors)")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     process = subprocess.Popen([server, "-p", "0", "-H", "127.0.0.1"], stderr=subprocess.PIPE, text=True)
