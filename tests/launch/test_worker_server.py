@@ -65,3 +65,17 @@ def test_without_a_worker_server_the_rank_trains_all_the_same(distdoctor: Run, s
     assert done.out.count("trained") == 2
     assert done.folder is not None
     assert "fell silent" not in done.out + done.err
+
+
+def test_a_rank_that_has_set_the_types_of_pythons_own_functions_answers_and_ends(
+    distdoctor: Run, script: Script
+) -> None:
+    """`ctypes.pythonapi` is shared by all that use it. A server that nobody keeps waits in its destructor for ever."""
+    path = script("dist.barrier()\nprint(len(glob.glob('.distdoctor/runs/2*/*.sock')), 'answer')")
+    types = "import ctypes, glob\nctypes.pythonapi.Py_IncRef.argtypes = [ctypes.c_void_p]\n"
+    path.write_text(types + path.read_text())
+
+    done = distdoctor("run", "--nproc", 2, path.name)
+
+    assert done.code == 0, done.err
+    assert done.out.count("2 answer") == 2

@@ -28,7 +28,7 @@ def serve(rank: Rank, number: int, attempt: int) -> bool:
             path = f"/proc/self/fd/{folder}/{file_stem(number, attempt)}.sock"
             if os.path.lexists(path) or not _room_for_threads():
                 return False
-            _keep_for_ever(_quietly(_WorkerServer, path))
+            _start_quietly(_WorkerServer, path, _shelf_for_ever())
             os.chmod(path, 0o600)
         finally:
             os.close(folder)
@@ -37,8 +37,23 @@ def serve(rank: Rank, number: int, attempt: int) -> bool:
         return False
 
 
-def _quietly(server: Any, path: str) -> Any:
-    """The server, without its two lines on the rank's standard error: c10's log level is a variable of its library."""
+def _shelf_for_ever() -> list[Any]:
+    """A list that is never emptied, not even when the interpreter goes down.
+
+    The destructor of a server waits for its threads, and of one that has only just been started it waits for ever. So whatever
+    can fail is done before there is one. The functions of `ctypes.pythonapi` are everybody's: another may have set their types.
+    """
+    import ctypes
+
+    shelf: list[Any] = []
+    keep = ctypes.PyDLL(None).Py_IncRef
+    keep.argtypes, keep.restype = (ctypes.py_object,), None
+    keep(shelf)
+    return shelf
+
+
+def _start_quietly(server: Any, path: str, shelf: list[Any]) -> None:
+    """Put a server on the shelf, without its two lines on standard error: c10's log level is a variable of its library."""
     import ctypes
 
     import torch
@@ -48,16 +63,9 @@ def _quietly(server: Any, path: str) -> Any:
     before = level.value
     level.value = max(before, _WARNINGS_OFF)
     try:
-        return server(path, -1)
+        shelf.append(server(path, -1))
     finally:
         level.value = before
-
-
-def _keep_for_ever(server: Any) -> None:
-    """Its destructor would wait for its threads, and write two more lines, while the interpreter goes down."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _room_for_threads() -> bool:
