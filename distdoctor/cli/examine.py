@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 @reporting
 @click.pass_context
 def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **values: Any) -> None:
-    """Diagnose a run folder, torch flight recorder dumps or a job log (default: the latest run of this working directory).
+    """Diagnose a run folder, torch flight recorder dumps, torchcomms' clog or a job log.
 
+    Without PATH it is the latest run of this working directory.
     Several PATHs are the parts of one job on many hosts, in any mix: run folders, host bundles (`distdoctor bundle`),
     documents of `hang-dump --json`. Parts of different jobs are rejected.
     PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.

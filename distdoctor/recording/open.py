@@ -1,4 +1,5 @@
-"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log, NCCL's RAS."""
+"""Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log, NCCL's RAS,
+torchcomms' clog."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
+from distdoctor.recording.flight.clog import looks_like_clog, read_clogs
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in
 from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.job_log import read_log
@@ -62,6 +64,8 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
         return read_ras(path)
     if looks_like_dump(path):
         return read_dumps([path])
+    if looks_like_clog(path):
+        return read_clogs([path])
     return read_log(path)
 
 
@@ -72,12 +76,15 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
     if dumps:
         return read_dumps(dumps, executor)
+    if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
+        return read_clogs(clogs)
     logs = [path for path in _files(folder, 0) if path.suffix in _LOGS]
     if len(logs) == 1:
         return read_log(logs[0])
     raise NothingToInspect(
-        f"{folder} holds no recording, no flight recorder dumps and no single job log",
-        way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, or at one log file.",
+        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms and no single job log",
+        way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
+        "all ranks, or at one log file.",
     )
 
 

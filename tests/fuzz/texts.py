@@ -1,5 +1,5 @@
-"""Job logs, what NCCL's RAS prints, and flight recorder dumps, damaged by what they are made of: lines, words, numbers, values,
-opcodes of pickles."""
+"""Job logs, what NCCL's RAS prints, torchcomms' clog, and flight recorder dumps, damaged by what they are made of: lines,
+words, numbers, values, opcodes of pickles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "recording"))
 
+import test_clog
 import test_job_log
 import test_ras
 
@@ -29,7 +30,8 @@ WORDS = (
     "Warnings", "DEAD", "MISMATCH", "INCOMPLETE", "#0-0 (27a079b828ff1a75) MISMATCH", "Rank 3 has launched up to operation 6",
     "7 ranks have launched up to operation 6650", "Process 1 on node 10.0.0.1 managing GPU 5", "Communicators... (0.00s)",
     "Missing communicator data from 1 rank", "The missing ranks: 1, 2", '"key":1,', "Root Cause (first observed failure):",
-    '  File "/job/train.py", line 31, in main',
+    '  File "/job/train.py", line 31, in main', "|comm=tp", "|ranks=1,0,1", "split|parent=tp|child=world|ranks=2,0",
+    "new_comm|comm=tp|rank=1|world_size=4096", "C1|sig|send|in_count=4|dtype=f32|peer=9|comm=world",
 )  # fmt: skip
 OPCODES = (b"", b"2", b"(", b"]", b"}", b"\x85", b"\x86", b"0", b"r\xff\xff\xff\x0f", b"R", b"b")
 PIECES = ('"key":1,', "a ", " ", "9", "[rank0]: ", "1, ", "(", "#0-0 (", "rank : ", "\t", "\u202e")
@@ -151,6 +153,7 @@ LOGS = (
 RAS_TEXTS = (test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD)
 RAS_JSON = _ras_json()
 TEXT = (line_changed, number_changed, word_put_in, long_line, odd_sign, cut_off, another_behind)
+CLOG = (*TEXT, number_changed, number_changed)
 JSON = (value_changed, value_changed, value_changed, nested, number_changed, cut_off, odd_sign)
 PICKLE = (opcode_changed, opcode_changed, byte_changed, bytes_cut)
 TextMutations = tuple[Callable[[random.Random, str], str], ...]
@@ -197,4 +200,16 @@ def dumps(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
     return folder, names
 
 
-FAMILIES = {"log": log, "ras-text": ras_text, "ras-json": ras_json, "dumps": dumps}
+def clogs(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
+    """The clogs of a small job, one of them spoiled."""
+    ranks, names = test_clog.job(3, steps=chance.choice((1, 3))), []
+    for one in ranks:
+        one.lines.append("split|parent=world|child=tp|ranks=0,1")
+        one.call(test_clog.BARRIER, "", "G42|").goes_on(test_clog.BARRIER, "S", "G42|R1|")
+        one.write(folder)
+    path = folder / f"clog_{chance.randrange(len(ranks))}.log"
+    names = _mutated(chance, (path.read_text(),), CLOG, path)
+    return folder, names
+
+
+FAMILIES = {"log": log, "ras-text": ras_text, "ras-json": ras_json, "dumps": dumps, "clogs": clogs}

@@ -12,6 +12,7 @@ from distdoctor.recording.stacks import is_users_path
 from distdoctor.recording.trace.layout import (
     DTYPES,
     POINT_TO_POINT,
+    ROOTED,
     CallFlag,
     Op,
     ReduceOp,
@@ -22,6 +23,10 @@ from distdoctor.recording.trace.layout import (
 
 _LONGEST_TEXT = 10_000
 _PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
+_REDUCE_OP = re.compile(
+    r" op=([A-Z_]{1,20})"
+)  # torchcomms' log tells these two, and the reader puts them behind the name
+_ROOT = re.compile(r" root=(\d{1,9})")
 
 _DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
@@ -95,6 +100,7 @@ class Kind:
     number: str  # of the group within its process: torch's pg_id
     backend: str
     peer: int  # within the group
+    root: int  # of a collective, within the group; -1: it has none, or nobody tells
     is_default_group: bool
     pairwise: bool
     is_frame: bool  # `nccl:coalesced` around sends and receives: no operation of its own
@@ -110,7 +116,8 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
     # Without a stack an object collective shows only as one-dimensional bytes, whose sizes are data.
     if not frames and dtype == "uint8" and shape.startswith("[") and "," not in shape:
         flags |= int(CallFlag.OBJECT)
-    reduce_op = int(ReduceOp.UNSEEN if op in _REDUCING else ReduceOp.NONE)
+    reduce_op = _reduce_op(name) if op in _REDUCING else int(ReduceOp.NONE)
+    root = int(found[1]) if op in ROOTED and (found := _ROOT.search(name)) else -1
     number = DTYPES.index(dtype) if shape else 0
     match = _PEER.search(name) if op in (Op.SEND, Op.RECV) else None
     return Kind(
@@ -120,7 +127,7 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
         nbytes=min(max(0, elements) * _ITEM_BYTES.get(dtype, 4), 1 << 62),
         flags=flags,
         reduce_op=reduce_op,
-        signature=signature_of(op, number, shape, reduce_op, -1, flags),
+        signature=signature_of(op, number, shape, reduce_op, root, flags),
         site=number_of_text(site),
         site_digest=digest,
         group=group_of(entry)[0],
@@ -128,10 +135,16 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
         number=str(whole(entry.get("pg_id"))),
         backend=backend_of(name),
         peer=int(match[2]) if match else -1,
+        root=root,
         is_default_group=group_of(entry)[1] == "default_pg",
         pairwise=op in POINT_TO_POINT,
         is_frame=bool(entry.get("is_p2p")) and op not in POINT_TO_POINT,
     )
+
+
+def _reduce_op(name: str) -> int:
+    match = _REDUCE_OP.search(name)
+    return int(ReduceOp.__members__.get(match[1], ReduceOp.UNSEEN) if match else ReduceOp.UNSEEN)
 
 
 def _sizes(sizes: Any, dtypes: Any) -> tuple[str, str, int]:

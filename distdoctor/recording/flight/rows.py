@@ -317,6 +317,9 @@ class _Table:
         for at in np.flatnonzero(pairwise):
             kind = self.kinds[codes[at]]
             rows["root"][at] = _global_rank(self.members.get(kind.group, ()), kind.peer)
+        for code in np.flatnonzero(self._field("root") >= 0):
+            kind = self.kinds[code]
+            rows["root"][codes == code] = _global_rank(self.members.get(kind.group, ()), kind.root)
         _number_pairs(rows, pairwise)
         return last
 
