@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -27,6 +28,7 @@ class Facts:
     syscall: int = -1
     tracer: int = 0
     frozen: bool = False
+    ready_ns: Mapping[int, int] = field(default_factory=dict)  # thread -> how long it has run or waited for a core
 
 
 def facts_of(pid: int) -> Facts | None:
@@ -48,7 +50,20 @@ def facts_of(pid: int) -> Facts | None:
         syscall=_number(_read(f"/proc/{pid}/syscall").partition(" ")[0], -1),
         tracer=_number(status.get("TracerPid", ""), 0),
         frozen=_is_frozen(pid),
+        ready_ns=dict(_ready(pid)),
     )
+
+
+def _ready(pid: int) -> Iterator[tuple[int, int]]:
+    """What each thread has run and has stood in the queue for a core, as far as the kernel keeps count."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        words = _read(f"/proc/{pid}/task/{thread}/schedstat").split()
+        if len(words) > 1:
+            yield int(thread), _number(words[0], 0) + _number(words[1], 0)
 
 
 def scheduler_now() -> float | None:

@@ -158,6 +158,7 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         state=last.state,
         moved=changed or (ran / seconds > AWAKE_SHARE and not readable),
         cpu_share=max(0.0, last.cpu_seconds - first.cpu_seconds, ran) / seconds if len(samples) > 1 else 0.0,
+        ready_share=_ready_share(first, last, seconds) if len(samples) > 1 else 0.0,
         still_seconds=_still(last, seconds if ran == 0 and len(samples) > 1 else 0.0),
         age_seconds=max(0.0, time.time() - process.started),
         bytes_moved=last.bytes_moved - first.bytes_moved,
@@ -171,6 +172,12 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         gil_thread=_gil_thread(readable, pid) if ran > 0 else None,  # who waits for the GIL looks for it every 5 ms
         lasting=_lasting(readable, pid),
     )
+
+
+def _ready_share(first: Facts, last: Facts, seconds: float) -> float:
+    """The part of the time in which the busiest thread ran, or would have run had a core been free."""
+    ready = (now - first.ready_ns[thread] for thread, now in last.ready_ns.items() if thread in first.ready_ns)
+    return max(ready, default=0) / 1e9 / seconds
 
 
 def _still(facts: Facts, at_least: float) -> float | None:

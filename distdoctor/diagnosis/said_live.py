@@ -14,7 +14,7 @@ import msgspec
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, NOTE, Finding
+from distdoctor.diagnosis.finding import ERROR, NOTE, Confidence, Finding
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -122,9 +122,14 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
     """The diagnosis after the end, led by findings that were true while the job ran and that its end has wiped out.
 
     A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
-    of the time when the connections could still be looked at.
+    of the time when the connections could still be looked at. What is found again, and is no surer by now, keeps them too: who
+    looked at the processes had more than their stacks, the lines of their sources and who held what they waited for.
     """
     stood = tuple(stood)
+    in_words = {(finding.code, finding.ranks): finding for finding in stood}
+    diagnosis = replace(
+        diagnosis, findings=tuple(_surer(f, in_words.get((f.code, f.ranks), f)) for f in diagnosis.findings)
+    )
     from_outside = {finding.code for finding in stood if finding.code in checks and checks[finding.code].outside}
     if from_outside:
         kept = tuple(finding for finding in diagnosis.findings if finding.code not in from_outside)
@@ -132,6 +137,12 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     wiped = tuple(finding for finding in stood if (finding.code, finding.ranks) not in known)
     return replace(diagnosis, findings=(*wiped, *diagnosis.findings)) if wiped else diagnosis
+
+
+def _surer(found: Finding, stood: Finding) -> Finding:
+    """What was said while it stood, unless the end has made it surer."""
+    order = list(Confidence)
+    return found if order.index(found.confidence) < order.index(stood.confidence) else stood
 
 
 def _without_notes_on_the_same(findings: Iterable[Finding], checks: Mapping[str, Check]) -> tuple[Finding, ...]:

@@ -97,13 +97,17 @@ class FileWait:
     holder_command: str = ""
 
 
+BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is waiting
+
+
 @dataclass(frozen=True)
 class ProcessStacks:
     """One process, as seen in two or more samples.
 
     `threads` are of the last sample that worked, `cpp_threads` those that run no Python (`--native` with pystack).
     `moved`: some sample of the main thread differs from another, or the kernel
-    let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core.
+    let it run for long. `cpu_share` is the part of the observed time that all its threads computed, 1.0 for one core;
+    `ready_share` the part in which one thread computed or waited for a core, which others may have kept.
     `still_seconds` is how long ago the main thread last ran, None when the kernel does not tell; `age_seconds` how long ago the
     process was started. `bytes_moved` counts what it read and wrote meanwhile. `trouble` says why there are no stacks, `way_in`
     the setting that would give them. `links` are its dead connections, `waits_for` is the file that its main
@@ -117,6 +121,7 @@ class ProcessStacks:
     cpp_threads: tuple[ThreadStack, ...] = ()
     moved: bool = False
     cpu_share: float = 0.0
+    ready_share: float = 0.0
     still_seconds: float | None = None
     age_seconds: float = 0.0
     bytes_moved: int = 0
@@ -139,6 +144,11 @@ class ProcessStacks:
     def main(self) -> ThreadStack | None:
         """The main thread's stack, None when it could not be read."""
         return next((thread for thread in self.threads if thread.os_id == self.pid), next(iter(self.threads), None))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it computes, or would if it had a core, rather than waits."""
+        return max(self.cpu_share, self.ready_share) >= BUSY_SHARE
 
     @property
     def is_stopped(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
 from distdoctor.diagnosis.hang.live.rank_activity import Activity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
@@ -12,18 +12,24 @@ from distdoctor.report.text import shown
 
 
 def answer(diagnosis: Diagnosis, recording: Recording, base: str = "", *, over_hosts: bool = False) -> str:
-    """`hang: rank 1 ...`, `nothing stuck: ...`, or what kept us from looking. `over_hosts`: somebody wanted to look at all hosts
-    of the job, so a rank that was not seen may be the one that is stuck."""
+    """`hang: rank 1 ...`, `perhaps a hang: ...`, `nothing stuck: ...`, or what kept us from looking. `over_hosts`: somebody asked
+    for all hosts of the job, so a rank that was not seen may be the one that is stuck."""
     errors = diagnosis.at_least(ERROR)
     if errors:
-        first = errors[0]
-        where = f", at {shown(first.place, base)}" if first.place else ""
-        word = {"environment": "could not look", "hang": "hang"}.get(first.area, "trouble")
-        who = f"{first.ranks_named} " if first.ranks else ""
-        return f"{word}: {who}{first.title}{where} ({first.code}, {first.confidence})"
+        word = {"environment": "could not look", "hang": "hang"}.get(errors[0].area, "trouble")
+        return f"{word}: {_headline(errors[0], base)}"
+    warned = [finding for finding in diagnosis.at_least(WARNING) if finding.area == "hang"]
+    if warned:
+        return f"perhaps a hang: {_headline(warned[0], base)}"
     if over_hosts and not diagnosis.is_whole and diagnosis.coverage is not None:
         return f"nothing stuck where it could be seen: {_at_work(recording, base)}; {diagnosis.coverage.sentence}"
     return f"nothing stuck: {_at_work(recording, base)}"
+
+
+def _headline(finding: Finding, base: str) -> str:
+    where = f", at {shown(finding.place, base)}" if finding.place else ""
+    who = f"{finding.ranks_named} " if finding.ranks else ""
+    return f"{who}{finding.title}{where} ({finding.code}, {finding.confidence})"
 
 
 def _at_work(recording: Recording, base: str) -> str:

@@ -193,6 +193,18 @@ def test_a_rank_that_stays_in_one_function_for_long_is_named_with_it() -> None:
         assert (finding.place, finding.evidence["thread"]) == (loop.site, "main")
 
 
+@pytest.mark.parametrize("cpu", [0.1, 0.9])
+def test_a_rank_that_gets_little_of_a_core_computes_like_one_that_gets_it_whole(cpu: float) -> None:
+    """Where other work keeps the cores, a loop on one line runs a part of the time only: that is no standstill."""
+    loop = frame("train.py:30 settle")
+
+    finding = seen(
+        in_collective(0, still=60.0), rank(1, loop, still=0.0, cpu_share=cpu, ready_share=0.98, lasting=loop)
+    )
+
+    assert (finding.title, finding.confidence) == ("has been in settle while the others wait for 60 s", POSSIBLE)
+
+
 def _sampled(*frames: str, holder: int = 0) -> PySpyDump:
     """One sample of process 7: the main thread in these frames, innermost first, and thread 8, one of which holds the GIL."""
     main = ThreadStack(7, tuple(map(frame, frames)), holds_gil=holder == 7)

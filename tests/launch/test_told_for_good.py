@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding
-from distdoctor.diagnosis.said_live import with_what_was_told
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding
+from distdoctor.diagnosis.said_live import with_what_stood, with_what_was_told
 from distdoctor.recording.recording import Job
 
 CHECKS = plugins.load().checks
@@ -21,3 +23,12 @@ def test_one_event_keeps_the_name_that_the_end_gave_it() -> None:
 
     assert with_what_was_told(Diagnosis(Job(), (end,)), [TOLD], CHECKS).findings == (end,)
     assert with_what_was_told(Diagnosis(Job(), (TOLD,)), [TOLD], CHECKS).findings == (TOLD,)
+
+
+def test_what_was_said_while_it_stood_keeps_its_words_unless_the_end_is_surer() -> None:
+    seen = Finding("is at `time.sleep(600)`", ranks=(1,), code="DD116", severity=ERROR, confidence=LIKELY)
+    later = replace(seen, title="is in its own code")
+
+    assert with_what_stood(Diagnosis(Job(), (later,)), [seen], CHECKS).findings == (seen,)
+    proven = replace(later, confidence=CERTAIN)
+    assert with_what_stood(Diagnosis(Job(), (proven,)), [seen], CHECKS).findings == (proven,)

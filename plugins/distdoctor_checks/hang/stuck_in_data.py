@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.live.rank_activity import BUSY_SHARE, Activity, RankActivity, line_of
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import ProcessStacks
@@ -54,7 +54,7 @@ def _is_at_work(worker: ProcessStacks) -> bool:
 def _stuck_worker(standing: RankActivity, standstill: Stall) -> ProcessStacks | None:
     for worker in standing.seen.workers:
         still = worker.still_seconds is None or standstill.exceeds_patience(worker.still_seconds)
-        waits = not worker.moved and worker.cpu_share < BUSY_SHARE
+        waits = not worker.moved and not worker.is_busy
         if worker.is_stopped or (_is_at_work(worker) and waits and still):
             return worker
     return None

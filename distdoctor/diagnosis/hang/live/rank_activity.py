@@ -60,7 +60,6 @@ _OPS = {op.word: op for op in Op} | {
 _HANDLE_LINE = re.compile(r"\.wait(_tensor)?\s*\(")
 _DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
 _LONGEST_LINE = 60  # letters of a source line in a sentence
-BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is waiting
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class RankActivity:
     @property
     def is_busy(self) -> bool:
         """Whether it computes, rather than waits."""
-        return self.process is not None and self.process.cpu_share >= BUSY_SHARE
+        return self.process is not None and self.process.is_busy
 
     @property
     def waits_for_ranks(self) -> bool:
@@ -210,12 +209,12 @@ def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Acti
     if saving is not None:
         return Activity.CHECKPOINT, saving
     if "/torch/autograd/" in inner.path:
-        return (Activity.COMPUTING if process.cpu_share >= BUSY_SHARE else Activity.BACKWARD), inner
-    if inner.is_users and _HANDLE_LINE.search(line) and process.cpu_share < BUSY_SHARE:
+        return (Activity.COMPUTING if process.is_busy else Activity.BACKWARD), inner
+    if inner.is_users and _HANDLE_LINE.search(line) and not process.is_busy:
         return Activity.HANDLE, inner
     if _DEVICE_LINE.search(line) and (inner.is_users or "/torch/cuda/" in inner.path) and not process.held_gil:
         return Activity.DEVICE, inner
-    if "/torch/" in inner.path and process.cpu_share >= BUSY_SHARE:
+    if "/torch/" in inner.path and process.is_busy:
         return Activity.COMPUTING, inner
     return Activity.USER, None
 
