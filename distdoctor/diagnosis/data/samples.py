@@ -136,12 +136,12 @@ class LoaderPass:
             return self.drawn >= (math.floor(share) if self.flags & PassFlag.DROP_LAST else math.ceil(share)) > 0
         return bool(self.flags & PassFlag.WHOLE) and self.drawn >= self.length
 
-    @property
+    @cached_property
     def trains(self) -> bool:
         """An optimizer stepped while it ran."""
         return bool(self.flags & PassFlag.STEPPED)
 
-    @property
+    @cached_property
     def evaluates(self) -> bool:
         """Gradients were off when it began, or the model was in eval mode, and no optimizer stepped."""
         with_gradients = self.flags & PassFlag.GRADIENTS_ON and not self.flags & PassFlag.EVAL_MODE
@@ -195,11 +195,11 @@ class Together:
     def one(self) -> LoaderPass:
         return self.passes[min(self.passes)]
 
-    @property
+    @cached_property
     def trains(self) -> bool:
         return all(one.trains for one in self.passes.values())
 
-    @property
+    @cached_property
     def evaluates(self) -> bool:
         return all(one.evaluates for one in self.passes.values())
 

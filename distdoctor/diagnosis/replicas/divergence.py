@@ -6,7 +6,7 @@ What follows from a parting is no news: each optimizer and set of peers has one 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -234,7 +234,7 @@ def _parting(
     updates: dict[int, Update],
     earlier: dict[int, Update],
 ) -> ReplicaDivergence | None:
-    if what == STATE and not all(update.flags & UpdateFlag.STATE for update in updates.values()):
+    if what == STATE and not all(update.has_state for update in updates.values()):
         return None
     column = _LANE.get(what)
     if column is not None and len({update.number(column) for update in updates.values()}) == 1:
@@ -284,40 +284,41 @@ def _differences(
     gradients: Gradients, peers: ReplicaGroup, what: str, step: int, ranks: Iterable[int]
 ) -> tuple[list[TensorDifference], int, bool]:
     """The tensors that differ, how many were compared, and whether every rank still has its details."""
-    held = {rank: gradients.ranks[rank].held(step, peers.optimizer) for rank in ranks}
     tensors = gradients.agreeing(peers, on_gradients=what == GRADS)
-    differing, compared = _screened(tensors, held.values(), _COLUMN[what])
-    rows = {rank: dict(zip(*own, strict=True)) for rank, own in held.items()} if differing else {}
+    here = set(ranks)
+    sets = [[rank for rank in alike if rank in here] for alike in gradients.alike(peers, _COLUMN[what])]
+    held = [(*gradients.ranks[alike[0]].held(step, peers.optimizer), len(alike)) for alike in sets if alike]
+    differing, compared = _screened(tensors, held, _COLUMN[what])
+    rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in here} if differing else {}
     found = [
         _difference(tensors[name], {rank: own[name] for rank, own in rows.items() if name in own}, what)
         for name in differing
     ]
-    return found, compared, all(names for names, _ in held.values())
+    return found, compared, all(names for names, *_ in held)
 
 
 def _screened(
-    tensors: Mapping[str, TensorInfo], held: Iterable[tuple[tuple[str, ...], Any]], column: str
+    tensors: Mapping[str, TensorInfo], own: Sequence[tuple[tuple[str, ...], Any, int]], column: str
 ) -> tuple[list[str], int]:
     """The names of the tensors that are not the same on all who hold them, and how many were compared; a column of ranks at once,
-    because there may be ten thousand."""
+    because there may be ten thousand. `own`: names, rows, and how many ranks have these."""
     at = {name: number for number, name in enumerate(tensors)}
-    own = list(held)
-    values, holders = np.zeros((len(own), len(at)), np.uint64), np.zeros((len(own), len(at)), bool)
+    values, holders = np.zeros((len(own), len(at)), np.uint64), np.zeros((len(own), len(at)), int)
     unreadable = np.zeros(len(at), bool)
     places: dict[tuple[str, ...], tuple[Any, Any]] = {}
-    for number, (names, rows) in enumerate(own):
+    for number, (names, rows, ranks) in enumerate(own):
         if names not in places:
             where = np.array([at.get(name, -1) for name in names], dtype=np.intp)
             places[names] = np.flatnonzero(where >= 0), where[where >= 0]
         mine, where = places[names]
         values[number, where] = rows[column][mine]
-        holders[number, where] = True
+        holders[number, where] = ranks
         unreadable[where] |= (rows["flags"][mine] & DigestFlag.UNREADABLE) != 0
     usable = (holders.sum(0) > 1) & ~unreadable
     if column in ("before", "state", "state_before"):  # 0: not digested in this look, or kept on some ranks only (ZeRO)
-        usable &= ((values != 0) | ~holders).all(0)
+        usable &= ((values != 0) | (holders == 0)).all(0)
     first = values[holders.argmax(0), np.arange(len(at))] if own else values.sum(0)
-    differs = usable & ((values != first) & holders).any(0)
+    differs = usable & ((values != first) & (holders > 0)).any(0)
     return [name for name, number in at.items() if differs[number]], int(usable.sum())
 
 

@@ -9,8 +9,9 @@ findings on it are no more than likely. Nothing else is compared.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from typing import ClassVar, Self
 
@@ -18,7 +19,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
-from distdoctor.diagnosis.replicas.rank_gradients import NO_END, RankGradients, TensorInfo, Update
+from distdoctor.diagnosis.replicas.rank_gradients import NO_END, RankGradients, TensorInfo, Tensors, Update, same_ranks
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, Joined, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
@@ -27,7 +28,7 @@ WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce 
 OBSERVED = "staying equal in the first steps"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart as objects: two may hold ten thousand ranks each
 class ReplicaGroup:
     """Ranks that should agree on what one optimizer holds, and how we know. `lane` is how their updates name the set.
 
@@ -41,6 +42,32 @@ class ReplicaGroup:
     names: frozenset[str] = frozenset()
 
 
+class _UpdatesOf:
+    """The updates of one set of peers, by rank, and by step where somebody asks for one."""
+
+    def __init__(self, peers: ReplicaGroup, ranks: Mapping[int, RankGradients]) -> None:
+        self.by_rank: dict[int, list[Update]] = {
+            rank: [
+                update
+                for update in ranks[rank].updates
+                if update.optimizer == peers.optimizer and same_ranks(update.agree, peers.lane)
+            ]
+            for rank in peers.ranks
+            if rank in ranks
+        }
+
+    def at(self, rank: int, step: int) -> Sequence[Update]:
+        return self._by_step.get((rank, step), ())
+
+    @cached_property
+    def _by_step(self) -> dict[tuple[int, int], list[Update]]:
+        found: dict[tuple[int, int], list[Update]] = defaultdict(list)
+        for rank, updates in self.by_rank.items():
+            for update in updates:
+                found[rank, update.step].append(update)
+        return dict(found)
+
+
 @dataclass(frozen=True)
 class Gradients:
     """The streams of all ranks, and who should agree with whom."""
@@ -49,46 +76,63 @@ class Gradients:
     ranks: Mapping[int, RankGradients]
     peers: tuple[ReplicaGroup, ...]
     recording: Recording
-    _agreeing: dict[tuple[ReplicaGroup, bool], dict[str, TensorInfo]] = field(
+    # What is known of a set of peers, worked out once.
+    _agreeing: dict[tuple[ReplicaGroup, bool], Mapping[str, TensorInfo]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _updates: dict[ReplicaGroup, _UpdatesOf] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _alike: dict[tuple[ReplicaGroup, str], tuple[tuple[int, ...], ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         until = _evenly_until(recording)
-        ranks = {rank: RankGradients(log, until) for rank, log in recording.ranks.items()}
+        alike: dict[tuple[bytes, tuple[str, ...]], Tensors] = {}
+        ranks = {rank: RankGradients(log, until, alike) for rank, log in recording.ranks.items()}
         if not any(one.updates for one in ranks.values()):
             raise NotApplicable("no optimizer step was recorded")
         return cls(ranks, tuple(_peers(ranks, recording)), recording)
 
-    def updates(self, peers: ReplicaGroup, step: int | None = None) -> dict[int, list[Update]]:
+    def updates(self, peers: ReplicaGroup, step: int | None = None) -> Mapping[int, Sequence[Update]]:
         """rank -> the updates of these peers, in order; of one step only when asked."""
-        return {
-            rank: [
-                update
-                for update in self.ranks[rank].updates
-                if update.optimizer == peers.optimizer
-                and update.agree == peers.lane
-                and (step is None or update.step == step)
-            ]
-            for rank in peers.ranks
-            if rank in self.ranks
-        }
+        if peers not in self._updates:
+            self._updates[peers] = _UpdatesOf(peers, self.ranks)
+        found = self._updates[peers]
+        return found.by_rank if step is None else {rank: found.at(rank, step) for rank in found.by_rank}
 
     def agreeing(self, peers: ReplicaGroup, *, on_gradients: bool) -> Mapping[str, TensorInfo]:
         """name -> parameter on which the peers should agree, or on whose gradients, in the order of the optimizer."""
         if (peers, on_gradients) not in self._agreeing:
-            found: dict[str, TensorInfo] = {}
-            for rank in peers.ranks:
-                for tensor in self.ranks[rank].tensors.values() if rank in self.ranks else ():
-                    if tensor.name in found or tensor.optimizer != peers.optimizer:
-                        continue
-                    agree = tensor.grad_agree if on_gradients else tensor.agree
-                    mine = agree == peers.lane and (not peers.names or tensor.name in peers.names)
-                    if mine and not tensor.flags & TensorFlag.BUFFER:
-                        found[tensor.name] = tensor
-            self._agreeing[peers, on_gradients] = found
+            self._agreeing[peers, on_gradients] = self._parameters(peers, on_gradients)
         return self._agreeing[peers, on_gradients]
+
+    def tensors_of(self, ranks: Iterable[int]) -> Iterator[TensorInfo]:
+        """The tensors of these ranks; those that several share once."""
+        own = {id(self.ranks[rank].tensors): self.ranks[rank].tensors for rank in ranks if rank in self.ranks}
+        return (tensor for tensors in own.values() for tensor in tensors.values())
+
+    def _parameters(self, peers: ReplicaGroup, on_gradients: bool) -> dict[str, TensorInfo]:
+        found: dict[str, TensorInfo] = {}
+        for tensor in self.tensors_of(peers.ranks):
+            if tensor.name in found or tensor.optimizer != peers.optimizer:
+                continue
+            agree = tensor.grad_agree if on_gradients else tensor.agree
+            mine = same_ranks(agree, peers.lane) and (not peers.names or tensor.name in peers.names)
+            if mine and not tensor.flags & TensorFlag.BUFFER:
+                found[tensor.name] = tensor
+        return found
+
+    def alike(self, peers: ReplicaGroup, column: str) -> Sequence[tuple[int, ...]]:
+        """The peers in sets whose digests of one kind are equal in every tensor of every step that is kept: of each set, one rank
+        is looked at for all of them."""
+        if (peers, column) not in self._alike:
+            sets: dict[object, list[int]] = defaultdict(list)
+            for rank in peers.ranks:
+                if rank in self.ranks:
+                    sets[self.ranks[rank].content(column)].append(rank)
+            self._alike[peers, column] = tuple(map(tuple, sets.values()))
+        return self._alike[peers, column]
 
     def every_update(self) -> Iterator[Update]:
         for one in self.ranks.values():
@@ -111,15 +155,15 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
     alone: dict[int, set[int]] = defaultdict(
         set
     )  # optimizer -> ranks that hold tensors of which nobody has told anything
-    for one in ranks.values():
-        for tensor in one.tensors.values():
+    for tensors, holding in _holders(ranks):
+        for tensor in tensors.values():
             if tensor.flags & TensorFlag.BUFFER:
                 continue
             for agree in (tensor.agree, tensor.grad_agree):
                 if len(agree) > 1:
                     known[agree, tensor.optimizer] = None
                 elif not agree:
-                    alone[tensor.optimizer].add(one.rank)
+                    alone[tensor.optimizer].update(holding)
     for agree, optimizer in sorted(known):
         yield ReplicaGroup(agree, optimizer, reduced_by.get(agree, PLACEMENT), agree)
     for optimizer, holders in sorted(alone.items()):
@@ -134,11 +178,23 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
 
 def _reduced_by(ranks: Mapping[int, RankGradients], recording: Recording) -> dict[tuple[int, ...], str]:
     """Ranks -> how their gradients are reduced, as far as a wrapper, the collectives or the user tell."""
-    events = [event for one in ranks.values() for event in one.events(Averaging) if event.by == WATCHED]
-    found = dict.fromkeys((tuple(sorted(event.ranks)) for event in events), WATCHED)
+    watched = (event.ranks for one in ranks.values() for event in one.events(Averaging) if event.by == WATCHED)
+    found = dict.fromkeys(_sets(watched), WATCHED)
     found |= {members: BY_HAND for members in by_hand(recording) if members in found}
-    wrappers = (event.ranks for one in ranks.values() for event in one.events(Wrapped))
-    return found | dict.fromkeys((tuple(sorted(members)) for members in wrappers), WRAPPER)
+    return found | dict.fromkeys(_sets(event.ranks for one in ranks.values() for event in one.events(Wrapped)), WRAPPER)
+
+
+def _sets(told: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, ...]]:
+    """Sets of ranks in order; each object, which all its ranks may have told of, once."""
+    return [tuple(sorted(members)) for members in {id(one): one for one in told}.values()]
+
+
+def _holders(ranks: Mapping[int, RankGradients]) -> Iterable[tuple[Tensors, list[int]]]:
+    """The tensors of all ranks, those that many share once, with who holds them."""
+    found: dict[int, tuple[Tensors, list[int]]] = {}
+    for rank, one in ranks.items():
+        found.setdefault(id(one.tensors), (one.tensors, []))[1].append(rank)
+    return found.values()
 
 
 def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:

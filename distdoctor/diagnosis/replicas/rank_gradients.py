@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from distdoctor.recording.recording import RankTrace, SourceLine, no_rows
 from distdoctor.recording.trace.events import Kind
-from distdoctor.recording.trace.layout import DTYPES, TensorFlag, UpdateFlag, ranks_of
+from distdoctor.recording.trace.layout import DTYPES, UPDATE, TensorFlag, UpdateFlag, ranks_of
 
 NO_END = 1 << 32
+_AT = {name: at for at, (name, _) in enumerate(UPDATE.fields)}
+_FLAGS, _DIGESTED, _STATE = _AT["flags"], int(UpdateFlag.DIGESTED), int(UpdateFlag.STATE)
+
+
+def same_ranks(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Sets of ranks that were read from one text are one object. To compare them number by number for each of ten thousand ranks
+    would be a hundred million comparisons a tensor."""
+    return one is other or one == other
 
 
 @dataclass(frozen=True)
@@ -45,28 +54,55 @@ class Update:
     site: SourceLine
     loss_site: SourceLine
     roots: str
-    flags: UpdateFlag
-    row: Any = field(repr=False)
+    row: tuple[Any, ...] = field(repr=False)
+
+    @property
+    def flags(self) -> UpdateFlag:
+        return UpdateFlag(self.row[_FLAGS])
 
     @property
     def digested(self) -> bool:
-        return bool(self.flags & UpdateFlag.DIGESTED)
+        return bool(self.row[_FLAGS] & _DIGESTED)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the optimizer's state was digested as well."""
+        return bool(self.row[_FLAGS] & _STATE)
 
     def number(self, name: str) -> int:
-        return int(self.row[name])
+        return int(self.row[_AT[name]])
 
     def value(self, name: str) -> float:
-        return float(self.row[name])
+        return float(self.row[_AT[name]])
+
+
+Tensors = dict[int, TensorInfo]
+
+
+def _short(*columns: Any) -> bytes:
+    digest = blake2b(digest_size=16)
+    for column in columns:
+        digest.update(np.ascontiguousarray(column))
+    return digest.digest()
 
 
 class RankGradients:
-    """The stream of one rank, up to the step `until` which every rank has made with inputs of its own."""
+    """The stream of one rank, up to the step `until` which every rank has made with inputs of its own. `alike`: the tensors of
+    ranks that were read before; a rank that describes its own in the same words shares them."""
 
-    def __init__(self, log: RankTrace, until: int = NO_END) -> None:
+    def __init__(
+        self, log: RankTrace, until: int = NO_END, alike: dict[tuple[bytes, tuple[str, ...]], Tensors] | None = None
+    ) -> None:
         self.rank, self.log, self.until = log.rank, log, until
         self._names: dict[tuple[int, bytes], tuple[tuple[str, ...], Any]] = {}
-        self.tensors = {int(row["seq"]): self._tensor(row) for row in log.rows("tensors")}
-        self.updates = [self._update(row) for row in log.rows("updates") if int(row["step"]) <= until]
+        rows = log.rows("tensors")
+        own = rows.tobytes(), log.texts
+        known = alike.get(own) if alike is not None else None
+        self.tensors: Tensors = {int(row["seq"]): self._tensor(row) for row in rows} if known is None else known
+        if alike is not None:
+            alike[own] = self.tensors
+        updates = log.rows("updates")
+        self.updates = [self._update(row) for row in updates[updates["step"] <= until].tolist()]
 
     def _tensor(self, row: Any) -> TensorInfo:
         text = self.log.text
@@ -84,28 +120,40 @@ class RankGradients:
             flags=TensorFlag(int(row["flags"])),
         )
 
-    def _update(self, row: Any) -> Update:
+    def _update(self, row: tuple[Any, ...]) -> Update:
         log = self.log
         return Update(
             rank=self.rank,
-            step=int(row["step"]),
-            optimizer=int(row["optimizer"]),
-            agree=ranks_of(log.text(int(row["agree"]))),
-            at_ns=int(row["at_ns"]) + log.monotonic_to_wall_ns,
-            site=log.site(row["site"]),
-            loss_site=log.site(row["loss_site"]),
-            roots=log.text(int(row["roots"])),
-            flags=UpdateFlag(int(row["flags"])),
+            step=row[_AT["step"]],
+            optimizer=row[_AT["optimizer"]],
+            agree=ranks_of(log.text(row[_AT["agree"]])),
+            at_ns=row[_AT["at_ns"]] + log.monotonic_to_wall_ns,
+            site=log.site(row[_AT["site"]]),
+            loss_site=log.site(row[_AT["loss_site"]]),
+            roots=log.text(row[_AT["roots"]]),
             row=row,
         )
 
     @cached_property
+    def _rows(self) -> Any:
+        rows = self.log.rows("digests")
+        return rows[rows["step"] <= self.until] if len(rows) and rows["step"].max() > self.until else rows
+
+    @cached_property
     def _digests(self) -> dict[int, Any]:
         """step -> the rows of its tensors."""
-        rows = self.log.rows("digests")
-        rows = rows[rows["step"] <= self.until]
-        steps = rows["step"]
-        return {int(step): rows[steps == step] for step in np.unique(steps)}
+        steps = self._rows["step"]
+        return {int(step): self._rows[steps == step] for step in np.unique(steps)}
+
+    @cached_property
+    def _frame(self) -> bytes:
+        """Of which tensors and steps there are digests, in short."""
+        rows = self._rows
+        return _short(*(rows[name] for name in ("step", "tensor", "flags")))
+
+    def content(self, column: str) -> tuple[int, bytes, bytes]:
+        """What ranks have alike whose digests of one kind are equal in every step that is still kept."""
+        return id(self.tensors), self._frame, _short(self._rows[column])
 
     def held(self, step: int, optimizer: int) -> tuple[tuple[str, ...], Any]:
         """The names of its tensors, and for each of them its row of `layout.DIGEST`, of those that are still kept."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update, same_ranks
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, TensorFlag
 
 PATIENCE = 4  # times the longest time apart so far: a last window that nobody has closed yet
@@ -57,7 +57,7 @@ def _equal(gradients: Gradients, peers: ReplicaGroup, step: int, ranks: tuple[in
 
 def _mine(gradients: Gradients, peers: ReplicaGroup, name: str) -> bool:
     info = gradients.ranks[peers.ranks[0]].info(name, peers.optimizer) if peers.ranks[0] in gradients.ranks else None
-    return info is not None and info.agree == peers.lane and (not peers.names or name in peers.names)
+    return info is not None and same_ranks(info.agree, peers.lane) and (not peers.names or name in peers.names)
 
 
 def weights_are_exchanged(gradients: Gradients, peers: ReplicaGroup, since: int) -> bool:
@@ -71,7 +71,7 @@ def _exchanges(own: RankGradients, peers: ReplicaGroup, since: int) -> list[int]
     held = [
         t
         for t in own.tensors.values()
-        if t.optimizer == peers.optimizer and t.agree == peers.lane and not t.flags & TensorFlag.BUFFER
+        if t.optimizer == peers.optimizer and same_ranks(t.agree, peers.lane) and not t.flags & TensorFlag.BUFFER
     ]
     wanted = Counter({t.name: t.shape for t in held}.values())
     total = f"[{sum({t.name: t.numel for t in held}.values())}]"

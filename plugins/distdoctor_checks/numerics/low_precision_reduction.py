@@ -25,6 +25,7 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -70,7 +71,7 @@ def _elements(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Element]:
         own = gradients.ranks.get(rank)
         for row in own.log.rows("spots") if own is not None else ():
             tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
-            if tensor is None or tensor.optimizer != peers.optimizer or tensor.grad_agree != peers.lane:
+            if tensor is None or tensor.optimizer != peers.optimizer or not same_ranks(tensor.grad_agree, peers.lane):
                 continue
             for spot in range(SPOTS if tensor.dtype == "float32" else 0):
                 place = tensor.name, int(row["step"]), spot

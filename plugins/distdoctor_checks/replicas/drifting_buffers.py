@@ -24,6 +24,7 @@ from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -85,7 +86,11 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
             wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & (TensorFlag.LATER | TensorFlag.COPY)
-            if wanted and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation and tensor.agree == peers.lane:
+            if (
+                wanted
+                and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation
+                and same_ranks(tensor.agree, peers.lane)
+            ):
                 for step, row in own.rows_of(tensor.seq) if own is not None else ():
                     values[tensor.name, step][rank] = int(row["param"])
     found: dict[str, Drift] = {}

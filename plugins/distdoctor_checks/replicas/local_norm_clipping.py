@@ -27,7 +27,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, ClipNorm
-from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
+from distdoctor.recording.trace.layout import TensorFlag
 
 APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
 SEEN = 2  # steps
@@ -80,11 +80,9 @@ def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clippin
 
 def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
     """Whether every gradient is the same on these ranks when the optimizer steps: then whatever they do apart came before."""
-    for rank in ranks:
-        own = gradients.ranks[rank]
-        if any((t.agree and t.agree != ranks) or t.flags & TensorFlag.OUTSIDE for t in own.tensors.values()):
-            return False  # something is this rank's own, and its norm with it
-    looks = [[u for u in gradients.ranks[r].updates if u.step == step and u.flags & UpdateFlag.DIGESTED] for r in ranks]
+    if any((t.agree and t.agree != ranks) or t.flags & TensorFlag.OUTSIDE for t in gradients.tensors_of(ranks)):
+        return False  # something is this rank's own, and its norm with it
+    looks = [[u for u in gradients.ranks[r].updates if u.step == step and u.digested] for r in ranks]
     return all(looks) and len({tuple(update.number("grads") for update in own) for own in looks}) == 1
 
 

@@ -27,7 +27,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
-from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -246,7 +246,7 @@ def _factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[int, f
         own = gradients.ranks.get(rank)
         for row in own.log.rows("spots") if own is not None else ():
             tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
-            if tensor is not None and tensor.optimizer == peers.optimizer and tensor.grad_agree == peers.lane:
+            if tensor is not None and tensor.optimizer == peers.optimizer and same_ranks(tensor.grad_agree, peers.lane):
                 values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
                 spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])
     for step, tensors in sorted(spots.items()):

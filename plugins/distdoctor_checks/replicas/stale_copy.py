@@ -25,6 +25,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Copied, CopyUsed
@@ -92,7 +93,7 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
-            mine = tensor.optimizer == peers.optimizer and tensor.agree == peers.lane
+            mine = tensor.optimizer == peers.optimizer and same_ranks(tensor.agree, peers.lane)
             if own is not None and mine and tensor.flags & TensorFlag.COPY:
                 key = (tensor.index, tensor.owner)
                 for step, row in own.rows_of(tensor.seq):

@@ -125,19 +125,25 @@ def _accumulating(one: RankGradients) -> list[Update]:
             by_step[update.step].append(update)
     optimizers = {update.optimizer for update in one.updates if update.step > 0}
     whole = [updates for _, updates in sorted(by_step.items()) if {u.optimizer for u in updates} == optimizers]
-    if len(whole) < FEWEST - 1 or not all(_together(one, updates) for updates in whole):
-        return []
     first = [updates[0] for updates in whole]
-    passes = [update.number("backwards") for update in first]
-    several = sum(count > 1 for count in passes)
-    if several < 0.8 * len(passes) or any(u.flags & UpdateFlag.CLEARED for u in first):
-        return []
-    lines = all(u.flags & UpdateFlag.ONE_LINE for u in first if u.number("backwards") > 1)
-    return first if lines else []
+    accumulates = len(whole) >= FEWEST - 1 and _by_several_passes(
+        first
+    )  # nearly no job does: asked before the calls are
+    return first if accumulates and all(_together(one, updates) for updates in whole) else []
+
+
+def _by_several_passes(updates: list[Update]) -> bool:
+    """Whether nearly all of these steps follow several passes of one line, with nothing zeroed between them."""
+    several = [update for update in updates if update.number("backwards") > 1]
+    if len(several) < 0.8 * len(updates) or any(u.flags & UpdateFlag.CLEARED for u in updates):
+        return False
+    return all(u.flags & UpdateFlag.ONE_LINE for u in several)
 
 
 def _together(one: RankGradients, updates: list[Update]) -> bool:
     """Whether the optimizers used the same passes: they count the same, and nothing is averaged between their steps."""
+    if len(updates) == 1:
+        return True
     if len({(u.number("backwards"), u.number("synced"), u.number("unsynced")) for u in updates}) > 1:
         return False
     began, ended = (one_of(u.at_ns for u in updates) - one.log.monotonic_to_wall_ns for one_of in (min, max))
