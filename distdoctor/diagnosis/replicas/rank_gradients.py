@@ -82,7 +82,7 @@ Tensors = dict[int, TensorInfo]
 def _short(*columns: Any) -> bytes:
     digest = blake2b(digest_size=16)
     for column in columns:
-        digest.update(np.ascontiguousarray(column))
+        digest.update(np.ascontiguousarray(column).tobytes())
     return digest.digest()
 
 
