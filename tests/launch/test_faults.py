@@ -63,7 +63,21 @@ if not pid:
     sys.exit(0)  # a child that leaves by the front door, through what the rank has registered for its end
 os.waitpid(pid, 0)
 subprocess.run([sys.executable, "-c", "import torch; torch.ones(1)"], check=True)
+path = globals().pop("__file__")  # what spawn starts is not to train as well
+import spawned, torch.multiprocessing
+torch.multiprocessing.spawn(spawned.work, nprocs=2)
+__file__ = path
 open("set-back", "w").close()  # from here on, the clock of the job is an hour behind
+"""
+# A job of their own, that children of a rank make up among themselves.
+SPAWNED = """
+import os, torch, torch.distributed as dist
+
+def work(rank):
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/inner", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(1))
+    open(f"spawned-{rank}", "w").close()
+    dist.destroy_process_group()
 """
 CLOCK = Path(__file__).with_name("clock_set_back.c")
 
@@ -116,6 +130,7 @@ def test_what_ends_no_training_changes_none_and_is_no_finding(
     catch them, children of all kinds; launcher and rank are stopped and go on."""
     world = "ulimit -n 64; ulimit -v 8388608; unset HOME; export LANG=C LC_ALL=C PYTHONUTF8=0 TERM=dumb"
 
+    (tmp_path / "spawned.py").write_text(SPAWNED)
     command = job(f"{world}; exec {OURS} <&-", ODD, LD_PRELOAD=clock(tmp_path))
     for process in (psutil.Process(pid_of(tmp_path, 1)).parent(), psutil.Process(pid_of(tmp_path, 1))):
         process.suspend()
@@ -127,6 +142,7 @@ def test_what_ends_no_training_changes_none_and_is_no_finding(
     assert losses(tmp_path) == undisturbed
     assert "2 ranks, 15 steps" in done.err
     assert "healthy" in done.err
+    assert sorted(path.name for path in tmp_path.glob("spawned-*")) == ["spawned-0", "spawned-1"]
     assert done.traces == ["rank-00000.a0.trace", "rank-00001.a0.trace"]
 
 

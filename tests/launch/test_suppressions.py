@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from launching import Finished
 from sick import fresh_diagnosis_of, own
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -72,3 +75,18 @@ def test_what_a_string_says_is_no_comment() -> None:
     text = f"print({COMMENT.format('DD999')!r})\n"
 
     assert unused(replace(commented(), sources={"other.py": text})) == []
+
+
+@pytest.mark.job
+def test_a_misspelt_ignore_in_a_script_is_told_where_the_script_ran(
+    distdoctor: Callable[..., Finished], script: Callable[..., Path]
+) -> None:
+    script("dist.barrier()  # distdoctor: ignore[DD1O2, mismatched-shape] -- on purpose")
+
+    done = distdoctor("run", "--nproc", 2, "train.py")
+
+    told = done.out + done.err
+    assert done.code == 0, told
+    assert "DD901 note" in told
+    assert "a comment accepts dd1o2, that no check has" in told
+    assert "a comment accepts mismatched-shape, that was not found there" in told
