@@ -153,7 +153,7 @@ def test_receives_that_wait_for_each_other_are_a_ring(jobs: Start) -> None:
     found = hang_dump("--pid", str(job.pids[0]), "--json").document["findings"]
 
     assert [(f["code"], f["ranks"]) for f in found] == [("DD114", [0, 1])]
-    assert found[0]["title"] == "wait for each other: rank 0 receives from rank 1, rank 1 receives from rank 0"
+    assert found[0]["title"] == "every rank receives first: a ring of 2 recvs"
 
 
 def test_a_rank_that_never_came_to_init_is_named_with_what_it_does_instead(jobs: Start) -> None:

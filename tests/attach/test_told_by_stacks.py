@@ -98,7 +98,32 @@ def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
     finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "broadcast", "train.py:14 step"))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD101", (0, 1), POSSIBLE)
-    assert finding.why.endswith("train.py:14 is inside `if loss < best:` (line 13)")
+    assert finding.why.endswith("; most likely they diverged at `if loss < best` (train.py:13)")
+    assert ("decides: `if loss < best`", 13) in [(place.role, place.site.line) for place in finding.places]
+    assert finding.evidence["cycle"] == [
+        "rank 0 waits in all_reduce (train.py:12) for rank 1",
+        "rank 1 waits in broadcast (train.py:14) for rank 0",
+    ]
+
+
+@pytest.mark.parametrize(("call", "peer", "word"), [("recv", "src", "receives"), ("send", "dst", "sends")])
+def test_a_ring_of_one_direction_is_told_edge_by_edge(call: str, peer: str, word: str) -> None:
+    ranks = [in_collective(one, call, "train.py:5 step", arguments={peer: str((one + 1) % 3)}) for one in range(3)]
+    finding = seen(*ranks)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD114", (0, 1, 2), LIKELY)
+    assert finding.title == f"every rank {word} first: a ring of 3 {call}s"
+    towards = "from" if call == "recv" else "to"
+    assert finding.evidence["cycle"] == [
+        f"rank {one} waits in {call} {towards} rank {(one + 1) % 3} (train.py:5)" for one in range(3)
+    ]
+
+
+def test_a_send_that_its_receiver_answers_is_no_part_of_a_ring() -> None:
+    send = in_collective(0, "send", "train.py:7 step", arguments={"dst": "1"})
+    finding = seen(send, in_collective(1, "recv", "train.py:5 step", arguments={"src": "0"}))
+
+    assert "cycle" not in finding.evidence
 
 
 def _cut(*numbers: int, peer: int, address: str = "10.0.0.2:4711", **more: object) -> Recording:

@@ -173,12 +173,12 @@ def test_a_group_of_ten_thousand_ranks_has_all_its_members(tmp_path: Path) -> No
 @pytest.mark.parametrize(("mode", "code"), [("stop", "DD116"), ("skip", "DD101")])
 def test_a_rank_that_stops_or_goes_on_in_another_group_is_found_without_python_frames(mode: str, code: str) -> None:
     """What C++ issues (DDP's reducer, FSDP) has no frame of distributed_c10d."""
-    dumps = [dump_of(_of_two_groups(rank, mode), rank, f"dump {rank}", 1_758_001_000_000_000_000) for rank in range(4)]
+    dumps = [dump_of(of_two_groups(rank, mode), rank, f"dump {rank}", 1_758_001_000_000_000_000) for rank in range(4)]
 
     assert [(f.code, f.ranks) for f in diagnosed(recording_of(dumps)).findings] == [(code, (2,))]
 
 
-def _of_two_groups(rank: int, mode: str) -> dict[str, Any]:
+def of_two_groups(rank: int, mode: str) -> dict[str, Any]:
     """Forty calls, every fourth on all ranks, the others on pairs; rank 2 stops at the last four, or leaves out the last."""
     entries: list[dict[str, Any]] = []
     count = {"0": 0, "tp": 0}

@@ -65,7 +65,7 @@ def _by_past(facts: Collectives, pairs: Pairs, one: Call, other: Call | None) ->
     for mine, theirs in ((one, other), (other, one)):
         for usual in usual_answers(facts, pairs, theirs, mine.rank):
             if usual not in (mine.site, theirs.site):
-                decision = deciding_condition(facts.recording.sources, mine.site, usual)
+                decision = deciding_condition(facts.recording.sources, mine.site, usual, [mine.rank], [mine.rank])
                 if decision is not None:
                     return decision
     return None

@@ -8,18 +8,16 @@ for had not been issued even then. A rank that is merely behind releases everybo
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-
-import networkx as nx
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
 from distdoctor.diagnosis.hang.alignment import REDUCTION, CallDivergence, difference, went_past
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.point_to_point import Pairs
+from distdoctor.diagnosis.hang.rings import closed_chains
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import Op
 
@@ -247,14 +245,10 @@ def _rings(dead: tuple[Wait, ...], gone: frozenset[int]) -> Iterator[tuple[Wait,
         for rank in wait.ranks:
             by_rank.setdefault(rank, at)
     rooted = {at for at, wait in enumerate(dead) if wait.broken or any(rank in gone for rank in wait.on)}
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    for at, wait in enumerate(dead):
-        after = (by_rank[rank] for rank in wait.on if rank in by_rank)
-        graph.add_edges_from((at, other) for other in after if not {at, other} & rooted)
-    with contextlib.suppress(nx.NetworkXNoCycle):
-        while graph:
-            ring = [at for at, _ in nx.find_cycle(graph)]
-            first = ring.index(min(ring))
-            yield tuple(dead[number] for number in ring[first:] + ring[:first])
-            mine = {rank for at in ring for rank in dead[at].ranks}
-            graph.remove_nodes_from([at for at in graph if mine & set(dead[at].ranks)])
+    needs = {
+        at: [by_rank[rank] for rank in wait.on if rank in by_rank and by_rank[rank] not in rooted]
+        for at, wait in enumerate(dead)
+        if at not in rooted
+    }
+    for ring in closed_chains(needs, {at: wait.ranks for at, wait in enumerate(dead)}):
+        yield tuple(dead[at] for at in ring)

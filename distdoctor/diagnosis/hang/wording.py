@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.source.deciding import Decision
 from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, SourceLine
@@ -91,10 +92,15 @@ def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
 
 def deciding_places(incident: Incident) -> tuple[Place, ...]:
     """The rows of what made the ranks diverge, as far as the source tells: the condition, and what it depends on."""
-    decision = incident.decision
+    return decision_places(
+        incident.decision, {call.site for call in (incident.odd, incident.usual) if call is not None}
+    )
+
+
+def decision_places(decision: Decision | None, calls: Collection[SourceLine]) -> tuple[Place, ...]:
+    """The same for ranks that are in `calls`, whatever the grade of evidence."""
     if decision is None:
         return ()
-    calls = {call.site for call in (incident.odd, incident.usual) if call is not None}
     first = (Place(decision.site, (), f"decides: `{decision.test}`"),) if decision.site not in calls else ()
     call = (Place(decision.call, (), "leads there"),) if decision.call and decision.call not in calls else ()
     named = [

@@ -12,9 +12,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from distdoctor.diagnosis.source.rank_guard import of_test
-from distdoctor.diagnosis.source.rank_local import Hop, Origin, is_made_the_same, origin, raising_tests, step_of
+from distdoctor.diagnosis.source.rank_local import (
+    LEAVING,
+    Hop,
+    Origin,
+    is_made_the_same,
+    leaves,
+    origin,
+    raising_tests,
+    step_of,
+    tests_of_decorator,
+)
 from distdoctor.diagnosis.source.rank_words import lets_one_in
-from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, last_word, lineno
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
@@ -25,7 +35,6 @@ LOOP, PER_LOOP = 3.2, 0.8  # at most, and less: how long a loop is says less tha
 STEPS_SHOWN = 4
 RANKS = 64  # of which one is named
 ROOT, DTYPE, SHAPE, REDUCTION = "root", "dtype", "shape", "reduction"  # in what calls differ, as `alignment` says it
-_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ class _Test:
     value: ast.AST
     holder: ast.AST
     negated: bool = False
+    case: ast.AST | None = None  # the one of a `match` that leads to the line
 
     @property
     def is_loop(self) -> bool:
@@ -104,8 +114,8 @@ class _Test:
         return isinstance(self.holder, ast.For | ast.AsyncFor | ast.comprehension) and self.value is self.holder.iter
 
     @property
-    def key(self) -> tuple[int, bool]:
-        return id(self.value), self.negated
+    def key(self) -> tuple[int, bool, int]:
+        return id(self.value), self.negated, id(self.case)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +200,7 @@ def _exit_under(program: UserProgram, test: _Test) -> tuple[SourceLine, str] | N
     """The statement by which a test, or a handler, leads away from what follows it."""
     holder = test.value if isinstance(test.value, ast.ExceptHandler) else test.holder
     body = holder.body if isinstance(holder, ast.If | ast.ExceptHandler) else []
-    if not test.negated or not _leaves(body, _LEAVING):
+    if not test.negated or not leaves(body):
         return None
     step = step_of(program, body[-1])
     return SourceLine(step.path, step.line, step.function), step.text
@@ -214,6 +224,8 @@ def _with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> t
     if isinstance(test, ast.ExceptHandler):
         raising = raising_tests(program, getattr(program.parents[test], "body", ()))
         return (*way, *(step_of(program, one) for one in list(raising)[:1]))
+    if program.decorates(test):
+        return (*way, *(step_of(program, one) for one in tests_of_decorator(program, test)[:1]))
     returned = [one for node in ast.walk(test) for target in program.targets(node) for one in program.returned(target)]
     return (*way, step_of(program, returned[0])) if len(returned) == 1 else way
 
@@ -299,7 +311,7 @@ def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Tes
     top = min(shared, key=lambda s: (mine.depth[s] + theirs.depth[s], s.path, lineno(s.node)), default=None)
     sides = [_tests_down_to(program, way, top) for way in (mine, theirs)]
     keys = [{test.key for test in side} for side in sides]
-    seen: set[tuple[int, bool]] = set()
+    seen: set[tuple[int, bool, int]] = set()
     for side, other in ((sides[0], keys[1]), (sides[1], keys[0])):
         for test in side:
             if test.key not in other and test.key not in seen:
@@ -340,6 +352,10 @@ def tests_around(program: UserProgram, node: ast.AST) -> Iterator[_Test]:
         loops = (n for p, _ in program.above(node) if isinstance(p, ast.For) for n in ast.walk(p.target))
         if getattr(node.func.value, "id", "") not in {getattr(one, "id", None) for one in loops}:
             yield _Test(node.func.value, node)  # which of several objects it is
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+        yield _Test(node.func.slice, node)  # which function of a table
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.IfExp):
+        yield _Test(node.func.test, node)
     for parent, child in program.above(node):
         yield from _of_holder(program, parent, child)
         yield from _passed_before(parent, child)
@@ -375,13 +391,13 @@ def _of_holder(program: UserProgram, parent: ast.AST, child: ast.AST) -> Iterato
     elif isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
         yield from (_Test(item.context_expr, parent) for item in parent.items)
     elif isinstance(parent, ast.Match) and child is not parent.subject:
-        yield _Test(parent.subject, parent)
+        yield _Test(parent.subject, parent, case=child)
 
 
 def _exits(program: UserProgram, loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[_Test]:
     """The conditions that end a loop from within."""
     for statement in _own_statements(loop.body):
-        if isinstance(statement, ast.If) and _leaves(statement.body, _LEAVING[1:]):
+        if isinstance(statement, ast.If) and leaves(statement.body, LEAVING[1:]):
             yield _Test(statement.test, statement, True)
         yield from _raised_in(program, statement)
 
@@ -405,10 +421,10 @@ def _passed_before(parent: ast.AST, child: ast.AST) -> Iterator[_Test]:
             continue
         for statement in reversed(block[: block.index(child)]):
             for inner in (statement, *_own_statements(list(_blocks_of(statement)))):
-                if isinstance(inner, ast.If) and _leaves(inner.body, _LEAVING):
+                if isinstance(inner, ast.If) and leaves(inner.body):
                     yield _Test(inner.test, inner, True)
                 elif isinstance(inner, ast.Try):
-                    yield from (_Test(h, inner, True) for h in inner.handlers if _leaves(h.body, _LEAVING))
+                    yield from (_Test(h, inner, True) for h in inner.handlers if leaves(h.body))
 
 
 def _blocks_of(statement: ast.AST) -> Iterator[ast.stmt]:
@@ -424,13 +440,3 @@ def _own_statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
         if isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try):
             handlers = [one for handler in getattr(statement, "handlers", ()) for one in handler.body]
             yield from _own_statements([*statement.body, *getattr(statement, "orelse", ()), *handlers])
-
-
-def _leaves(body: list[ast.stmt], leaving: tuple[type[ast.stmt], ...]) -> bool:
-    return bool(body) and (isinstance(body[-1], leaving) or _ends_the_process(body[-1]))
-
-
-def _ends_the_process(statement: ast.stmt) -> bool:
-    """Whether it is `sys.exit(...)`, `os._exit(...)`, `exit()` or `quit()`."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and last_word(call.func) in ("exit", "_exit", "quit", "abort")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.rank_words import lets_one_in
@@ -40,6 +40,9 @@ COLLECTIVES = re.compile(
 )
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
 CHANCE, DATA, MENTION, LENGTH, WORD = 3.0, 3.0, 2.6, 2.5, 1.5
+
+
+LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
 @dataclass(frozen=True)
@@ -82,25 +85,37 @@ def origin(
     """
     found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
     per_step = PER_STEP if is_test else PER_STEP / 2  # a value has no condition that would be the better answer
-    waiting, seen = [_Visit(value, 0, (value,), is_test, counted)], {value}
+    waiting = [_Visit(value, 0, (value,), is_test, counted)]
+    seen: set[tuple[ast.AST, bool]] = {(value, counted)}
     at = 0
     while at < len(waiting) and at < MOST:
         visit = waiting[at]
         at += 1
+        if visit.counted and isinstance(visit.value, ast.List | ast.Tuple | ast.Set | ast.BinOp):
+            waiting += [replace(visit, value=part) for part in _counted_in(visit.value)]
+            continue
         weight = telling(program, visit.value, visit.back, is_test, sizes_matter) - per_step * visit.steps
         if weight > 0:
             found.append((weight, visit.way))
         if visit.steps >= STEPS:
             continue
         for made_of, back, by in _made_of(program, visit):
-            if made_of not in seen:
-                seen.add(made_of)
-                waiting.append(
-                    _Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, visit.counted and not back)
-                )
+            counted = visit.counted and not back
+            if (made_of, counted) not in seen:
+                seen.add((made_of, counted))
+                waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
     best = max(found, key=lambda one: one[0])
     way = tuple(step_of(program, node) for node in best[1])
     return Origin(best[0], way, _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING]))
+
+
+def _counted_in(value: ast.List | ast.Tuple | ast.Set | ast.BinOp) -> Iterator[ast.expr]:
+    """What decides how many items there are: of `[a, *rest] * n` that is `rest` and `n`."""
+    for part in [value.left, value.right] if isinstance(value, ast.BinOp) else value.elts:
+        if isinstance(part, ast.List | ast.Tuple | ast.Set):
+            yield from _counted_in(part)
+        elif isinstance(value, ast.BinOp) or isinstance(part, ast.Starred):
+            yield part
 
 
 def _as_telling(
@@ -227,7 +242,7 @@ def _made_of(program: UserProgram, visit: _Visit) -> Iterator[_Reason]:
             yield from _of_stores(program, program.stores(node.attr, None)[:8])
         for target in program.targets(node)[:3]:
             yield from _of_function(program, target, is_test, counted)
-    yield from ((test, True, ()) for test in program.tests_of_decorator(value))
+    yield from ((test, True, ()) for test in tests_of_decorator(program, value))
     if isinstance(value, ast.expr):
         for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__", "__bool__")[:4]:
             yield from _of_function(program, target, is_test, counted)
@@ -278,11 +293,34 @@ def deciding_tests(program: UserProgram, node: ast.AST) -> list[ast.AST]:
     """The tests, in the body that a node stands in, that decide whether it is reached, the nearest first."""
     found: list[ast.AST] = []
     for parent, child in program.above(node):
+        found += (one.test for one in reversed(_before(parent, child)) if isinstance(one, ast.If) and leaves(one.body))
         if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
             found.append(parent.test)
         elif isinstance(parent, ast.For | ast.AsyncFor) and child in parent.body:
             found.append(parent.iter)
     return found
+
+
+def _before(parent: ast.AST, child: ast.AST) -> list[ast.stmt]:
+    """What stands before a statement in its block."""
+    blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))
+    return next((block[: block.index(child)] for block in blocks if isinstance(block, list) and child in block), [])
+
+
+def tests_of_decorator(program: UserProgram, node: ast.AST) -> list[ast.AST]:
+    """The tests under which a decorator of the user's runs what it decorates."""
+    return [test for run in program.runs_of_decorator(node) for test in deciding_tests(program, run)]
+
+
+def leaves(body: list[ast.stmt], leaving: tuple[type[ast.stmt], ...] = LEAVING) -> bool:
+    """Whether a block ends by going elsewhere, or by ending the process."""
+    return bool(body) and (isinstance(body[-1], leaving) or _ends_the_process(body[-1]))
+
+
+def _ends_the_process(statement: ast.stmt) -> bool:
+    """Whether it is `sys.exit(...)`, `os._exit(...)`, `exit()` or `quit()`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_word(call.func) in ("exit", "_exit", "quit", "abort")
 
 
 def is_made_the_same(program: UserProgram, value: ast.AST) -> bool:

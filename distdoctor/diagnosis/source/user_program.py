@@ -220,6 +220,8 @@ class UserProgram:
                 return self.methods(self.classes_of(call.args[0]), "__len__")
             plain = [one for one in self.functions.get(name, ()) if not one.of_class]
             return plain or self.methods(self.classes_of(function), *_CALLED) or self._wrapped(function)
+        if isinstance(function, ast.Subscript | ast.IfExp):
+            return self._one_of(function)
         if not isinstance(function, ast.Attribute):
             return []
         receiver = self.classes_of(function.value)
@@ -233,6 +235,18 @@ class UserProgram:
             return held
         meant = self.functions.get(function.attr, [])
         return meant if len(meant) <= MOST_MEANT and not receiver and self._is_unknown(function.value) else []
+
+    def _one_of(self, choice: ast.Subscript | ast.IfExp) -> list[Scope]:
+        """The functions of which one is called: `PATHS[kind](x)`, `(save if first else skip)(x)`."""
+        tables: list[ast.expr] = [choice]
+        if isinstance(choice, ast.Subscript):
+            tables = [choice.value]
+            if isinstance(choice.value, ast.Name | ast.Attribute):
+                is_name = isinstance(choice.value, ast.Name)
+                scope = self.scope_of(choice) if is_name else None
+                tables = [value for _, value in self.stores(last_word(choice.value), scope)[:4]]
+        parts = [part for table in tables for part in _parts_of(table)]
+        return [one for part in parts for one in self.functions.get(last_word(part), ())][:8]
 
     def _is_unknown(self, receiver: ast.expr) -> bool:
         """Whether nothing is known of how the object was made, so that it may be one of the user's."""
@@ -285,14 +299,12 @@ class UserProgram:
         """Whether an expression stands above a function as its decorator."""
         return node in getattr(self.parents.get(node), "decorator_list", ())
 
-    def tests_of_decorator(self, node: ast.AST) -> list[ast.expr]:
-        """The tests under which a decorator of the user's runs what it decorates."""
+    def runs_of_decorator(self, node: ast.AST) -> list[ast.AST]:
+        """The calls in a decorator of the user's that run what it decorates."""
         if not self.decorates(node):
             return []
         word = node.func if isinstance(node, ast.Call) else node
-        runs = [n for one in self.functions.get(getattr(word, "id", ""), ()) for n in self._runs_first_parameter(one)]
-        return [parent.test for run in runs for parent, child in self.above(run)
-                if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test]  # fmt: skip
+        return [n for one in self.functions.get(getattr(word, "id", ""), ()) for n in self._runs_first_parameter(one)]
 
     def _runs_first_parameter(self, decorator: Scope) -> list[ast.AST]:
         name = decorator.parameters[0] if decorator.parameters else ""
@@ -310,6 +322,13 @@ class UserProgram:
 def _passed(call: ast.Call, at: int, parameter: str) -> list[ast.expr]:
     named = [k.value for k in call.keywords if k.arg == parameter]
     return named or ([call.args[at]] if 0 <= at < len(call.args) else [])
+
+
+def _parts_of(table: ast.expr) -> list[ast.expr]:
+    """The values that a choice is among."""
+    if isinstance(table, ast.IfExp):
+        return [table.body, table.orelse]
+    return table.values if isinstance(table, ast.Dict) else list(getattr(table, "elts", ()))
 
 
 def _is_property(scope: Scope) -> bool:

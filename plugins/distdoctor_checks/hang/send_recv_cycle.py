@@ -38,7 +38,7 @@ from distdoctor.testing import recording
 )
 def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
     if apart is not None and apart.ring:
-        yield _receives(apart)
+        yield _by_stacks(apart)
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
@@ -46,24 +46,33 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             yield _finding(verdict, incident)
 
 
-def _receives(apart: RanksApart) -> Finding:
-    """A ring of receives, seen in the stacks alone."""
+def _by_stacks(apart: RanksApart) -> Finding:
+    """A ring of receives, or of sends, seen in the stacks alone."""
     ring = apart.ring
+    standings = [standing for wait in ring for standing in wait.standings]
+    sends = ring[0].op is Op.SEND
+    edges = [wait.words for wait in ring]
     return Finding(
-        title="wait for each other: " + ", ".join(f"rank {s.rank} receives{s.peer}" for s in ring[:4]),
-        ranks=tuple(s.rank for s in ring),
-        confidence=apart.stall.confidence(*ring),
-        place=ring[0].site,
-        places=apart.stall.places(*ring),
-        why="every rank receives first, so none gets to send",
+        title=f"every rank {'sends' if sends else 'receives'} first: a ring of {len(ring)} {standings[0].call}s",
+        ranks=tuple(sorted(s.rank for s in standings)),
+        confidence=apart.stall.confidence(*standings),
+        place=standings[0].site,
+        places=apart.stall.places(*standings),
+        evidence={"cycle": edges},
+        why=_listed(edges),
         prescriptions=(
             Prescription(
                 "batch-isend-irecv",
-                change=f"let one side send first at {line_of(ring[0])}, or use dist.batch_isend_irecv",
+                change=f"let one side {'receive' if sends else 'send'} first at {line_of(standings[0])}, "
+                "or use dist.batch_isend_irecv",
             ),
         ),
         explains=(KEY,),
     )
+
+
+def _listed(edges: list[str]) -> str:
+    return "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
 
 
 def _is_one_way(incident: Incident) -> bool:
@@ -83,7 +92,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     calls = [wait.call for wait in (incident.cycle or incident.waiting)]
     edges = [f"{named([call.rank])} waits in {pairwise(call)}" for call in calls]
     first = "receives" if incident.cycle else "sends"
-    why = "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
+    why = _listed(edges)
     if incident.silence is not None:
         why += f"; no rank has moved for {seconds(incident.silence.seconds)}"
     return Finding(

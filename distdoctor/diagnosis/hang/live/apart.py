@@ -6,16 +6,18 @@ condition on the rank around one of the lines (`if rank == 0`) decides a tie. Wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
 
-import networkx as nx
-
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS, StackWait, line_of, ring_of, stack_waits
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.wording import at, decision_places
+from distdoctor.diagnosis.source.deciding import ROOT, Decision, deciding_condition, deciding_value
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_of_one
 from distdoctor.recording.rank_set import named
@@ -23,8 +25,8 @@ from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import Op
 
 IN_CALLS = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.NEW_GROUP)
+__all__ = ["KEY", "GoneRanks", "RanksApart", "Sides", "line_of"]
 KEY = "ranks apart"  # of the one fact that checks explain
-_IN_PAIRS = (Op.SEND, Op.RECV)
 Variant = list[RankActivity]
 
 
@@ -64,26 +66,28 @@ class RanksApart:
         return self.gone is None and everybody and self.stall.exceeds_patience(self.stall.waited_seconds)
 
     @cached_property
-    def ring(self) -> Variant:
-        """Ranks that all receive from one another."""
+    def ring(self) -> tuple[StackWait, ...]:
+        """Ranks that all receive from one another, or all send to one another."""
         if not self._is_deadlocked:
-            return []
-        receiving = [s for s in self._waiting if s.op is Op.RECV and s.arguments.get("src", "").isdigit()]
-        on = {s.rank: int(s.arguments["src"]) for s in receiving}
-        receives = nx.DiGraph((rank, source) for rank, source in sorted(on.items()) if source in on)
-        try:
-            chain = {rank for rank, _ in nx.find_cycle(receives)}
-        except nx.NetworkXNoCycle:
-            return []
-        return [s for s in self._waiting if s.rank in chain]
+            return ()
+        pairs = [one for one in stack_waits(_variants(self._waiting)) if one.op in IN_PAIRS]
+        for op in IN_PAIRS:
+            ring = ring_of([one for one in pairs if one.op is op and all(_is_in(other, op, pairs) for other in one.on)])
+            if ring:
+                return ring
+        return ()
 
     @cached_property
     def sides(self) -> Sides | None:
-        """The ranks by what they wait in, where they wait in different calls and in no ring of receives."""
+        """The ranks by what they wait in, where they wait in different calls and in no such ring."""
         if not self._is_deadlocked or self.ring:
             return None
         variants = _variants(self._waiting)
         return _sides(self.stall, variants) if len(variants) > 1 else None
+
+
+def _is_in(rank: int, op: Op, waits: Sequence[StackWait]) -> bool:
+    return any(rank in wait.ranks and wait.op is op for wait in waits)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class Sides:
     @property
     def in_pairs(self) -> bool:
         """Whether it is about a send or a receive."""
-        odd, usual = (variant[0].op in _IN_PAIRS for variant in (self.odd, self.usual))
+        odd, usual = (variant[0].op in IN_PAIRS for variant in (self.odd, self.usual))
         return odd and (usual or not self.tie)
 
     @property
@@ -165,38 +169,64 @@ class Sides:
         return self.usual[0].call == self.odd[0].call and self.usual[0].site == self.odd[0].site
 
     @cached_property
-    def local(self) -> tuple[str, str, int] | None:
-        """(line of the call, condition, its line) of a condition around one side alone, where none on the rank is known."""
-        if self.guard is not None:
+    def decision(self) -> Decision | None:
+        """What in the source most likely let them part, where no condition on the rank around one side tells."""
+        one, other, sources = self.odd[0].site, self.usual[0].site, self.stall.recording.sources
+        if self.guard is not None or not sources:
             return None
-        return _condition(self.odd, self.usual, self.stall) or _condition(self.usual, self.odd, self.stall)
+        try:
+            if one == other:
+                return deciding_value(sources, one, ROOT)
+            mine, others = ([s.rank for s in side] for side in (self.odd, self.usual))
+            return deciding_condition(sources, one, other, mine, others)
+        except RecursionError:  # generated code
+            return None
+
+    @cached_property
+    def cycle(self) -> tuple[StackWait, ...]:
+        """Their waits for each other, where these close a ring."""
+        return ring_of(stack_waits(self.variants))
 
     @cached_property
     def left(self) -> LoopExit | None:
         """How one side can have left a loop that the other is in, where no condition tells."""
-        if self.guard or self.local:
+        if self.guard:
             return None
         sources, sites = self.stall.recording.sources, (self.usual[0].site, self.odd[0].site)
         return left_by(sources, *sites) or (left_by(sources, *reversed(sites)) if self.tie else None)
 
     def finding(self, remedy: str, change: str, *, tipped_by: tuple[str, ...] = ()) -> Finding:
         """The finding as all checks tell it, with the check's own remedy."""
-        several, odd, guard = len(self.variants) > 2, self.odd, self.guard
+        several, odd = len(self.variants) > 2, self.odd
         others = self.variants if self.tie else self.variants[1:]
         ranks = sorted(s.rank for v in others for s in v) if self.tie or several else [s.rank for s in odd]
         unclear = self.tie or several or bool(self.stall.stacks.elsewhere)
-        calls = {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {line_of(v[0])}" for v in self.variants[:8]}
         return Finding(
             title=_title(self.usual, odd, self.tie),
             ranks=tuple(ranks),
             confidence=POSSIBLE if unclear else LIKELY,
             place=odd[0].site,
-            places=self.stall.places(*(s for variant in self.variants[1:] for s in variant)),
-            evidence={"calls": calls} | ({"tipped_by": [guard.word, *tipped_by]} if guard is not None else {}),
+            places=(
+                *self.stall.places(*(s for variant in self.variants[1:] for s in variant)),
+                *decision_places(self.decision, {variant[0].site for variant in self.variants}),
+            ),
+            evidence=self._evidence(tipped_by),
             why=self._why(),
             prescriptions=(Prescription(remedy, change=self.left.cure if self.left else change + self._decided()),),
             explains=(KEY,),
         )
+
+    def _evidence(self, tipped_by: tuple[str, ...]) -> dict[str, object]:
+        """What they are in, and where their waits close a ring, that ring edge by edge."""
+        shown = self.variants[:8]
+        found: dict[str, object] = {
+            "calls": {named(s.rank for s in v): f"{v[0].call}{v[0].peer} at {line_of(v[0])}" for v in shown}
+        }
+        if self.cycle:
+            found["cycle"] = [wait.words for wait in self.cycle]
+        if self.guard is not None:
+            found["tipped_by"] = [self.guard.word, *tipped_by]
+        return found
 
     def _why(self) -> str:
         odd, guard = self.odd, self.guard
@@ -206,14 +236,14 @@ class Sides:
             why = "equally many ranks are in each call: the stacks do not show which ones are wrong; a recording does"
         else:
             why = "fewer ranks are in this call than in the other; what they did before was not recorded"
-        if self.local:
-            why += f"; {self.local[0]} is inside `{self.local[1]}` (line {self.local[2]})"
-        return f"{why}; {self.left.effect}" if self.left else why
+        if self.left:
+            return f"{why}; {self.left.effect}"
+        return f"{why}; most likely they diverged at {self.decision.words}" if self.decision else why
 
     def _decided(self) -> str:
-        if not self.local:
+        if self.decision is None or not self.decision.decides_alone:
             return ""
-        return f"; if `{self.local[1]}` can differ between ranks, broadcast the values it tests first"
+        return f"; decide once for all ranks what `{self.decision.test}` ({at(self.decision.site)}) tests"
 
 
 def _variants(waiting: Variant) -> tuple[Variant, ...]:
@@ -221,7 +251,7 @@ def _variants(waiting: Variant) -> tuple[Variant, ...]:
     found: dict[tuple[object, ...], Variant] = {}
     for standing in waiting:
         roots = tuple((k, v) for k, v in sorted(standing.arguments.items()) if k in ("src", "dst") and v.isdigit())
-        key = (standing.call, roots if standing.op not in _IN_PAIRS else (), standing.site)
+        key = (standing.call, roots if standing.op not in IN_PAIRS else (), standing.site)
         found.setdefault(key, []).append(standing)
     return tuple(sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank)))
 
@@ -242,13 +272,6 @@ def _guard(variant: Variant, other: Variant, stall: Stall) -> Guard | None:
     return next((g for g in guards if g.on_rank and all(g.lets_through(s.rank) is not False for s in variant)), None)
 
 
-def _condition(variant: Variant, other: Variant, stall: Stall) -> tuple[str, str, int] | None:
-    """(line of the call, condition, its line): the innermost condition around this side alone; ranks may differ in it."""
-    guards = guards_of_one(stall.recording.sources, variant[0].site, other[0].site)
-    found = next((guard for guard in guards if guard.how == ENCLOSES), None)
-    return (line_of(variant[0]), f"if {found.test[:60]}:", found.line) if found is not None else None
-
-
 def _title(usual: Variant, odd: Variant, tie: bool) -> str:
     if tie:
         return f"disagree: {_who_waits(usual)}, {_who_waits(odd)}"
@@ -259,8 +282,3 @@ def _who_waits(variant: Variant) -> str:
     """`ranks 0-1 wait in all_reduce (train.py:41)`."""
     ranks, words = [s.rank for s in variant], variant[0].words
     return f"{named(ranks)} {words if len(ranks) == 1 else words.replace('waits', 'wait', 1)} ({line_of(variant[0])})"
-
-
-def line_of(standing: RankActivity) -> str:
-    """`train.py:41`."""
-    return f"{standing.site.path.rpartition('/')[2]}:{standing.site.line}" if standing.site else "an unknown line"
