@@ -23,17 +23,22 @@ _KINDS = {
     "DataLoader": LOADER,
     "GradScaler": SCALER,
 }
-# Libraries that shard the data, set epochs and wrap models by themselves.
-CARING = (
-    "accelerate",
-    "lightning",
-    "pytorch_lightning",
-    "deepspeed",
-    "ignite",
-    "composer",
-    "ray",
-    "megatron",
-    "fairscale",
+# Libraries that shard the data and wrap models by themselves; most of them set epochs as well.
+CARING = frozenset(
+    {
+        "accelerate",
+        "lightning",
+        "pytorch_lightning",
+        "deepspeed",
+        "ignite",
+        "composer",
+        "ray",
+        "megatron",
+        "fairscale",
+    }
+)
+NOT_EPOCHS = (
+    "deepspeed"  # of these, the one that shards and wraps but calls set_epoch of no sampler (0.19, none of its files)
 )
 
 
@@ -298,8 +303,15 @@ class ParsedFiles:
         return ACCELERATOR if name in ("accelerate.Accelerator", "Accelerator") else ""
 
     def cared_for(self, file: SourceFile) -> bool:
-        """Whether the file imports a library that wraps, shards and sets epochs by itself."""
-        return any(name.partition(".")[0] in CARING for name in file.imports.values())
+        """Whether the file imports a library that wraps models and shards the data by itself."""
+        return bool(self._caring(file))
+
+    def epochs_are_set(self, file: SourceFile) -> bool:
+        """Whether the file imports a library that sets epochs by itself."""
+        return bool(self._caring(file) - {NOT_EPOCHS})
+
+    def _caring(self, file: SourceFile) -> set[str]:
+        return {name.partition(".")[0] for name in file.imports.values()} & CARING
 
     def is_distributed(self, file: SourceFile) -> bool:
         """Whether the file takes part in a job of several ranks: it joins a group, or wraps a model for one."""

@@ -3,10 +3,10 @@ DD411 gradients-during-evaluation: validation builds autograd graphs that nothin
 
 What it means    model.eval() changes dropout and batch norm; it does not stop autograd. Each forward keeps its activations.
 Why it hurts     Evaluation takes as much memory as training, and a batch that would fit runs out of memory.
-How we know      A function calls model.eval() and then the model in a loop, computes no gradient, and neither it nor a caller
-                 is under torch.no_grad() or inference_mode().
+How we know      A function calls model.eval() and then the model in a loop over inputs, computes no gradient, and neither it
+                 nor a caller is under torch.no_grad() or inference_mode().
 What to do       Decorate it with @torch.no_grad(), or put the loop inside `with torch.no_grad():`.
-When it is fine  Gradients with respect to the input are wanted.
+When it is fine  Gradients with respect to the input are wanted; one input is given again and again, to measure.
 Source           torch.autograd.grad_mode: evaluation mode is not no_grad.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
+from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
 from distdoctor.lint.training import method_calls, without_gradients
@@ -40,9 +40,24 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
             continue
         models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
-        forward = next((c for c in scope.calls if dotted(c.func) in models and scope.file.loops_around(c)), None)
+        forward = next((c for c in scope.calls if dotted(c.func) in models and _goes_through_data(c, scope)), None)
         if forward is not None and not _stopped(forward, scope, program, 3) and not _trains_too(scope, forward):
             yield _sighting(forward, scope)
+
+
+def _goes_through_data(forward: ast.Call, scope: Scope) -> bool:
+    """Whether the turns of a loop give the model one input after the other; who repeats a single one measures or warms up."""
+    inputs = [*forward.args, *(one.value for one in forward.keywords)]
+    read = {one.id for given in inputs for one in ast.walk(given) if isinstance(one, ast.Name)}
+    makes_one = any(isinstance(one, ast.Call) for given in inputs for one in ast.walk(given))
+    loops = scope.file.loops_around(forward)
+    return bool(loops) and (makes_one or any(not read.isdisjoint(_bound_by(loop)) for loop in loops))
+
+
+def _bound_by(loop: Loop) -> set[str]:
+    """The names that a turn of the loop binds, also where it only fills what they hold (`batch["x"] = x`)."""
+    stored = (one for one in ast.walk(loop) if isinstance(getattr(one, "ctx", None), ast.Store))
+    return {one.id for target in stored for one in ast.walk(target) if isinstance(one, ast.Name)}
 
 
 def _trains_too(scope: Scope, forward: ast.Call) -> bool:

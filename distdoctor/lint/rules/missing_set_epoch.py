@@ -6,7 +6,7 @@ Why it hurts     The model sees one fixed order; validation looks fine, generali
 How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, and set_epoch is called nowhere
                  in the files that create and iterate it.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
-When it is fine  shuffle=False, a single epoch, a library that sets it (accelerate, Lightning).
+When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -16,16 +16,17 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
-from distdoctor.diagnosis.source.source_file import Loop, Scope, argument, dotted, is_constant, within
+from distdoctor.diagnosis.source.source_file import Loop, Scope, argument, dotted, is_constant, lineno, within
 from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
+from distdoctor.lint.training import method_calls, trains, without_gradients
 
 
 @rule("DD301", "missing-set-epoch", severity=WARNING)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     told: set[ast.Call] = set()
     for scope in program.scopes:
-        if program.cared_for(scope.file) or "epoch" not in scope.file.text:
+        if program.epochs_are_set(scope.file) or "epoch" not in scope.file.text:
             continue
         for loop in scope.loops:
             if isinstance(loop, ast.While):
@@ -33,6 +34,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             sampler = _shuffling_sampler(loop.iter, scope, program)
             epochs = _epoch_loop(loop, scope, program) if sampler else None
             if sampler is None or epochs is None or sampler.call in told or _is_told(sampler, scope, epochs[1]):
+                continue
+            if _evaluates(loop, scope, program):
                 continue
             told.add(sampler.call)
             yield _sighting(loop, scope, sampler, epochs)
@@ -70,6 +73,12 @@ def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -
             if sampler.kind == SAMPLER and (shuffle is None or is_constant(shuffle, True)):
                 return sampler
     return None
+
+
+def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether the loop learns nothing: an evaluation may see the same order each time."""
+    asked = any(lineno(call) < lineno(loop) for call in method_calls(scope, "eval"))
+    return (asked or without_gradients(loop, scope)) and not trains(loop, scope, program)
 
 
 def _epoch_loop(loop: Loop, scope: Scope, program: ParsedFiles) -> tuple[Loop, Scope] | None:
