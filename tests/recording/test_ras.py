@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from distdoctor import plugins
 from distdoctor.attach import ras as port
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.hang.in_ras import RasRanks, hosts_behind
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.open import read_any
 from distdoctor.recording.ras import recording_of
@@ -142,6 +144,20 @@ def test_equal_counts_are_unknown_and_never_healthy() -> None:
     assert not diagnosis.findings
     assert not diagnosis.healthy
     assert "not what devices completed" in diagnosis.left_open[0]
+
+
+def test_the_memory_for_a_large_communicator_grows_with_its_ranks_not_their_square() -> None:
+    behind = [rank(number, AllReduce=99 if number == 7 else 100) for number in range(4000)]
+    report = recording_of(json.dumps(answer(behind))).ras
+    assert report is not None
+
+    tracemalloc.start()
+    titles = [finding.title for finding in hosts_behind(RasRanks(report))]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert len(titles) == 1
+    assert peak < 32 << 20  # a list of all members for each rank took 128 MiB
 
 
 def test_the_text_form_gives_the_same_verdicts() -> None:

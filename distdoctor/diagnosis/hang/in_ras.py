@@ -166,12 +166,11 @@ def _progress(ranks: RasRanks) -> DeviceProgress:
             if (one := ranks.rank_of(communicator, rank)) is not None
         }
         most, least = max(totals.values(), default=0), min(totals.values(), default=0)
+        members = tuple(sorted(totals))  # one for all: a list per rank would be ranks x ranks
         for rank, total in totals.items():
             waits = total == most > least
             pending = (Pending("call", total, "launched", order=number),) if waits else ()
-            state = GroupState(
-                communicator.name, "", total, UNKNOWN, total - waits, pending, members=tuple(sorted(totals))
-            )
+            state = GroupState(communicator.name, "", total, UNKNOWN, total - waits, pending, members=members)
             groups.setdefault(rank, []).append(state)
     states = {rank: BackendState(rank, tuple(found)) for rank, found in groups.items()}
     return DeviceProgress(states, tuple(sorted(states)))
