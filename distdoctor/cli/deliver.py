@@ -41,6 +41,7 @@ SUFFIXES = {
     ".html": "html",
     ".htm": "html",
     ".txt": "text",
+    ".log": "text",
     ".md": "markdown",
     ".trace": "trace",
     ".patch": "patch",
@@ -96,8 +97,17 @@ def width_of(stream: TextIO | None, output: Path | None = None) -> int:
     return max(40, shutil.get_terminal_size().columns)
 
 
-def require_format(form: str, plugins: Plugins) -> None:
-    """WrongUse now, rather than after hours of training, when nobody offers that format."""
+def require_format(form: str, plugins: Plugins, unnamed: Path | None = None) -> None:
+    """WrongUse now, rather than after hours of training, when nobody offers that format.
+
+    `unnamed`: the file that the report goes to, where its suffix alone can say which format is wanted.
+    """
+    suffix = unnamed.suffix.lower() if unnamed is not None else ""
+    if suffix and suffix not in SUFFIXES and form == "text":
+        raise WrongUse(
+            f"{unnamed} names no report format by its suffix",
+            way_out=f"Name the format (--output-format text), or end the file in {', '.join(SUFFIXES)}.",
+        )
     known = ["text", *REPORTERS, *plugins.reports]
     if form not in known:
         close = difflib.get_close_matches(form, known, n=1)

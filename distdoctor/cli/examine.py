@@ -52,7 +52,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     if len(found) == 1 and isinstance(found[0], Path) and _is_checkpoint(found[0]):
         ctx.exit(_show_contents(found[0], settings.output_format, output))
     plugins = load_plugins(settings)
-    deliver.require_format(settings.output_format, plugins)
+    deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
     recording = open_recording(*found, means=Means(executor, _bytes_of(traces)))
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     diagnosis = deliver.without_accepted(diagnosis, baseline)

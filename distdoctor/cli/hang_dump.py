@@ -109,7 +109,7 @@ def hang_dump(
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
     plugins = load_plugins(settings)
-    deliver.require_format(settings.output_format, plugins)
+    deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
     if manner.native:
         deliver.notice(_pause())
     if target is not None:

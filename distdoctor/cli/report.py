@@ -30,7 +30,7 @@ def report(path: Path | None, output: Path | None, **values: Any) -> None:
     settings = load(values)
     notifier = Notifier.of(settings)
     plugins = load_plugins(settings)
-    deliver.require_format(settings.output_format, plugins)
+    deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
     recording = open_recording(path)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies, frozenset(settings.ignore))
     width = deliver.width_of(sys.stdout, output)

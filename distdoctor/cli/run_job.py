@@ -132,7 +132,8 @@ class _CommandLine:
 
 def _require_what_the_report_needs(settings: Settings, plugins: Plugins, values: Mapping[str, Any]) -> None:
     """WrongUse now, rather than after hours of training."""
-    deliver.require_format(settings.output_format, plugins)
+    unnamed = values["output"] if values["output_format"] is None else None
+    deliver.require_format(settings.output_format, plugins, unnamed)
     deliver.require_folder(values["output"])
     deliver.accepted_by(values["baseline"])
     Notifier.of(settings).say_what_is_missing()

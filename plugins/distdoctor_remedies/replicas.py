@@ -233,7 +233,7 @@ optimizer.load_state_dict(checkpoint["optimizer"])""",
     ),
     Remedy(
         slug="same-schedule",
-        what="Call scheduler.step() on every rank, with the same metric: all_reduce the metric first.",
+        what="Call scheduler.step() on every rank; where it takes a metric, with the same one: all_reduce the metric first.",
         how="""metric = torch.tensor([val_loss], device=device)
 dist.all_reduce(metric, op=dist.ReduceOp.AVG)      # gloo: SUM, then divide
 scheduler.step(metric.item())""",

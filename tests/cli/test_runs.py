@@ -65,6 +65,8 @@ def test_the_suffix_of_the_file_says_which_format(
         (["check-data", "--loader", "foo"], "--loader foo names no function"),
         (["check-data", "--loader", "nowhere.at.all:make"], "there is no module nowhere.at.all"),
         (["check-data", "--loader", "mine:other"], "mine.py has no other"),
+        (["report", "-o", "x.bogus"], "x.bogus names no report format by its suffix"),
+        (["run", "-o", "x.bogus", "mine.py"], "x.bogus names no report format by its suffix"),
         (["examine", "--ignore", "DD999"], "--ignore DD999: there is no such check"),
         (["run", "--nproc", "0", "mine.py"], "--nproc 0 on 1 node(s) starts no rank"),
     ],

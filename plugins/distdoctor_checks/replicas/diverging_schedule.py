@@ -5,9 +5,10 @@ What it means    Gradients agree, but the ranks take steps of different sizes: t
 Why it hurts     The replicas become different models, usually slowly, while every rank's log looks plausible.
 How we know      The values in param_groups are digested at each sampled step, and parameters differ from then on. If the ranks
                  go through the same values at a different pace, one of them left a loop earlier; the condition that lets it
-                 leave is searched in the source around the step.
-What to do       Base schedules on values that all ranks share: reduce the validation loss before ReduceLROnPlateau.step(),
-                 count steps rather than local batches, load the scheduler's state on every rank.
+                 leave is searched in the source around the step; so is a condition on the rank around scheduler.step().
+What to do       Call scheduler.step() on every rank, outside of any `if is_main():`. Base schedules on values that all ranks
+                 share: reduce the validation loss before ReduceLROnPlateau.step(), count steps rather than local batches, load
+                 the scheduler's state on every rank.
 When it is fine  Ranks that train different parts of a model: only replicas are compared.
 Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 """
@@ -15,11 +16,12 @@ Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import (
     PARAMS,
     ReplicaDivergence,
@@ -28,9 +30,12 @@ from distdoctor.diagnosis.replicas.divergence import (
 )
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
-from distdoctor.diagnosis.source.loop_exits import exits_around
+from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
+from distdoctor.diagnosis.source.out_of_condition import out_of_condition
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.source_texts import line_of
 
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
 
@@ -46,6 +51,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
         ahead = _ahead(parting, partings.gradients)
         exits = exits_around(recording.sources, parting.site)[:2] if ahead else ()
+        guard = _guard_of(line, rates, recording)
         yield Finding(
             title=f"{parting.when}: learning rate {words}"
             if differ
@@ -65,8 +71,9 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             ),
             evidence=evidence(parting, lr=rates),
             why=f"gradients agree, but the settings in param_groups do not, so {which(parting)} differ, {sides(parting)}"
-            + _pace(ahead),
-            prescriptions=(Prescription("same-schedule", change=exits[0].cure if exits else ""),),
+            + _pace(ahead)
+            + (f"; `{_text(line, recording)}` at {at(line)} is reached only where `{guard.only_if}`" if guard else ""),
+            prescriptions=(_out_of(guard, line, recording) if guard else _on_every_rank(exits),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -95,6 +102,38 @@ def _pace(ahead: tuple[int, ...]) -> str:
 def _role(rates: dict[int, float], ranks: tuple[int, ...]) -> str:
     rate = rates.get(ranks[0], math.nan)
     return f"steps with learning rate {rate:.6g}"
+
+
+def _guard_of(line: SourceLine, rates: dict[int, float], recording: Recording) -> Guard | None:
+    """The condition on the rank around the line that moves the schedule, where it parts the ranks as their rates do."""
+    for guard in guards_at(recording.sources, line) if ".step(" in _text(line, recording) else ():
+        if not guard.on_rank or guard.how != ENCLOSES:
+            continue
+        reached: dict[float, set[bool | None]] = {}
+        for rank, rate in rates.items():
+            reached.setdefault(rate, set()).add(guard.lets_through(rank))
+        parted = {answer for answers in reached.values() for answer in answers}
+        alike = all(len(answers) == 1 for answers in reached.values())  # on ranks with one learning rate
+        if len(reached) > 1 and alike and (parted == {None} or len(parted) > 1):
+            return guard
+    return None
+
+
+def _out_of(guard: Guard, line: SourceLine, recording: Recording) -> Prescription:
+    """The step of the schedule on every rank; as a patch where it takes no metric, which might be each rank's own."""
+    call = _text(line, recording)
+    alike = call.endswith(".step()")
+    words = f"call `{call}` at {at(line)} on every rank: take it out of `{guard.test}` (line {guard.line})"
+    edits = out_of_condition(recording.sources, line, guard.line) if alike else ()
+    return Prescription("same-schedule", change=words + ("" if alike else ", with the same metric"), edits=edits)
+
+
+def _on_every_rank(exits: Sequence[LoopExit]) -> Prescription:
+    return Prescription("same-schedule", change=exits[0].cure if exits else "")
+
+
+def _text(line: SourceLine, recording: Recording) -> str:
+    return line_of(recording.sources, line.path, line.line).strip().partition("  #")[0].rstrip()
 
 
 def _line(parting: ReplicaDivergence, recording: Recording) -> SourceLine:

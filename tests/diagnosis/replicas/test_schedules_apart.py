@@ -66,3 +66,40 @@ def test_a_schedule_of_its_own_is_put_down_to_no_loop(other: list[float]) -> Non
 
     assert "earlier" not in finding.why
     assert not finding.prescriptions[0].change
+
+
+SCHEDULER = """\
+def is_main():
+    return dist.get_rank() == 0
+
+def train(optimizer, scheduler, batches):
+    for batch in batches:
+        loss(batch).backward()
+        optimizer.step()
+        if {condition}:
+            scheduler.step({metric})
+            print(scheduler.get_last_lr())
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "metric", "named", "patched"),
+    [("is_main()", "", True, True), ("is_main()", "batch.loss", True, False), ("rank == 2", "", False, False)],
+)
+def test_a_scheduler_that_one_rank_steps_is_taken_out_of_its_condition(
+    condition: str, metric: str, named: bool, patched: bool
+) -> None:
+    """A metric may be each rank's own; a condition that keeps both ranks away explains nothing."""
+    job = trained_job(2).initial().step(site="train.py:7 train")
+    job.step(lr={0: 0.05, 1: 0.1}, hyper={0: 5, 1: 10}, params={1: 1}, site="train.py:7 train")
+    source = SCHEDULER.format(condition=condition, metric=metric)
+
+    (finding,) = examine(replace(job.recording(), sources={"/job/train.py": source}), CHECKS).findings
+
+    assert finding.place is not None
+    assert finding.place.line == 9
+    assert (f"at train.py:9 is reached only where `{condition}`" in finding.why) is named
+    (prescription,) = finding.prescriptions
+    assert ("take it out of" in prescription.change) is named
+    moved = "".join(edit.text for edit in prescription.edits)
+    assert moved.split() == (["scheduler.step()", "if", "is_main():"] if patched else [])
