@@ -94,7 +94,7 @@ def test_a_scheduler_that_one_rank_steps_is_taken_out_of_its_condition(
     job.step(lr={0: 0.05, 1: 0.1}, hyper={0: 5, 1: 10}, params={1: 1}, site="train.py:7 train")
     source = SCHEDULER.format(condition=condition, metric=metric)
 
-    (finding,) = examine(replace(job.recording(), sources={"/job/train.py": source}), CHECKS).findings
+    (finding,) = CHECKS[0].look(replace(job.recording(), sources={"/job/train.py": source}))
 
     assert finding.place is not None
     assert finding.place.line == 9
