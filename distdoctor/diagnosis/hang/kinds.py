@@ -21,6 +21,7 @@ class IncidentKind(StrEnum):
         "gave up"  # ranks raised a timeout in what is on no record, and the others were there until they were ended
     )
     MISFITTED = "misfitted"  # a receive of another size than its send
+    UNRECEIVED = "unreceived"  # sends that nobody had received when every rank had ended in order
     DIED_LATE = "died late"  # a process died after its script had ended
     SWAPPED = "swapped"  # two calls of equal size in the other order, which nobody noticed
     NEVER_CAME = "never came"  # ranks wait in init_process_group for others

@@ -111,6 +111,23 @@ class Pairs:
                         yield one, other
                         break
 
+    def lost(self) -> Iterator[tuple[Call, int]]:
+        """The first send of each receiver and tag that got no receive, and how many of them there are. A single one behind others
+        that arrived is a loop's last."""
+        received = {(lane[0], lane[2]) for lane in self.receives if lane[1] < 0}
+        for lane, sent in () if self._forgotten else self.sends.items():
+            group = self.facts.group_of(sent[0])
+            if (lane[0], lane[2]) in received or lane[2] not in self.facts.timelines or group is None:
+                continue
+            taken = self.receives.get(lane, [])
+            tags = [None] if "nccl" in group.backend else sorted({call.tag for call in sent})
+            for tag in tags:
+                mine = [call for call in sent if tag in (None, call.tag)]
+                arrived = sum(tag in (None, call.tag) for call in taken)
+                left = len(mine) - arrived
+                if left > 1 or (left == 1 and not arrived):
+                    yield mine[arrived], left
+
     @cached_property
     def _forgotten(self) -> bool:
         """Whether some rank's ring has come round: then calls of one tag cannot be counted any more."""

@@ -35,4 +35,4 @@ def _is_silent(incident: Incident) -> bool:
     """Whether nobody waits because of it: other numbers come out, and that is all."""
     if incident.divergence is not None:
         return incident.divergence.differs == REDUCTION
-    return incident.kind is IncidentKind.SWAPPED
+    return incident.kind in (IncidentKind.SWAPPED, IncidentKind.UNRECEIVED)

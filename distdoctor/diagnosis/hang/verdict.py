@@ -125,6 +125,7 @@ class _Judge:
         for pair in self.known.pairs.misfits():
             yield self._misfit(pair)
             return
+        yield from self._unreceived()
         yield from self._crashed_on_the_way_out()
         unnoticed = list(self._swapped_unnoticed())
         quiet = [] if silent or unnoticed else list(self._by_silence())
@@ -524,6 +525,17 @@ class _Judge:
         sent, got = pair
         at_ns = self.known.timeline(got.rank).wall(max(got.entered_ns, 1))
         return Incident(IncidentKind.MISFITTED, (got.rank, sent.rank), at_ns, usual=got, pair=pair)
+
+    def _unreceived(self) -> Iterator[Incident]:
+        """What was sent and never received, when every rank has ended in order and was seen to its end."""
+        recording, endings = self.known.recording, self.known.endings
+        ended = [rank for rank in range(recording.world_size) if rank in endings and endings[rank].how == LEFT]
+        whole = not any(trouble.silenced for trouble in recording.troubles)
+        if not whole or len(ended) < recording.world_size or len(self.facts.timelines) < recording.world_size:
+            return
+        for sent, count in self.known.pairs.lost():
+            at_ns = self.known.timeline(sent.rank).wall(max(sent.entered_ns, 1))
+            yield Incident(IncidentKind.UNRECEIVED, (sent.rank, sent.root), at_ns, LIKELY, odd=sent, lost_sends=count)
 
     def _passed_by_new_group(self) -> Iterator[Incident]:
         """Some ranks make a group, and others wait for them elsewhere."""

@@ -137,7 +137,7 @@ def deciding_condition(
 
     `other` None: the ranks that missed the line `one` went nowhere, they have ended.
     """
-    program = _program(tuple(sorted(sources.items())))
+    program = program_of(sources)
     mine = _way_to(program, one)
     theirs = _way_to(program, other) if other is not None else _Way({}, {})
     if mine is None or theirs is None:
@@ -149,7 +149,7 @@ def deciding_condition(
 def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -> Decision | None:
     """What makes the arguments of the call in a line differ between ranks in this respect (ROOT, DTYPE, SHAPE, REDUCTION); None
     when nothing in the source tells."""
-    program = _program(tuple(sorted(sources.items())))
+    program = program_of(sources)
     way = _way_to(program, site)
     if way is None:
         return None
@@ -167,6 +167,11 @@ def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
     names = {ROOT: ("src", "dst", "root", "group_src", "group_dst"), REDUCTION: ("op",)}.get(differs, ())
     named = [k.value for k in call.keywords if k.arg in names]
     return named or [*call.args, *(k.value for k in call.keywords)]
+
+
+def program_of(sources: Mapping[str, str]) -> UserProgram:
+    """The user's files as one program, parsed once."""
+    return _program(tuple(sorted(sources.items())))
 
 
 @lru_cache(maxsize=8)

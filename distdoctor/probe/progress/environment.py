@@ -34,6 +34,7 @@ def describe(settings: ProbeSettings) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cuda_devices": _device_count(),
         "settings": settings.fields(),
+        "text_hash": hash("distdoctor"),  # tells whether the ranks go through a set of texts in one order
         "variables": kept_variables(os.environ),
     }
 

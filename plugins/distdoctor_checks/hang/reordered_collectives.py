@@ -7,7 +7,9 @@ Why it hurts     Different operations or sizes pair up: a hang or an abort. If o
 How we know      If the sizes differ, the odd rank's two calls are the other ranks' two calls, swapped. If they are equal, the
                  source decides: at two successive numbers the odd rank went through the same two places, swapped (likely, not
                  certain). A place is a call with the user's calls that led to it, so that two calls on one line, or through
-                 one helper, are told apart; in the two branches of a condition the calls are compared as they are written.
+                 one helper, are told apart; in the two branches of a condition the calls are compared as they are written. Where
+                 the calls of one line do not differ at all, the source may show that they go through a set of texts, whose
+                 order depends on the hash seed: it is told where the recorded hashes of the ranks differ (likely as well).
 What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival.
 When it is fine  Ranks that take an entirely different path through the source.
 Source           torch.distributed: collectives are matched by the order in which they are called.
@@ -19,7 +21,8 @@ from collections.abc import Iterator
 from textwrap import shorten
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.hash_order import HashOrder, hash_orders
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import SWAPPED
@@ -44,6 +47,35 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
     for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED):
         if incident.how == SWAPPED:
             yield _finding(verdict, incident.decided_by(incident.choice))
+    for found in hash_orders(verdict):
+        yield _by_hash(found)
+
+
+def _by_hash(found: HashOrder) -> Finding:
+    call, loop = found.call, found.loop
+    return Finding(
+        title=f"call {call.op.word} {found.passed} times in the order of the set `{shorten(loop.text, 60, placeholder='...')}`, "
+        "which each process goes through in an order of its own",
+        ranks=found.ranks,
+        confidence=POSSIBLE if loop.size == 2 else LIKELY,
+        stalls=Stalls.NO,
+        place=call.site,
+        places=(
+            Place(call.site, found.ranks, f"{call.op.word} {call.shape}"),
+            Place(loop.loop, found.ranks, "goes through the set"),
+            Place(loop.made, found.ranks, "makes the set"),
+        ),
+        evidence={"passed": found.passed, "set": loop.text, "elements": loop.size or "not known", "hangs": False},
+        why="Python hashes texts differently in each of these processes, so their sets have different orders; all calls of the "
+        "line are alike, so nothing hangs: each result mixes different tensors",
+        prescriptions=(
+            Prescription(
+                "same-order",
+                change=f"go through sorted({loop.text}) at {at(loop.loop)}",
+                edits=loop.edits,
+            ),
+        ),
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -6,9 +6,10 @@ Why it hurts     The receiver waits forever. On gloo, a send larger than its rec
                  the rest of the tensor unchanged.
 How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or itself waits for
                  something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
-                 pair differ in size.
+                 pair differ in size; or every rank ended in order and a receive was never posted (likely).
 What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
-When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered).
+When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), and one
+                 last send of a loop that nobody needs any more.
 Source           torch.distributed.send, recv: gloo matches by tag, NCCL by order alone.
 """
 
@@ -45,6 +46,8 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         yield apart.sides.finding("pair-send-with-recv", _change_by_stacks(apart.sides))
     if verdict is None:
         return
+    for incident in verdict.of_kind(IncidentKind.UNRECEIVED):
+        yield _lost(verdict, incident)
     for incident in _unmatched(verdict):
         yield _misfit(verdict, incident) if incident.pair else _finding(verdict, incident)
 
@@ -69,13 +72,20 @@ def _unmatched(verdict: Verdict) -> Iterator[Incident]:
     yield from verdict.of_kind(IncidentKind.MISFITTED)
     for incident in verdict.of_kind(IncidentKind.LEFT):
         receive, gone = incident.usual, incident.ranks[0]
-        never_sent = receive is not None and not any(lane[1:] == (gone, receive.rank) for lane in verdict.pairs.sends)
-        if incident.group is None and receive is not None and never_sent:
+        if incident.group is None and receive is not None and _was_never_sent(verdict, gone, receive):
             yield replace(incident, ranks=(receive.rank, gone))
     for incident in verdict.of_kind(IncidentKind.RING):
         if incident.in_pairs:
             pair = next((wait for wait in incident.in_pairs if wait.call.op is not Op.SEND), incident.in_pairs[0])
             yield replace(incident, ranks=(pair.call.rank, *pair.on), usual=pair.call)
+
+
+def _was_never_sent(verdict: Verdict, gone: int, receive: Call) -> bool:
+    """Whether the rank that left sent nothing to the receiver at all, or with another tag what nobody received."""
+    if not any(lane[1:] == (gone, receive.rank) for lane in verdict.pairs.sends):
+        return True
+    unpaired = (call for call in verdict.unpaired(receive) if call.op is Op.SEND and call.rank == gone)
+    return any(call.root == receive.rank and call.tag != receive.tag for call in unpaired)
 
 
 def _misfit(verdict: Verdict, incident: Incident) -> Finding:
@@ -97,6 +107,38 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.undecided,
+    )
+
+
+def _lost(verdict: Verdict, incident: Incident) -> Finding:
+    sent = incident.odd
+    assert sent is not None
+    waits = [
+        call for call in verdict.pairs.receives.get((sent.group, sent.rank, sent.root), []) if call.tag != sent.tag
+    ]
+    many = f"{incident.lost_sends} messages" if incident.lost_sends > 1 else "a message"
+    return Finding(
+        title=f"rank {sent.rank} sent {many} to rank {sent.root} that it never received, beginning with {pairwise(sent)}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=Stalls.NO,
+        place=sent.site,
+        places=(*by_site(verdict, [sent, *waits[-1:]]), *deciding_places(incident)),
+        evidence={
+            "sent": full(sent),
+            "lost": incident.lost_sends,
+            "received_with": sorted({call.tag for call in waits}),
+        },
+        why=f"rank {sent.root} ended in order and had posted no receive for it"
+        + (f"; it received with tag {waits[-1].tag} instead of {sent.tag}" if waits else ""),
+        prescriptions=(
+            Prescription(
+                "pair-send-with-recv",
+                change=f"receive on rank {sent.root} what {at(sent.site)} sends, with the same group and tag",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -1,0 +1,64 @@
+"""Collectives of one line that each process issues in an order of its own, because it goes through a set of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.facts.collectives import GroupCalls
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.source.set_order import SetLoop, set_loop_around
+from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import CallFlag
+
+HASHES = "text_hash"  # in the environment of each rank: equal where all share one hash seed
+MOST_LINES = 64  # of one rank whose source is looked at
+
+
+@dataclass(frozen=True)
+class HashOrder:
+    """A loop over a set, the first collective of its line, the ranks that go through it, and how often the line was passed."""
+
+    loop: SetLoop
+    call: Call
+    ranks: tuple[int, ...]
+    passed: int
+
+
+def hash_orders(verdict: Verdict) -> Iterator[HashOrder]:
+    """Such lines of a job whose ranks hash texts differently, and whose calls all fit each other: nothing else shows there."""
+    sources = verdict.recording.sources
+    if verdict.incidents or not sources:
+        return
+    seen = set()
+    for group in verdict.facts.groups:
+        ranks = _hashing_differently(verdict, group)
+        for call, passed in _lines(group) if ranks else ():
+            loop = set_loop_around(sources, call.site, call.op.word)
+            if loop is not None and loop.size != 1 and (call.site, ranks) not in seen:
+                seen.add((call.site, ranks))
+                yield HashOrder(loop, call, ranks, passed)
+
+
+def _hashing_differently(verdict: Verdict, group: GroupCalls) -> tuple[int, ...]:
+    """The members of a group whose hashes of one text differ; () where they agree, or where that is not on record."""
+    logs = verdict.recording.ranks
+    hashes = {rank: logs[rank].environment.get(HASHES) for rank in group.members if rank in logs}
+    known = {rank: found for rank, found in hashes.items() if found is not None}
+    return tuple(sorted(known)) if len(set(known.values())) > 1 else ()
+
+
+def _lines(group: GroupCalls) -> Iterator[tuple[Call, int]]:
+    """The lines that one member passed more than once: the first call of each, and how often."""
+    track = next((track for track in group.tracks.values() if track.count), None)
+    rows = track.rows if track is not None else ()
+    if track is None or not len(rows):
+        return
+    rows = rows[(rows["flags"] & int(CallFlag.NATIVE | CallFlag.OBJECT)) == 0]
+    _, first, counts = np.unique(rows["site"], return_index=True, return_counts=True)
+    for at, count in sorted(zip(first.tolist(), counts.tolist(), strict=True))[:MOST_LINES]:
+        call = track.timeline.log.call(rows[at])
+        if count > 1 and call.site:
+            yield call, count

@@ -1,0 +1,100 @@
+"""Collectives in the order of a set of texts are told where the ranks hash texts differently, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.diagnosis.hang.hash_order import HASHES
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+TRAIN = """\
+import torch.distributed as dist
+NAMES = {names}
+
+
+class Averager:
+    def __init__(self, names):
+        self.names = names
+
+    def compute(self, sums):
+        for name in {loop}:
+            value = sums[name] / 2
+            dist.all_reduce({given})
+
+
+Averager(NAMES).compute(dict.fromkeys(NAMES, 1.0))
+"""
+SET = '{"loss", "accuracy", "f1"}'
+
+
+def job(
+    names: str = SET, loop: str = "self.names", given: str = "value", hashes: tuple[object, ...] = (1, 2)
+) -> Recording:
+    script = recording(ranks=2).source("train.py", TRAIN.format(names=names, loop=loop, given=given))
+    for _ in range(3):
+        script.collective("all_reduce", [1], site="train.py:12 compute")
+    done = script.collective("barrier", site="train.py:15 <module>").finished()
+    ranks = {
+        rank: replace(log, environment={} if hashes[rank] is None else {HASHES: hashes[rank]})
+        for rank, log in done.ranks.items()
+    }
+    return replace(done, ranks=ranks)
+
+
+def findings(job: Recording) -> list[Finding]:
+    return list(examine(job, CHECKS).findings)
+
+
+def test_a_loop_over_a_set_of_names() -> None:
+    [finding] = findings(job())
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (0, 1), LIKELY)
+    assert {place.site.line for place in finding.places} == {2, 10, 12}
+    [edit] = finding.prescriptions[0].edits
+    assert edit.text == "sorted(self.names)"
+
+
+@pytest.mark.parametrize(
+    ("names", "loop"),
+    [
+        ('set("a b c".split())', "self.names"),
+        (SET, "list(self.names)"),
+        (SET, "self.names | {'wer'}"),
+        ("{name for name, _ in model.named_parameters()}", "self.names"),
+        ('frozenset(["a", "b", "c"])', "enumerate(self.names)"),
+    ],
+)
+def test_sets_of_many_makings(names: str, loop: str) -> None:
+    assert [finding.code for finding in findings(job(names, loop))] == ["DD107"]
+
+
+@pytest.mark.parametrize(
+    ("names", "loop"),
+    [
+        (SET, "sorted(self.names)"),
+        ('["loss", "f1"]', "self.names"),
+        ('{"loss": 1, "f1": 2}', "self.names"),
+        ("{1, 2, 3}", "self.names"),
+        (f"sorted({SET})", "self.names"),
+        (f"dict.fromkeys({SET})", "self.names"),
+        ("set(read_names())", "self.names"),
+        ('{"loss"}', "self.names"),
+    ],
+)
+def test_what_has_an_order_is_fine(names: str, loop: str) -> None:
+    assert not findings(job(names, loop))
+
+
+def test_a_call_that_does_not_ask_which_element_it_is_at_is_fine() -> None:
+    assert not findings(job(given="total"))
+
+
+@pytest.mark.parametrize("hashes", [(1, 1), (None, None), (1, None)])
+def test_one_hash_seed_for_all_or_none_on_record_is_fine(hashes: tuple[object, ...]) -> None:
+    assert not findings(job(hashes=hashes))
