@@ -53,9 +53,9 @@ def _hashing_differently(verdict: Verdict, group: GroupCalls) -> tuple[int, ...]
 def _lines(group: GroupCalls) -> Iterator[tuple[Call, int]]:
     """The lines that one member passed more than once: the first call of each, and how often."""
     track = next((track for track in group.tracks.values() if track.count), None)
-    rows = track.rows if track is not None else ()
-    if track is None or not len(rows):
+    if track is None:
         return
+    rows = track.rows
     rows = rows[(rows["flags"] & int(CallFlag.NATIVE | CallFlag.OBJECT)) == 0]
     _, first, counts = np.unique(rows["site"], return_index=True, return_counts=True)
     for at, count in sorted(zip(first.tolist(), counts.tolist(), strict=True))[:MOST_LINES]:
