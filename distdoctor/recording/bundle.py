@@ -10,12 +10,13 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
@@ -26,7 +27,7 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
-VERSION = 2  # readers refuse another number
+VERSION = 3  # readers refuse another number
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
@@ -64,7 +65,8 @@ class _Trouble(msgspec.Struct):
 
 
 class _Bundle(msgspec.Struct):
-    """Ranks of one job run the same lines and hold the same weights: what several of them have is kept once."""
+    """Ranks of one job run the same lines and hold the same weights: what several of them have is kept once, and what is alike
+    (one field of one section, rank after rank) lies side by side, where the compression sees it."""
 
     job: Job
     ranks: list[_Rank]
@@ -83,7 +85,9 @@ def pack(recording: Recording) -> bytes:
     digests say whether they are the same. Those of a job that only its stacks tell of have no digest, and travel."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
     shared = _Shared()
-    ranks = [_packed(log, shared) for log in recording.ranks.values()]
+    kept = [_kept(log) for log in recording.ranks.values()]
+    sections = zip(recording.ranks.values(), kept, shared.sections(kept), strict=True)
+    ranks = [_packed(log, rows, own, shared) for log, rows, own in sections]
     found = _Bundle(
         recording.job,
         ranks,
@@ -107,24 +111,52 @@ class _Shared:
         self.texts: dict[str, int] = {}
         self.environments: dict[str, int] = {}
 
-    def section(self, rows: Rows) -> _Section:
-        """The rows of a section, field by field."""
-        columns = (np.ascontiguousarray(rows[name]).tobytes() for name in rows.dtype.names or ())
-        return _Section(len(rows), rows.dtype.itemsize, [_number(self.columns, column) for column in columns])
+    def sections(self, ranks: Sequence[Mapping[str, Rows]]) -> list[dict[str, _Section]]:
+        """The sections of each rank, field by field."""
+        found = [{name: _Section(len(rows), rows.dtype.itemsize, []) for name, rows in own.items()} for own in ranks]
+        for name in dict.fromkeys(name for own in ranks for name in own):
+            holding = [(into[name], own[name]) for into, own in zip(found, ranks, strict=True) if name in own]
+            for field in dtype_of(RECORDS[name]).names or ():
+                for section, rows in holding:
+                    section.columns.append(_number(self.columns, _written(rows[field])))
+        return found
+
+
+def _written(column: NDArray[Any]) -> bytes:
+    """A field of all rows: of whole numbers what each adds to the one before; all lowest bytes first, then all next ones, ..."""
+    unsigned, width = f"u{column.dtype.itemsize}", column.dtype.itemsize
+    if column.ndim == 1 and column.dtype.kind in "iu":
+        column = np.diff(column.view(unsigned), prepend=np.zeros(1, unsigned))
+    return np.ascontiguousarray(column).reshape(-1).view(np.uint8).reshape(-1, width).T.tobytes()
+
+
+def _read(data: bytes, dtype: np.dtype[Any], rows: int) -> NDArray[Any]:
+    """The field that `_written` wrote."""
+    planes = np.frombuffer(data, np.uint8).reshape(dtype.base.itemsize, -1)
+    column = np.ascontiguousarray(planes.T).view(dtype.base).reshape(rows, *dtype.shape)
+    if not dtype.shape and dtype.kind in "iu":
+        return np.cumsum(column.view(f"u{dtype.itemsize}"), dtype=f"u{dtype.itemsize}").view(dtype)
+    return column
 
 
 def _number(known: dict[Any, int], value: Any) -> int:
     return known.setdefault(value, len(known))
 
 
-def _packed(log: RankTrace, shared: _Shared) -> _Rank:
-    sections: dict[str, _Section] = {}
+def _every_section(log: RankTrace) -> Iterator[tuple[str, Rows]]:
+    yield from ((name, getattr(log, name)) for name in _ALWAYS)
+    yield from log.more.items()
+
+
+def _kept(log: RankTrace) -> dict[str, Rows]:
+    """What travels of each section that has anything."""
+    return {name: _newest(name, rows) for name, rows in _every_section(log) if len(rows)}
+
+
+def _packed(log: RankTrace, kept: Mapping[str, Rows], sections: dict[str, _Section], shared: _Shared) -> _Rank:
     lost = dict(log.lost)
-    for name, rows in (*((name, getattr(log, name)) for name in _ALWAYS), *log.more.items()):
-        kept = _newest(name, rows)
-        lost[name] = lost.get(name, 0) + len(rows) - len(kept)
-        if len(kept):
-            sections[name] = shared.section(kept)
+    for name, rows in _every_section(log):
+        lost[name] = lost.get(name, 0) + len(rows) - len(kept.get(name, ()))
     return _Rank(
         log.rank,
         log.pid,
@@ -229,7 +261,7 @@ def _rows(name: str, section: _Section, bundle: _Bundle) -> Rows:
         raise ValueError(f"a column of {name} has another length than the others")
     rows = np.empty(section.rows, dtype)
     for field, column in zip(fields, columns, strict=True):
-        rows[field] = np.frombuffer(column, dtype[field])
+        rows[field] = _read(column, dtype[field], section.rows)
     return rows
 
 

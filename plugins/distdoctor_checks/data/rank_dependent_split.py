@@ -122,7 +122,8 @@ def _reordered(orders: SampleOrders) -> Iterator[Finding]:
             if one.sharded and one.comparable:
                 shares[one.num_replicas][rank] = one
         for passes in shares.values():
-            odd = [one for one in passes.values() if one.data.reordered(passes[min(passes)].data)]
+            first = passes[min(passes)]
+            odd = [one for one in passes.values() if one.data.reordered(first.data)]
             if odd and len({one.sampler_rank for one in passes.values()}) == len(passes):
                 told.add(str(together.one.made_line))
                 yield _order_finding(passes, len({one.data.digest for one in passes.values()}))
