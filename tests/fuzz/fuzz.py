@@ -9,6 +9,7 @@ a crash, a hang, memory, health out of damage.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import shutil
@@ -24,17 +25,21 @@ from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from files import FILES
 from mutate import MUTATIONS
-from texts import FAMILIES
+from texts import FAMILIES as TEXTS
 
 from distdoctor import plugins
 from distdoctor.errors import DoctorError
 from distdoctor.launch.post_mortem import diagnose, open_recording
+from distdoctor.recording.checkpoint.contents import is_checkpoint, read_contents
 from distdoctor.report import json_report, text
+from distdoctor.report.checkpoint import as_text, as_values
 
 MOST_SECONDS = 5
 MOST_WAITING_SECONDS = 60
 MOST_BYTES = 512 << 20
+FAMILIES = {**TEXTS, **FILES}
 PLUGINS = plugins.load()
 
 
@@ -59,7 +64,7 @@ def wrong(seed: Path, number: int, work: Path) -> str:
 
 
 def wrong_text(family: str, number: int, work: Path) -> str:
-    """The same of a log, of RAS or of dumps; with these, damage can make anything of anything, so health is no fault."""
+    """The same of what is no run folder; with it, damage can make anything of anything, so health is no fault."""
     folder = work / "texts"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -78,15 +83,7 @@ def judged(path: Path, damaged: Callable[[], bool]) -> Iterator[str]:
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)  # of processor time: other jobs of the machine are not to blame
     signal.setitimer(signal.ITIMER_REAL, MOST_WAITING_SECONDS)
     try:
-        recording = open_recording(path)
-        diagnosis = diagnose(recording, PLUGINS.checks, PLUGINS.remedies)
-        said = text.render(diagnosis)
-        json_report.render(diagnosis)
-        crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
-        if (diagnosis.healthy or said.startswith("healthy")) and damaged():
-            yield "healthy"
-        elif crashed:
-            yield f"checks failed: {crashed}"
+        yield from _listed(path) if is_checkpoint(path) else _diagnosed(path, damaged)
     except DoctorError:
         pass
     except TooLong:
@@ -100,6 +97,24 @@ def judged(path: Path, damaged: Callable[[], bool]) -> Iterator[str]:
         yield f"much more than {MOST_SECONDS} s"
     if memory("VmHWM") - held > MOST_BYTES:
         yield f"more than {MOST_BYTES >> 20} MiB"
+
+
+def _listed(path: Path) -> Iterator[str]:
+    contents = read_contents(path)
+    as_text(contents)
+    json.dumps(as_values(contents))
+    yield from ()
+
+
+def _diagnosed(path: Path, damaged: Callable[[], bool]) -> Iterator[str]:
+    diagnosis = diagnose(open_recording(path), PLUGINS.checks, PLUGINS.remedies)
+    said = text.render(diagnosis)
+    json_report.render(diagnosis)
+    crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
+    if (diagnosis.healthy or said.startswith("healthy")) and damaged():
+        yield "healthy"
+    elif crashed:
+        yield f"checks failed: {crashed}"
 
 
 def is_damaged(seed: Path, folder: Path) -> bool:
@@ -159,7 +174,7 @@ def main() -> int:
         f"{options.inputs} inputs, {sum(kinds.values())} wrong, {kept} MiB kept, {time.monotonic() - since:.0f} s",
         dict(kinds),
     )
-    return int(bool(kinds) or kept > MOST_BYTES >> 20)
+    return int(bool(kinds))
 
 
 if __name__ == "__main__":

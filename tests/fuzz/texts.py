@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # by hand pytest has not put it there
 sys.path.insert(0, str(Path(__file__).parent.parent / "recording"))
 
 import test_clog
@@ -86,12 +87,8 @@ def another_behind(chance: random.Random, text: str) -> str:
     return text + chance.choice(list(LOGS) + list(RAS_TEXTS))
 
 
-def value_changed(chance: random.Random, text: str) -> str:
-    """Another value at a random place of a JSON document."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+def put_in(chance: random.Random, content: Any) -> None:
+    """Another value at a random place of nested lists and tables."""
     where: Any = content
     while isinstance(where, dict | list) and where:
         key = chance.choice(list(where) if isinstance(where, dict) else range(len(where)))
@@ -102,6 +99,15 @@ def value_changed(chance: random.Random, text: str) -> str:
             where[key] = where[key] * chance.choice((0, 2, 500))
             break
         where = where[key]
+
+
+def value_changed(chance: random.Random, text: str) -> str:
+    """Another value at a random place of a JSON document."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    put_in(chance, content)
     return json.dumps(content)
 
 

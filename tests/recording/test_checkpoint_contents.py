@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import zipfile
@@ -95,6 +96,32 @@ def test_of_safetensors_the_header_is_read_and_what_is_cut_off_is_missing(tmp_pa
     assert (tensor.name, tensor.shape, tensor.dtype, tensor.nbytes) == ("weight", (4, 2), "bfloat16", 16)
     path.write_bytes(path.read_bytes()[:-6])
     assert read_contents(path).missing == ("the last 6 bytes of model.safetensors",)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        True, [], "F32", None, {}, {"dtype": "F32", "shape": [2], "data_offsets": []},
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, [8]]}, {"dtype": "F32", "shape": [10**30] * 9, "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}, {"dtype": "F32", "shape": [1] * 1000, "data_offsets": [0, 8]},
+    ],
+)  # fmt: skip
+def test_a_header_that_describes_no_tensor_is_refused_in_one_sentence(about: object, tmp_path: Path) -> None:
+    header = json.dumps({"weight": about}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+    with pytest.raises(UnreadableRecording, match="is no checkpoint that can be read"):
+        read_contents(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": []}'])
+def test_an_index_that_maps_nothing_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+
+    with pytest.raises(UnreadableRecording, match="maps no tensor to a file"):
+        read_contents(tmp_path)
 
 
 def test_of_a_distributed_checkpoint_shards_that_are_not_there_are_missing(tmp_path: Path) -> None:

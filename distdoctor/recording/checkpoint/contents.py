@@ -17,6 +17,7 @@ from distdoctor.recording.checkpoint.inert_pickle import LARGEST, Inert, read_in
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 COUNTERS = ("epoch", "step", "global_step", "iteration", "iter", "last_epoch", "epochs", "steps")
 MOST_ENTRIES = 1_000_000
+MOST_DIMENSIONS = 64  # of torch
 _ZIP = b"PK\x03\x04"
 _BYTES = {"float64": 8, "double": 8, "int64": 8, "long": 8, "float32": 4, "float": 4, "int32": 4, "int": 4, "float16": 2,
           "half": 2, "bfloat16": 2, "int16": 2, "short": 2}  # fmt: skip
@@ -162,7 +163,11 @@ def _tensor(where: str, value: Inert) -> tuple[StoredTensor, str]:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    return tuple(one for one in shape if isinstance(one, int)) if isinstance(shape, tuple | list) else ()
+    """ValueError: no tensor has that many dimensions, or of that size."""
+    sizes = tuple(one for one in shape if isinstance(one, int)) if isinstance(shape, tuple | list) else ()
+    if len(sizes) > MOST_DIMENSIONS or any(not 0 <= one < 1 << 63 for one in sizes):
+        raise ValueError("it describes a tensor of a shape that none has")
+    return sizes
 
 
 def _sort(where: str, value: Any, counters: dict[str, int | float], others: list[str]) -> None:
@@ -186,13 +191,21 @@ def _safetensors(path: Path) -> Contents:
     if not isinstance(header, dict):
         raise ValueError("its header is no table")
     header.pop("__metadata__", None)
-    end = max((int(one["data_offsets"][1]) for one in header.values()), default=0)
-    tensors = tuple(
-        StoredTensor(str(name), _sizes(one["shape"]), _dtype(str(one["dtype"]))) for name, one in header.items()
-    )
-    short = 8 + length + end - size
+    found = [_described(str(name), one) for name, one in header.items()]
+    short = 8 + length + max((end for _, end in found), default=0) - size
     missing = (f"the last {short:,} bytes of {path.name}",) if short > 0 else ()
-    return Contents(str(path), "safetensors", tensors, missing=missing)
+    return Contents(str(path), "safetensors", tuple(tensor for tensor, _ in found), missing=missing)
+
+
+def _described(name: str, one: Any) -> tuple[StoredTensor, int]:
+    """A tensor of a header, and where its bytes end.
+
+    ValueError: that is not how safetensors describes one.
+    """
+    match one:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(), int(end)]}:
+            return StoredTensor(name, _sizes(shape), _dtype(dtype)), end
+    raise ValueError(f"its header describes no tensor under {name[:100]!r}")
 
 
 def _dtype(word: str) -> str:
@@ -206,10 +219,18 @@ def _safetensors_folder(folder: Path) -> Contents:
     missing = [one for part in parts for one in part.missing]
     for index in sorted(folder.glob("*.safetensors.index.json")):
         if index.stat().st_size <= LARGEST:
-            named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-            missing += sorted(str(name) for name in named if not (folder / str(name)).is_file())
+            missing += [name for name in _parts_named(index) if not (folder / name).is_file()]
     tensors = tuple(tensor for part in parts for tensor in part.tensors)
     return Contents(str(folder), "safetensors", tensors, files=len(parts), missing=tuple(missing))
+
+
+def _parts_named(index: Path) -> list[str]:
+    """The files that an index spreads the tensors over; ValueError: it is none."""
+    content = json.loads(index.read_text("utf-8"))
+    parts = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(parts, dict):
+        raise ValueError(f"{index.name} maps no tensor to a file")
+    return sorted({name for name in parts.values() if isinstance(name, str) and "\0" not in name})
 
 
 # -- torch.distributed.checkpoint --------------------------------------------------------------------------------------------
