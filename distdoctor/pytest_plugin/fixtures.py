@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from distdoctor.pytest_plugin.in_rank import RANK
 from distdoctor.pytest_plugin.mark import MARK, is_marked, mark_of
 from distdoctor.testing.faults import Fault, planted
 
@@ -30,6 +31,12 @@ def dist(request: pytest.FixtureRequest) -> ModuleType:
 
     if not is_marked(request.node):
         pytest.fail(f"the fixture dist needs @pytest.mark.{MARK}: only ranks have a process group", pytrace=False)
+    if RANK not in request.config.stash:
+        pytest.fail(
+            "request.getfixturevalue asked for a fixture that needs the ranks before they were started: "
+            "name it, or `dist`, among the arguments of the fixture that asks",
+            pytrace=False,
+        )
     return torch.distributed
 
 

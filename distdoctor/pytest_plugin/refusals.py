@@ -90,5 +90,6 @@ def _needs_group(item: pytest.Function, name: str, seen: set[str]) -> bool:
     if name in seen:
         return False
     seen.add(name)
-    known: Any = item._fixtureinfo.name2fixturedefs.get(name, ())
+    manager: Any = item.session._fixturemanager  # for names that a plugin has added to those of the test
+    known: Any = item._fixtureinfo.name2fixturedefs.get(name) or manager.getfixturedefs(name, item) or ()
     return any(_needs_group(item, asked, seen) for one in known for asked in one.argnames)

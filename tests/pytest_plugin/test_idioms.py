@@ -227,6 +227,21 @@ def test_failed_fixture_without_group(too_early):
     pass
 
 
+@pytest.fixture
+def asks_later(request):
+    return request.getfixturevalue("dist")
+
+
+@two
+def test_failed_group_asked_for_later(asks_later):
+    pass
+
+
+@two
+def test_passed_group_asked_for_in_rank(request):
+    assert request.getfixturevalue("dist").get_world_size() == 2
+
+
 def test_failed_group_without_ranks(dist):
     pass
 
@@ -316,7 +331,7 @@ def test_every_idiom_ends_as_its_name_says(session: Session) -> None:
     others = {n: o for n, o in session.outcomes().items() if not n.startswith(f"test_{o}")}
 
     assert not others, session.output
-    assert len(session.tests) == 39, sorted(session.tests)
+    assert len(session.tests) == 41, sorted(session.tests)
 
 
 def test_assertions_are_explained_for_every_rank(session: Session) -> None:
@@ -358,6 +373,7 @@ def test_files_that_a_diagnosis_names_are_still_there(session: Session) -> None:
         ("test_failed_no_number", "@pytest.mark.distdoctor(nproc='2') cannot be. It takes a number of ranks"),
         ("test_failed_capfd", "the fixture capfd reads file descriptors that all ranks share. Use capsys"),
         ("test_failed_fixture_without_group", "let it ask for the fixture `dist`"),
+        ("test_failed_group_asked_for_later", "before they were started: name it, or `dist`, among the arguments"),
         ("test_failed_group_without_ranks", "the fixture dist needs @pytest.mark.distdoctor"),
         ("test_failed_async_unittest", "is an async function, and ranks run no event loop"),
         ("test_failed_unittest_in_several", "which pytest runs once and not for several numbers of ranks"),
