@@ -14,4 +14,4 @@ def accepted(finding: Finding, lines: list[str], last: int) -> bool:
     names = {finding.code.lower(), finding.slug.lower()}
     own = lines[first - 1 : min(last, first + MOST_LINES)]
     above = [lines[first - 2]] if first >= 2 and lines[first - 2].lstrip().startswith("#") else []
-    return any(not names.isdisjoint(accepted_on(line)) for line in (*above, *own))
+    return any(not names.isdisjoint(map(str.lower, accepted_on(line))) for line in (*above, *own))

@@ -8,14 +8,37 @@ of torch's, whose own lines are few.
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import importlib
 import importlib.machinery
+import math
+import pickle
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    get_worker_info,
+)
+
+from distdoctor.recording.trace.probe_settings import ProbeSettings
 
 PACKAGE = "distdoctor.probe"
 # What stands between the host and the probe. A bug in one of these few lines cannot be kept away by another of them.
@@ -59,9 +82,11 @@ class Planting(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self._inside(node)
         name = ".".join([*self.names, node.name])
-        if name not in UNTOUCHED and "make" not in self.names:  # what `make` makes stands in the host's place
+        body = self._kept_away(node)
+        stands_in = "make" in self.names or (body is None and _calls_original(node))  # in the place of one of torch's
+        if name not in UNTOUCHED and not stands_in:
             call = ast.parse(f"__bug__({f'{self.module}:{name}'!r})").body[0]
-            body = self._kept_away(node) or node.body
+            body = body or node.body
             has_docstring = body is node.body and ast.get_docstring(node) is not None
             body.insert(1 if has_docstring else 0, call)
         return node
@@ -80,6 +105,18 @@ class Planting(ast.NodeTransformer):
         self.generic_visit(node)
         self.names.pop()
         return node
+
+
+def _calls_original(node: ast.FunctionDef) -> bool:
+    """Whether it calls what it has replaced, `original`; what its own functions call does not count."""
+    waiting: list[ast.AST] = list(node.body)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "original":
+            return True
+        if not isinstance(one, ast.FunctionDef):
+            waiting += ast.iter_child_nodes(one)
+    return False
 
 
 class Loader(importlib.machinery.SourceFileLoader):
@@ -113,12 +150,6 @@ class Finder:
 
 def _train(folder: str) -> str:
     """A little of everything that the probe looks at. A digest of all that it computes."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
     torch.manual_seed(0)
     seen = hashlib.sha256()
     data = TensorDataset(torch.randn(48, 16), torch.randn(48, 4))
@@ -162,22 +193,112 @@ def _train(folder: str) -> str:
     return seen.hexdigest()
 
 
+class Numbers(IterableDataset):  # type: ignore[type-arg]
+    """A stream of samples, some of them nested, that each worker cuts for itself."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        for number in range(first, 24, step):
+            yield {"x": torch.full((16,), number / 24), "names": [str(number)], "id": number}
+
+
+class Held(Dataset):  # type: ignore[type-arg]
+    """Samples in a list and in an array, as a program of its own holds them."""
+
+    def __init__(self) -> None:
+        self.rows = [{"number": number, "name": f"row {number}"} for number in range(40)]
+        self.array = torch.arange(40 * 16.0).reshape(40, 16) / 640
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        return self.array[number] + torch.rand(16), self.rows[number]["number"] % 4  # type: ignore[operator]
+
+
+class Branched(nn.Module):
+    """A part that is recomputed, one that takes part now and then, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)
+        self.seldom, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, *, seldom: bool = False) -> torch.Tensor:
+        x = checkpoint(lambda one: torch.relu(self.first(one)), self.norm(x), use_reentrant=False)
+        return self.head(self.seldom(x) if seldom else x)  # type: ignore[no-any-return]
+
+
+def _train_together(rank: int, world_size: int) -> str:
+    """What only several ranks do, or few trainings: streams, workers, a scaler that skips, gathers, copies of the model."""
+    torch.manual_seed(0)
+    seen = hashlib.sha256()
+    model = Branched()
+    average = copy.deepcopy(model)
+    together = DistributedDataParallel(model, find_unused_parameters=True)
+    optimizer = torch.optim.SGD(together.parameters(), lr=0.01, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    torch.manual_seed(rank)
+    held = Held()
+    batches = BatchSampler(DistributedSampler(held), 5, drop_last=False)
+    for epoch, loader in enumerate(
+        (
+            DataLoader(held, batch_sampler=batches, num_workers=1),
+            DataLoader(Numbers(), batch_size=4, num_workers=1),
+            DataLoader(Numbers(), batch_size=4),
+            DataLoader(held, batch_size=4, sampler=RandomSampler(held)),
+        )
+    ):
+        for step, batch in enumerate(loader):
+            x = batch["x"] if isinstance(batch, dict) else batch[0]
+            out = together(x, seldom=step % 2 == 1)
+            parts = [torch.zeros_like(out) for _ in range(world_size)]
+            dist.all_gather(parts, out.detach())
+            loss = (out - torch.stack(parts).mean(0)).square().mean() + out.square().mean()
+            loss = loss * math.inf if (epoch, step) == (0, 3) else loss
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(together.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            together.zero_grad()
+            with torch.no_grad():
+                for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(theirs, 0.1)
+            seen.update(str(loss.item()).encode())
+        together.eval()
+        seen.update(str(together(held.array).sum().item()).encode())  # an evaluation that forgot no_grad
+        together.train()
+    x = held.array[:4].requires_grad_()
+    (slope,) = torch.autograd.grad(model.double()(x.double()).sum(), x)
+    seen.update(slope.numpy().tobytes())
+    uneven = DistributedDataParallel(nn.Linear(16, 4))
+    with Join([uneven]):
+        for _ in range(2 + rank):
+            uneven(held.array[:4].detach()).sum().backward()
+    dist.monitored_barrier()
+    again = pickle.loads(pickle.dumps(model))
+    for parameter in (*again.parameters(), *average.parameters()):
+        seen.update(parameter.detach().numpy().tobytes())
+    return seen.hexdigest()
+
+
 def train(rank: int, world_size: int, folder: str, function: str | None, from_call: int) -> tuple[str, dict[str, int]]:
     """A digest of what this rank computes, and how often each function of the probe was called; `function` None: without one."""
-    import torch.distributed as dist
-
     bug = Bug(function or "", from_call)
     if function is not None:
         Loader.bug = bug
         sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
         try:
-            importlib.import_module(f"{PACKAGE}.start").start(folder)
+            settings = ProbeSettings(deep=frozenset({"gradients", "memory"}) if world_size > 1 else frozenset())
+            importlib.import_module(f"{PACKAGE}.start").start(folder, settings)
         except Planted:
             pass  # whoever imports us at the start of a rank catches everything: see probe/seam.py
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store-{function}-{from_call}", rank=rank, world_size=world_size
     )
-    digest = _train(folder)
+    digest = _train(folder) if world_size == 1 else _train_together(rank, world_size)
     dist.destroy_process_group()
     return digest, dict(bug.calls)
 

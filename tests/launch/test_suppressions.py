@@ -49,14 +49,14 @@ def unused(recording: Recording) -> list[str]:
 
 
 def test_a_name_that_no_check_has_is_told_as_unused() -> None:
-    assert unused(commented("DD3O1", "dd301")) == ["other.py:1 a comment accepts dd3o1, that no check has"]
+    assert unused(commented("DD3O1", "dd301")) == ["other.py:1 a comment accepts DD3O1, that no check has"]
 
 
 def test_an_ignore_that_accepts_nothing_is_told_where_the_whole_job_was_seen() -> None:
     """A code that lint has as well may be there for lint, one of a check that could not look for the next run."""
     names = ("DD307", "DD301", "DD412")
 
-    assert unused(commented(*names)) == ["other.py:1 a comment accepts dd307, that was not found there"]
+    assert unused(commented(*names)) == ["other.py:1 a comment accepts DD307, that was not found there"]
     assert unused(commented(*names, code=1)) == []
 
 
@@ -88,5 +88,5 @@ def test_a_misspelt_ignore_in_a_script_is_told_where_the_script_ran(
     told = done.out + done.err
     assert done.code == 0, told
     assert "DD901 note" in told
-    assert "a comment accepts dd1o2, that no check has" in told
+    assert "a comment accepts DD1O2, that no check has" in told
     assert "a comment accepts mismatched-shape, that was not found there" in told

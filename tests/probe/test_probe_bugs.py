@@ -28,6 +28,20 @@ def test_a_probe_of_which_everything_breaks_changes_nothing(tmp_path: Path) -> N
         assert told(str(folder))
 
 
+@pytest.mark.job
+def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -> None:
+    """Streams of data, a scaler, gathers, copies of the model, and looks in depth: what one rank alone does not show."""
+    ((plain, _), (others, _)) = values(run_ranks(train, 2, str(tmp_path), None, 1, join=False))
+    folder = tmp_path / "broken"
+    folder.mkdir()
+
+    broken = values(run_ranks(train, 2, str(folder), "*", 3, join=False))
+
+    assert [digest for digest, _ in broken] == [plain, others]
+    assert all(calls for _, calls in broken)
+    assert told(str(folder))
+
+
 class Nameless(io.BytesIO):
     @property
     def name(self) -> str:

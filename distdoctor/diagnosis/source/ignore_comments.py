@@ -11,9 +11,9 @@ _COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([A-Za-z0-9_,\s-]+)\]", re.I)
 
 
 def accepted_on(line: str) -> list[str]:
-    """The codes and slugs that a line accepts, in lower case."""
+    """The codes and slugs that a line accepts, as they are written."""
     found = _COMMENT.search(line)
-    return [word.strip().lower() for word in found[1].split(",") if word.strip()] if found else []
+    return [word.strip() for word in found[1].split(",") if word.strip()] if found else []
 
 
 def ignore_comments(text: str) -> Iterator[tuple[int, list[str]]]:

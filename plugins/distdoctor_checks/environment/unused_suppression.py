@@ -29,7 +29,7 @@ def examine(examined: Examined, recording: Recording) -> Iterator[Finding]:
     for path, text in sorted(recording.sources.items()):
         for number, names in ignore_comments(text):
             line = SourceLine(path, number)
-            unknown = [name for name in names if name not in examined.installed | _of_lint()]
+            unknown = [name for name in names if name.lower() not in examined.installed | _of_lint()]
             if unknown:
                 why = "no check that is installed has that name, nor has lint: nothing is accepted"
                 yield _finding(line, "that no check has", unknown, why)
@@ -40,9 +40,9 @@ def examine(examined: Examined, recording: Recording) -> Iterator[Finding]:
 
 def _is_idle(name: str, line: SourceLine, examined: Examined) -> bool:
     """Whether a check of that name looked at the whole job, and found nothing on that line."""
-    if not examined.whole or name not in examined.looked or name in _of_lint():
+    if not examined.whole or name.lower() not in examined.looked or name.lower() in _of_lint():
         return False
-    found = (one for one in examined.findings if name in (one.code.lower(), one.slug.lower()))
+    found = (one for one in examined.findings if name.lower() in (one.code.lower(), one.slug.lower()))
     return not any((one.place.path, one.place.line) == (line.path, line.line) for one in found)
 
 
