@@ -134,9 +134,17 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
     if from_outside:
         kept = tuple(finding for finding in diagnosis.findings if finding.code not in from_outside)
         diagnosis = replace(diagnosis, findings=kept)
+    kept = tuple(finding for finding in diagnosis.findings if not _is_named_better(finding, stood))
+    diagnosis = replace(diagnosis, findings=kept)
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     wiped = tuple(finding for finding in stood if (finding.code, finding.ranks) not in known)
     return replace(diagnosis, findings=(*wiped, *diagnosis.findings)) if wiped else diagnosis
+
+
+def _is_named_better(found: Finding, stood: Iterable[Finding]) -> bool:
+    """Whether a more specific name was given to the same fact while it stood, as by a source that was edited since."""
+    facts, own = set(found.explains), found.specificity or 0
+    return any(facts & set(one.explains) and own < (one.specificity or 0) for one in stood)
 
 
 def _surer(found: Finding, stood: Finding) -> Finding:

@@ -192,6 +192,9 @@ def _not_examined(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(", ".join(codes), reason) for reason, codes in reasons.items()]
 
 
+_OF_EACH_RANK = ("RANK", "pid", "TORCHELASTIC_ERROR_FILE")  # what every launcher gives to each rank for itself
+
+
 def _environments(recording: Recording | None) -> Table | None:
     """What is not the same on all ranks, of what they noted about themselves; None where nothing differs."""
     logs = recording.ranks if recording is not None else {}
@@ -201,7 +204,7 @@ def _environments(recording: Recording | None) -> Table | None:
         values: dict[str, list[int]] = {}
         for rank, one in facts.items():
             values.setdefault(one.get(name, "-"), []).append(rank)
-        if len(values) > 1 and len(values) < max(3, len(facts)) and not name.endswith(("RANK", "pid")):
+        if 1 < len(values) < max(3, len(facts)) and not name.endswith(_OF_EACH_RANK):
             rows += [(name, named(ranks), value[:_LONGEST]) for value, ranks in values.items()]
     return (
         Table("environments", "what differs between ranks", ("what", "ranks", "value"), tuple(rows)) if rows else None

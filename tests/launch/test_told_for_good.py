@@ -32,3 +32,13 @@ def test_what_was_said_while_it_stood_keeps_its_words_unless_the_end_is_surer() 
     assert with_what_stood(Diagnosis(Job(), (later,)), [seen], CHECKS).findings == (seen,)
     proven = replace(later, confidence=CERTAIN)
     assert with_what_stood(Diagnosis(Job(), (proven,)), [seen], CHECKS).findings == (proven,)
+
+
+def test_a_fact_keeps_the_name_that_was_more_specific_while_it_stood() -> None:
+    """The source was edited after the run: the condition that named the hang is no longer to be read."""
+    seen = Finding("under a condition", ranks=(0,), code="DD112", severity=ERROR, explains=("key",), specificity=60)
+    later = Finding("ranks disagree", ranks=(0, 1), code="DD101", severity=ERROR, explains=("key",), specificity=40)
+    other = replace(later, explains=("another",))
+
+    assert with_what_stood(Diagnosis(Job(), (later,)), [seen], CHECKS).findings == (seen,)
+    assert with_what_stood(Diagnosis(Job(), (other,)), [seen], CHECKS).findings == (seen, other)
