@@ -31,6 +31,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
     (loss_scale.divided_by_ranks, {"times": True}, "DD209", (0, 1), "# times"),
     (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),
+    (loss_scale.token_means, {}, "DD208", (0, 1), "# each micro-step"),
     (loss_scale.windows, {"over": 4}, "DD208", (0, 1), "/ size).backward()"),
 ]
 
@@ -59,6 +60,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.under_one_roof, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),
+    (loss_scale.token_means, {"divided_by": "4"}),
+    (loss_scale.token_means, {"divided_by": "window"}),
     (loss_scale.averaged_in_hooks, {}),
     (loss_scale.averaged_in_hooks, {"early": True}),
     (loss_scale.windows, {"at_the_end": "step"}),

@@ -66,6 +66,23 @@ def averaged_in_hooks(rank: int, world_size: int, *, early: bool = False) -> str
     return digest_of_training(model)
 
 
+def token_means(rank: int, world_size: int, *, divided_by: str = "own count") -> str:
+    """Four micro-steps of sentences of their own lengths. `divided_by`: also by `4`, or only by the `window`'s count."""
+    model = DistributedDataParallel(Net())
+    optimizer, lengths = adam(model), torch.Generator().manual_seed(rank)
+    for _ in range(4):
+        window = [int(one) for one in torch.randint(5, 40, (4,), generator=lengths)]
+        optimizer.zero_grad()
+        for number, tokens in enumerate(window, 1):
+            inputs, targets = torch.randn(tokens, 20, generator=lengths), torch.arange(tokens) % 10
+            with nullcontext() if number == 4 else model.no_sync():
+                loss = cross_entropy(model(inputs), targets, reduction="sum")
+                loss = loss / (sum(window) if divided_by == "window" else tokens)
+                (loss / 4 if divided_by == "4" else loss).backward()  # each micro-step
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) -> str:
     """Ten micro-steps an epoch, four to a window. `at_the_end`: what is done with the last two, `step` or `zero`.
 

@@ -13,7 +13,7 @@ def factor_of(roots: str) -> float | None:
     *operations, _ = roots.split(";") if roots else [""]
     factor = 1.0
     for number, operation in enumerate(operations):
-        word, _, value = operation.partition(" ")
+        word, _, value = operation.removesuffix(" own").partition(" ")
         scale = word == "mul" and number == 0 and _is_scale(value)
         if scale:
             continue
@@ -25,6 +25,18 @@ def factor_of(roots: str) -> float | None:
             return None
         factor = factor / amount if word == "div" else factor * amount
     return factor
+
+
+def factor_around_mean(roots: str) -> float | None:
+    """The product of all factors around a sum that is divided by a whole number of its own: `mul 2;div 37 own;NllLoss sum` is 2.
+
+    None where there is no such division, or a factor could not be read.
+    """
+    *operations, last = roots.split(";")
+    word, *value = operations[-1].split() if operations else [""]
+    if reads_as_mean(roots) or word != "div" or value[1:] != ["own"] or not value[0].isdigit():
+        return None
+    return factor_of(";".join([*operations[:-1], last]))
 
 
 def _is_scale(value: str) -> bool:

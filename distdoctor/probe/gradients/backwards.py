@@ -41,6 +41,7 @@ class Backwards:
         self._sum = 0.0
         self._line: tuple[str, int] | None = None  # of the last backward pass
         self._line_since = 0  # the number of the backward pass from which on all were called there
+        self._read = (0, "")  # the newest backward pass whose root was read, and that root
 
     def install(self) -> None:
         wrappers.listen(torch.autograd, "backward", before=self.context.guarded(self.begun))
@@ -83,7 +84,9 @@ class Backwards:
         if count <= FIRST or count % FIRST == 0:
             texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())
-            self.roots = texts.id("pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root))
+            roots = "pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root)
+            self.roots = texts.id(with_own_counts(roots, self._read[1] if self._read[0] == count - 1 else ""))
+            self._read = count, roots
 
 
 def _is_pipeline(frame: FrameType | None) -> bool:
@@ -112,6 +115,15 @@ def roots_of(root: Tensor) -> str:
         words.append(factor)
         node = node.next_functions[0][0] if node.next_functions else None
     return ";".join(words)
+
+
+def with_own_counts(roots: str, before: str) -> str:
+    """`div 4 own;nll_loss sum` where the backward pass before had `div 7;nll_loss sum`: this divides by its own number."""
+    now, then = roots.split(";"), before.split(";")
+    if len(now) != len(then) or now[-1] != then[-1]:
+        return roots
+    pairs = zip(now, then, strict=True)
+    return ";".join(f"{one} own" if one != other and one[:4] == other[:4] == "div " else one for one, other in pairs)
 
 
 def _factor(node: Any, name: str) -> str | None:

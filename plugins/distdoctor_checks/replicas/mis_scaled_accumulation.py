@@ -7,7 +7,8 @@ Why it hurts     The effective learning rate is off by that factor and changes w
                  SGD with the same settings diverges or crawls, and gradient clipping acts at the wrong threshold.
 How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
                  the autograd graph: their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
-                 number of micro-batches and the optimizer steps after another; or the first step of each pass over the data
+                 number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
+                 count that is another in the next one, and by nothing more; or the first step of each pass over the data
                  uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed.
 What to do       Divide once, before backward: loss = criterion(...) / N.
 When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. If gradients are divided by
@@ -25,7 +26,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.loss_scale import factor_around_mean, factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
@@ -47,6 +48,10 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if leaks:
             yield _leaking(updates, leaks)
             continue
+        summed = _sum_of_means(updates, recording)
+        if summed is not None:
+            yield summed
+            continue
         counts = {update.number("backwards") for update in updates}
         roots = {update.roots for update in updates}
         if len(counts) != 1 or len(roots) != 1 or min(Counter(u.rank for u in updates).values()) < SEEN:
@@ -63,6 +68,24 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
+
+
+def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None:
+    """Each micro-batch's summed loss is divided by a count of its own, and by nothing for the others. A count of the whole window
+    would be the same in all its micro-batches."""
+    known = [update for update in updates if factor_around_mean(update.roots) is not None]
+    counts = {update.number("backwards") for update in known}
+    factors = {factor_around_mean(update.roots) for update in known}
+    if len(counts) != 1 or len(factors) != 1 or len({update.step for update in known}) < SEEN:
+        return None
+    micro_steps, factor, world_size = counts.pop(), factors.pop(), recording.job.world_size
+    one_line = all(update.flags & UpdateFlag.ONE_LINE and not update.flags & UpdateFlag.CLEARED for update in known)
+    if factor is None or micro_steps < 2 or not one_line:
+        return None
+    error = factor * micro_steps
+    if not any(math.isclose(error, times, rel_tol=1e-3) for times in (micro_steps, micro_steps * world_size)):
+        return None
+    return _finding(known, micro_steps, factor, error, recording)
 
 
 def _is_known(error: float, micro_steps: int) -> bool:
@@ -137,8 +160,9 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
     ranks = tuple(sorted({update.rank for update in updates}))
     site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
     times = f"{error:g} times too large" if error > 1 else f"{1 / error:g} times too small"
+    means = "the mean loss" if reads_as_mean(updates[0].roots) else "a mean over a count of its own"
     return Finding(
-        title=f"gradients are {times}: {micro_steps} micro-batches, and the mean loss is multiplied by {factor:g} in each",
+        title=f"gradients are {times}: {micro_steps} micro-batches, and {means} is multiplied by {factor:g} in each",
         ranks=ranks,
         place=site,
         places=(

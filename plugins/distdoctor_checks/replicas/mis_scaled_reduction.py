@@ -133,7 +133,7 @@ def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, flo
 
 def _divisor(roots: str, ranks: int) -> float | None:
     """`div 137;NllLoss sum` is 137; None where the loss is a mean or is scaled otherwise, or the divisor is not whole."""
-    operations = [operation.partition(" ") for operation in roots.split(";")[:-1]]
+    operations = [operation.removesuffix(" own").partition(" ") for operation in roots.split(";")[:-1]]
     if reads_as_mean(roots) or [word for word, _, _ in operations] != ["div"]:
         return None
     try:
