@@ -130,7 +130,7 @@ def _facts(kinds: tuple[type[Any], ...], recording: Recording) -> list[Any]:
             if not isinstance(kind, UnionType):
                 raise
             found.append(None)
-            missing.append(reason)
+            missing.append(reason.with_traceback(None))  # which holds this frame, and the recording with it
     if missing and len(missing) == len(kinds):
         raise _nothing_seen(missing)
     return found
