@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from jobs.by_design import net, rows
 from jobs.replicas import digest_of_training
@@ -109,6 +110,116 @@ def lightning_manual(rank: int, world_size: int) -> str:
             return [torch.optim.Adam(part.parameters(), lr=1e-3) for part in (self.maker, self.critic)], []
 
     return _lightning(Adversarial(), unused=True, limit_val_batches=0)
+
+
+def lightning_bf16(rank: int, world_size: int) -> str:
+    return _lightning(_module(), precision="bf16-mixed", gradient_clip_val=0.5)
+
+
+def lightning_fabric(rank: int, world_size: int) -> str:
+    """Fabric's own loop: accumulation without synchronising, clipping, saving and loading."""
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies import DDPStrategy
+
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
+    fabric.launch()
+    fabric.seed_everything(0, verbose=False)
+    net_, loader = net(), fabric.setup_dataloaders(DataLoader(rows(), 4, shuffle=True))
+    model, optimizer = fabric.setup(net_, torch.optim.AdamW(net_.parameters(), lr=1e-3))
+    for epoch in range(2):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for number, (inputs, targets) in enumerate(loader, 1):
+            accumulating = number % 2 != 0
+            with fabric.no_backward_sync(model, enabled=accumulating):
+                fabric.backward(cross_entropy(model(inputs), targets) / 2)
+            if not accumulating:
+                fabric.clip_gradients(model, optimizer, max_norm=0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+        state = {"model": model, "optimizer": optimizer, "epoch": epoch}
+        fabric.save("fabric.ckpt", state)
+        fabric.load("fabric.ckpt", state)
+    return digest_of_training(net_)
+
+
+# -- timm ----------------------------------------------------------------------------------------------------------------
+
+
+def timm_recipe(rank: int, world_size: int) -> str:
+    """The loop of timm's train.py: its optimizer, schedule, averaged model, label smoothing, mix-up and clipping."""
+    import timm
+    from timm.data import Mixup
+    from timm.loss import SoftTargetCrossEntropy
+    from timm.optim import create_optimizer_v2
+    from timm.scheduler import create_scheduler_v2
+    from timm.utils import ModelEmaV3, distribute_bn, reduce_tensor
+
+    model = timm.create_model("test_resnet", num_classes=4, drop_path_rate=0.1)
+    optimizer = create_optimizer_v2(model, "adamw", lr=1e-3, weight_decay=0.05)
+    average = ModelEmaV3(model, decay=0.9)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    schedule, epochs = create_scheduler_v2(optimizer, "cosine", num_epochs=2, warmup_epochs=1, updates_per_epoch=4)
+    images = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(images, torch.arange(32) % 4)
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, 4, sampler=sampler, drop_last=True)
+    mixup, criterion = Mixup(mixup_alpha=0.2, num_classes=4, label_smoothing=0.1), SoftTargetCrossEntropy()
+    updates = 0
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        wrapped.train()
+        for inputs, targets in loader:
+            mixed, soft = mixup(inputs, targets)
+            optimizer.zero_grad()
+            criterion(wrapped(mixed), soft).backward()
+            nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
+            optimizer.step()
+            updates += 1
+            average.update(model, step=updates)
+            schedule.step_update(num_updates=updates)
+        distribute_bn(wrapped, world_size, True)
+        wrapped.eval()
+        with torch.inference_mode():
+            for inputs, targets in loader:
+                reduce_tensor(cross_entropy(wrapped(inputs), targets), world_size)
+        schedule.step(epoch + 1)
+    return digest_of_training(model)
+
+
+# -- as torchtune does ---------------------------------------------------------------------------------------------------
+
+
+def sharded_recipe(rank: int, world_size: int) -> str:
+    """fully_shard, activation checkpointing, summed losses over a window, and gradients that are scaled by all its tokens."""
+    from torch.distributed._composable import checkpoint
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(12, 12), nn.ReLU()) for _ in range(3)), nn.Linear(12, 4))
+    for block in model[:3]:
+        checkpoint(block)  # type: ignore[operator]
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))
+    lengths = torch.Generator().manual_seed(rank)
+    for _ in range(6):
+        tokens = torch.zeros(1)
+        for number in range(2):
+            many = int(torch.randint(4, 12, (1,), generator=lengths))
+            model.set_requires_gradient_sync(number == 1)
+            scores = model(torch.randn(many, 12, generator=lengths))
+            cross_entropy(scores, torch.arange(many) % 4, reduction="sum").backward()
+            tokens += many
+        dist.all_reduce(tokens)
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= world_size / tokens.item()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+    return str([float(one.full_tensor().sum()) for one in model.parameters()])
 
 
 # -- accelerate ----------------------------------------------------------------------------------------------------------
@@ -212,7 +323,10 @@ LIGHTNING = (
     lightning_averaging,
     lightning_swa,
     lightning_manual,
+    lightning_bf16,
+    lightning_fabric,
 )
+OTHERS = (timm_recipe, sharded_recipe)
 ACCELERATE = (accelerate_accumulation, accelerate_save_and_resume)
 TRANSFORMERS = (trainer_accumulation_and_evaluation, trainer_save_and_resume)
 for _job in LIGHTNING:
