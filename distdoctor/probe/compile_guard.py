@@ -37,6 +37,23 @@ def uncompiled(function: Function) -> Function:
     return skipped(call)  # type: ignore[return-value]
 
 
+def uncompiled_hook(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same for a function of one argument that is on the path of every collective."""
+    modules = sys.modules
+
+    def call(one: Any) -> None:
+        if "torch._dynamo" not in modules:
+            hook(one)
+            return
+        before = torch._C._dynamo.eval_frame.set_eval_frame(None)
+        try:
+            hook(one)
+        finally:
+            torch._C._dynamo.eval_frame.set_eval_frame(before)
+
+    return skipped(call)
+
+
 def not_traced(function: Function) -> Function:
     """A hook of modules that leaves nothing of itself in a compiled graph: torch.compile inlines hooks, marked or not."""
 

@@ -120,6 +120,18 @@ class Ring:
         if at is not None:
             _U64.pack_into(self._map, at + field_offset, value)
 
+    def patch_of(self, field_offset: int) -> Callable[[int, int], None]:
+        """`patch` for one field: (number, value). On the path of every collective, so what it is made of is bound once."""
+        memory, offset, capacity, stride = self._map, self._offset, self._capacity, self._stride
+        number, pack = _U64.unpack_from, _U64.pack_into
+
+        def patch(seq: int, value: int) -> None:
+            at = offset + (seq - 1) % capacity * stride
+            if number(memory, at)[0] == seq:
+                pack(memory, at + field_offset, value)
+
+        return patch
+
     def window(self, seq: int) -> memoryview:
         """The bytes of record `seq` itself. Whoever keeps it looks at the number in front before each write."""
         at = self._offset + (seq - 1) % self._capacity * self._stride

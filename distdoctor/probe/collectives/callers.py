@@ -61,6 +61,8 @@ class Codes:
         self.known: dict[int, Code] = {}
         # (instruction and code object of the user's line and of its callers) -> (text id of the line, digest of them all)
         self._places: dict[tuple[int, ...], tuple[int, int]] = {}
+        # (code object of torch's own, instruction) -> the operation that it asks the process group for, always the same one
+        self.operations: dict[tuple[int, int], int] = {}
         self._chains = itertools.count()
 
     def learn(self, code: CodeType) -> Code:
@@ -70,6 +72,7 @@ class Codes:
         def died(_: weakref.ref[CodeType]) -> None:
             self.known.pop(key, None)
             self._places.clear()  # another one may get this identity
+            self.operations.clear()
 
         kind, name = _kind_of(code), code.co_name
         flags = COALESCED if name in ("batch_isend_irecv", "_coalescing_manager") else OBJECT if "object" in name else 0
@@ -78,23 +81,31 @@ class Codes:
             self.known[key] = about
         return about
 
+    def remember(self, frame: FrameType, operation: int) -> None:
+        """What this instruction asks for, where it is one of torch's functions for users that asks the process group itself."""
+        code = frame.f_code
+        about = self.known.get(id(code))
+        if about is not None and about.kind == _FRONT and len(self.operations) < _KEPT:
+            self.operations[id(code), frame.f_lasti] = operation
+
     def place(self, frame: FrameType | None) -> tuple[int, int]:
         """(text id of the user's line, digest of it and of the user's calls that led to it), (0, 0) where there is none."""
         if frame is None:
             return 0, 0
-        code = frame.f_code
-        key: tuple[int, ...] = (id(code), frame.f_lasti)
+        known, learn = self.known, self.learn
+        key: tuple[int, ...] = (id(frame.f_code), frame.f_lasti)
         outer = frame.f_back
-        if outer is not None and self._is_users(outer.f_code):
-            key += (id(outer.f_code), outer.f_lasti)
-            outer = outer.f_back
-            if outer is not None and self._is_users(outer.f_code):
-                key += (id(outer.f_code), outer.f_lasti)
+        if outer is not None:
+            code = outer.f_code
+            if (known.get(id(code)) or learn(code))[0] == _USER:
+                key += (id(code), outer.f_lasti)
+                outer = outer.f_back
+                if outer is not None:
+                    code = outer.f_code
+                    if (known.get(id(code)) or learn(code))[0] == _USER:
+                        key += (id(code), outer.f_lasti)
         place = self._places.get(key)
         return place if place is not None else self._first_time(frame, key)
-
-    def _is_users(self, code: CodeType) -> bool:
-        return (self.known.get(id(code)) or self.learn(code)).kind == _USER
 
     def _first_time(self, frame: FrameType, key: tuple[int, ...]) -> tuple[int, int]:
         texts, calls, outer = self._trace.texts, [], frame

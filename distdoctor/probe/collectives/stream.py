@@ -20,7 +20,7 @@ import torch.distributed
 from distdoctor.probe import sites
 from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes
 from distdoctor.probe.collectives.handles import Handles
-from distdoctor.probe.compile_guard import uncompiled
+from distdoctor.probe.compile_guard import uncompiled_hook
 from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
@@ -122,11 +122,12 @@ class ProbedGroup:
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
-    def extend(self, signature: int, word: int) -> tuple[int, int, int]:
-        """Count one more collective; its number and the two prefixes up to it.
+    def extend(self, signature: int, word: int, now: int) -> tuple[int, int, int]:
+        """Count one more collective, on the trace as well; its number and the two prefixes up to it.
 
         A signal handler or another thread may issue a call in the middle of this one: then this one is counted after it. The
-        interpreter lets nobody between the last comparison and the assignment, for there is neither a call nor a loop.
+        interpreter lets nobody between the last comparison and the assignment, for there is neither a call nor a loop. What is
+        stored is what counts then, also of a call that came in the middle of the storing.
         """
         while True:
             seen = self.state
@@ -136,14 +137,12 @@ class ProbedGroup:
             extended = (count + 1, prefix, ((site_prefix ^ word) * GOLDEN + 1) & MASK)
             if self.state is seen:
                 self.state = extended
-                return extended
-
-    def store(self, now: int) -> None:
-        """Bring the counters on the trace up to date: also those of a call that came in the middle of this."""
+                break
         stored = None
         while stored is not self.state:
             count, prefix, site_prefix = stored = self.state
             self._overwrite(count, prefix, site_prefix, now)
+        return extended
 
     def resolve(self, trace: TraceWriter) -> None:
         """Find out who belongs to the group, once torch has written it down."""
@@ -193,13 +192,16 @@ class CollectivesStream:
 
         `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
         """
-        trace = self.trace
+        rank, trace = self.rank, self.trace
         flags = caller.flags | ASYNC if is_async else caller.flags
-        if tensors and tensors[0].is_cuda:
-            flags |= ON_DEVICE
         if len(tensors) == 1:
-            key: tuple[Any, ...] = (op, reduce_op, root, flags, tensors[0].dtype, tensors[0].shape)
+            (one,) = tensors
+            if one.is_cuda:
+                flags |= ON_DEVICE
+            key: tuple[Any, ...] = (op, reduce_op, root, flags, one.dtype, one.shape)
         else:
+            if tensors and tensors[0].is_cuda:
+                flags |= ON_DEVICE
             key = (op, reduce_op, root, flags, *(part for t in tensors for part in (t.dtype, t.shape)))
         kind = self._kinds.get(key)
         if kind is None:
@@ -208,19 +210,18 @@ class CollectivesStream:
         site, word = self.codes.place(caller.site)
         now = time.monotonic_ns()
         if flags & NATIVE:
-            self.rank.native_ns = now
+            rank.native_ns = now
         tag = 0
         if op in PAIRWISE:
             tag, number = caller.tag(), group.next_of_pair(op, root)
             prefix, site_prefix = group.state[1:]
         else:
-            number, prefix, site_prefix = group.extend(signature, word)
-            group.store(now)
+            number, prefix, site_prefix = group.extend(signature, word, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
-        returned, here = now if flags & COMES_BACK else 0, self.rank.here
+        returned, here = now if flags & COMES_BACK else 0, rank.here
         seq: int = trace.calls.write(
             entered_ns=now, returned_ns=returned, number=number, nbytes=nbytes, signature=signature,
-            prefix=prefix, site_prefix=site_prefix, step=self.rank.step, group=group.key, shape=shape,
+            prefix=prefix, site_prefix=site_prefix, step=rank.step, group=group.key, shape=shape,
             site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
         )  # fmt: skip
         if not returned and caller.front is not None:
@@ -251,12 +252,18 @@ class CollectivesStream:
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
+        known_op = codes.operations.get
+
         def before(args: Any) -> None:
             if rank.silent:
                 return
             try:
-                op = ops.get(int(args.name), 0)
-                caller = Caller(frame(2), codes)
+                inner = frame(2)
+                caller = Caller(inner, codes)
+                known = known_op((id(inner.f_code), inner.f_lasti))
+                op = ops.get(int(args.name), 0) if known is None else known
+                if known is None:
+                    codes.remember(inner, op)
                 root = args.root
                 if not group.ranks:
                     group.resolve(self.trace)
@@ -271,7 +278,7 @@ class CollectivesStream:
             except Exception as error:
                 rank.trouble("collectives", error)
 
-        pg.register_pre_hook(HOOK_ID, uncompiled(before))
+        pg.register_pre_hook(HOOK_ID, uncompiled_hook(before))
 
     def detach_all(self) -> None:
         """Take our hooks off every group that still lives.
@@ -287,7 +294,7 @@ class CollectivesStream:
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
         rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
-        patch, now, caller = self.trace.calls.patch, time.monotonic_ns, sys._getframe
+        returned, now, caller = self.trace.calls.patch_of(_RETURNED), time.monotonic_ns, sys._getframe
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -306,7 +313,7 @@ class CollectivesStream:
                 raise
             if not rank.silent:
                 try:  # what `came_back` does, without its three calls
-                    patch(call, _RETURNED, now())
+                    returned(call, now())
                 except Exception as error:
                     rank.trouble("came_back", error)
             return result

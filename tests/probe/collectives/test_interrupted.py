@@ -78,8 +78,7 @@ def test_calls_of_a_handler_have_numbers_and_digests_of_their_own(tmp_path: Path
 
     def issue() -> None:
         signature = next(signatures)
-        taken.append((*group.extend(signature, signature), signature))
-        group.store(0)
+        taken.append((*group.extend(signature, signature, 0), signature))
 
     with signals_every(0.00005, issue):
         for _ in range(20_000):
