@@ -116,6 +116,20 @@ def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_sa
     assert found(tmp_path, "rest", "DD704") == []
 
 
+def test_a_loader_that_is_read_one_batch_ahead_passes_over_none(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    job = jobs.accelerated
+    run(tmp_path, "first", job=job)
+    run(tmp_path, "again", job=job, resumes=True)
+    run(tmp_path, "rest", job=job, resumes=True, skips=True)
+
+    (finding,) = found(tmp_path, "again", "DD704")
+
+    assert finding.title.startswith("48 samples repeat")
+    assert "the resumed job restarts epoch 0 from its first sample" in finding.title
+    assert found(tmp_path, "rest", "DD704") == []
+
+
 @pytest.mark.parametrize("how", ["dcp", "safetensors"])
 def test_what_other_ways_of_saving_left_is_compared_too(how: str, tmp_path: Path) -> None:
     job = jobs.saved_by_others

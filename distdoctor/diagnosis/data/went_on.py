@@ -47,9 +47,9 @@ class WentOn:
         begun = [epoch for epoch in whole if epoch.one.first_step < step]
         if not begun:
             raise NotApplicable("the earlier run had drawn nothing when it saved")
-        made = _steps_in(whole, begun, earlier)
-        resumed = [_without_what_was_read_past(epoch, recording) for epoch in training_epochs(recording)]
-        return cls(_account(begun, _until(begun[-1], step, made), resumed, step), save.run)
+        until = _until(begun[-1], step, _steps_in(whole, begun, earlier))
+        resumed = [_without_what_was_read_past(epoch, until, recording) for epoch in training_epochs(recording)]
+        return cls(_account(begun, until, resumed, step), save.run)
 
 
 def _is_meant(one: Continuation) -> bool:
@@ -80,17 +80,18 @@ def _part(one: LoaderPass, begin: int, end: int) -> LoaderPass:
     return replace(one, indices=kept, drawn=len(kept), ended_ns=one.ended_ns if end >= one.drawn else 0, kept_set=None)
 
 
-def _without_what_was_read_past(epoch: Together, recording: Recording) -> Together:
+def _without_what_was_read_past(epoch: Together, until: Together, recording: Recording) -> Together:
     """A loop may read batches and pass them over until it is where the earlier run had been: they were drawn before a first step
-    for which other steps need fewer."""
+    for which other steps need fewer. A loader that is read one batch ahead (accelerate, Trainer) passes over none."""
     if epoch.one.first_step:
         return epoch
     parts = {}
     for rank, one in epoch.passes.items():
         batches = [int(row["batches"]) for row in recording.ranks[rank].rows("times")[:2]]
-        past = batches[0] - batches[1] if len(batches) > 1 else 0
-        known = past > 0 and one.keep_one_in == 1
-        parts[rank] = _part(one, past * max(one.batch_size, 1), one.drawn) if known else one
+        past, usual = (batches[0] - batches[1], batches[1]) if len(batches) > 1 else (0, 0)
+        draws, before = past * max(one.batch_size, 1), until.passes.get(rank)
+        ahead = past <= usual and before is not None and draws < before.drawn
+        parts[rank] = _part(one, draws, one.drawn) if past > 0 and one.keep_one_in == 1 and not ahead else one
     return Together(parts)
 
 
@@ -101,18 +102,20 @@ def _account(begun: Sequence[Together], until: Together, resumed: Sequence[Toget
         step=step,
         epoch=epoch,
         into_epoch=_drawn(until),
-        of_epoch=length,
+        of_epoch=max(length, first.one.data.length),
         ranks=first.ranks,
         path=place.path,
         line=place.line,
         function=place.function,
         keep_one_in=max(one.keep_one_in for one in (*until.passes.values(), *first.passes.values())),
     )
-    if _drawn(until) >= length or _is_left_early_always(begun, until):
+    restarts = _is_sure(first, last) and in_order_of(last, None, first)
+    is_whole = _drawn(until) >= length
+    if (is_whole and (_is_over(last) or not restarts)) or _is_left_early_always(begun, until):
         again, found = _repeated_epoch(begun, first), replace(found, epoch=epoch + 1, into_epoch=0)
         words = f"repeats the order of epoch {again}"
         return found if again is None else replace(found, wrong_order=True, order=words)
-    if _is_sure(first, last) and in_order_of(last, None, first):
+    if restarts:
         words = f"restarts epoch {epoch} from its first sample: the position in the epoch is not restored"
         return replace(found, repeated=_drawn(until), order=words)
     if _is_sure(first, until) and _drawn(last) > _drawn(until) and in_order_of(last, until, first):
@@ -127,6 +130,12 @@ def _drawn(epoch: Together) -> int:
 def _full(begun: Sequence[Together], resumed: Sequence[Together]) -> int:
     """How many draws an epoch has: as many as the longest that was seen."""
     return max(_drawn(epoch) for epoch in (*begun, *resumed))
+
+
+def _is_over(epoch: Together) -> bool:
+    """Whether every rank read it to its end, or drew as many as the data has."""
+    one = epoch.one
+    return all(mate.read_all for mate in epoch.passes.values()) or 0 <= one.data.length <= _drawn(epoch)
 
 
 def _is_left_early_always(begun: Sequence[Together], until: Together) -> bool:
