@@ -1,10 +1,11 @@
 """A day of steps through the real probe: do the rings wrap, does memory stay flat, is the first divergence still told at its end?
 
-    python benchmarks/one_day.py [--steps 200000] [--plant weights|reduce-op|none]
+    python benchmarks/one_day.py [--steps 86400] [--plant weights|reduce-op|none]
 
 A real job of two ranks behind DistributedDataParallel, launched by `distdoctor run` with every default stream, whose model is so
-small that a step takes a millisecond; 200,000 steps of 0.43 s are a day. Early on one thing goes wrong that ends nothing: rank 1
-changes a weight, or reduces once by another operation. Resident memory of the ranks and of the launcher is read on the way.
+small that a step takes a few milliseconds; 86,400 steps of 1 s are a day, and only their number makes rings wrap. Early on one
+thing goes wrong that ends nothing: rank 1 changes a weight, or reduces once by another operation. Resident memory of the ranks
+and of the launcher is read on the way.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def watched(launcher: psutil.Process, folder: Path, steps: int) -> dict[str, dic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--steps", type=int, default=86_400)
     parser.add_argument("--plant", choices=[*EXPECTED, "none"], default="weights")
     options = parser.parse_args()
     planted_at = options.steps // 20

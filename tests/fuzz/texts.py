@@ -3,6 +3,7 @@ words, numbers, values, opcodes of pickles."""
 
 from __future__ import annotations
 
+import copy
 import json
 import pickletools
 import random
@@ -93,7 +94,7 @@ def put_in(chance: random.Random, content: Any) -> None:
     while isinstance(where, dict | list) and where:
         key = chance.choice(list(where) if isinstance(where, dict) else range(len(where)))
         if not isinstance(where[key], dict | list) or not where[key] or chance.random() < 0.2:
-            where[key] = chance.choice(VALUES)
+            where[key] = copy.deepcopy(chance.choice(VALUES))  # the next place may be inside it
             break
         if isinstance(where[key], list) and chance.random() < 0.2:
             where[key] = where[key] * chance.choice((0, 2, 500))

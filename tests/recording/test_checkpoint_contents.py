@@ -50,6 +50,21 @@ def test_a_torn_file_is_told_as_torn(tmp_path: Path) -> None:
         read_contents(path)
 
 
+@pytest.mark.parametrize(("mark", "at", "value"), [(b"PK\x01\x02", 6, b"\x7d"), (b"PK\x06\x07", 16, b"\x02")])
+def test_an_archive_of_a_later_version_or_of_several_disks_is_refused(
+    mark: bytes, at: int, value: bytes, tmp_path: Path
+) -> None:
+    path = trained(tmp_path / "last.pt")
+    data = bytearray(path.read_bytes())
+    place = data.rindex(mark) + at
+    data[place : place + 1] = value
+    path.write_bytes(data)
+
+    assert is_checkpoint(path)
+    with pytest.raises(UnreadableRecording):
+        read_contents(path)
+
+
 def test_a_storage_that_is_not_there_is_missing(tmp_path: Path) -> None:
     path, other = trained(tmp_path / "last.pt"), tmp_path / "less.pt"
     with zipfile.ZipFile(path) as whole, zipfile.ZipFile(other, "w") as less:

@@ -72,16 +72,19 @@ def is_checkpoint(path: Path) -> bool:
     except OSError:
         return False
     if head[:4] == _ZIP:
-        return not zipfile.is_zipfile(path) or _is_saved(path)
+        return _is_saved(path)
     return path.suffix == ".safetensors" or (head[8:9] == b"{" and head[5:8] == b"\0\0\0")
 
 
 def _is_saved(path: Path) -> bool:
+    """Whether an archive is one of torch.save, also a torn one: other archives have their list of entries, without a pickle."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("data.pkl") for name in archive.namelist())
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except OSError:
         return False
+    except (ValueError, RuntimeError, zipfile.BadZipFile):
+        return True
 
 
 def read_contents(path: Path) -> Contents:
@@ -98,7 +101,13 @@ def read_contents(path: Path) -> Contents:
             f"{path} is torn: it begins as torch.save writes and has no end ({size:,} bytes)",
             way_out="The save was cut off (DD707); go back to the checkpoint before it.",
         ) from None
-    except (ValueError, OSError, KeyError, struct.error, RecursionError) as trouble:
+    except (
+        ValueError,
+        OSError,
+        KeyError,
+        struct.error,
+        RuntimeError,
+    ) as trouble:  # of zipfile: encrypted, a later version
         raise UnreadableRecording(
             f"{path} is no checkpoint that can be read: {trouble}",
             way_out="Point at a file of torch.save or safetensors, or a folder of torch.distributed.checkpoint.",
