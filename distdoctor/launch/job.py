@@ -43,7 +43,7 @@ from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths
 
-LAST_SECONDS = 2.5  # of silence at the end of the job, of those that others get
+LAST_SLACK_SECONDS = 1.5  # for a late word at the end of the job, of those that others get
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
 ASKED_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
@@ -463,7 +463,7 @@ class RunningJob:
     def _with_lost_hosts(self, recording: Recording) -> Recording:
         """The recording with the hosts that were silent before the job was over, or have not been heard since. Of the store's own
         host the latter is not said: it may have come to its end before us."""
-        since = [one for one in self.presence.lost(LAST_SECONDS) if not one.keeps_store]
+        since = [one for one in self.presence.lost(LAST_SLACK_SECONDS) if not one.keeps_store]
         lost = still_lost((*recording.job.lost, *self._lost_hosts, *since), ())
         self.host = replace(self.host, lost=lost)
         self._write()

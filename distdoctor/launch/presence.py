@@ -1,7 +1,11 @@
 """Signs of life of the launchers of one job, through the store of its own rendezvous: one small key a host, written every second.
 
-Host 0 reads all of them and writes down who is silent; the others read that and host 0's own. So a host but the first asks the
-store three small things a second, whatever the size of the job. Who says goodbye is not missed.
+Host 0 reads all of them, at once, and writes down under its own who is silent; the others read that one key. So a host but the
+first sends the store two small words a beat. Who says goodbye is not missed.
+
+The store lives on one host, and what all others send arrives there: of more than sixteen hosts each speaks less often, so that it
+takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among sixteen hosts, and later the more
+there are: `longest_unnoticed`.
 """
 
 from __future__ import annotations
@@ -20,12 +24,24 @@ from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
 from distdoctor.recording.trace.process_key import ProcessKey
 
-BEAT_SECONDS = 1.0
-EARLY_BEAT_SECONDS = 0.25  # until all whom we watch were heard once: before that nobody would be missed
-EARLY_SECONDS = 10.0  # for so long after the ranks were started; where no distdoctor is, there is nobody to hear
-SILENT_SECONDS = 3.5  # three beats and the time to write one: a loss is noticed within 5 s
+BEAT_SECONDS = 1.0  # at least
+WORDS_A_SECOND = 16  # that the store takes; more hosts than that share them
+EARLY_SHARE = 0.25  # of a beat, until all whom we watch were heard once: before that nobody would be missed
+EARLY_BEATS = 10  # for so long after the ranks were started; where no distdoctor is, there is nobody to hear
+SLACK_SECONDS = 2.5  # for a word that is late on a busy machine
 STORE_SECONDS = 3.0  # for the store to answer; on a living host it takes milliseconds
 PREFIX = "distdoctor/alive"
+
+
+def beat_of(hosts: int) -> float:
+    """Seconds from one word of a host to its next, in a job of so many."""
+    return max(BEAT_SECONDS, hosts / WORDS_A_SECOND)
+
+
+def longest_unnoticed(hosts: int) -> float:
+    """Seconds after which host 0 knows that a host has fallen silent: a word may just have come, and one just been looked for.
+    The others read of it a beat later."""
+    return 2 * beat_of(hosts) + SLACK_SECONDS
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,9 @@ class _Word:
         return cls(int(beat), last == "1", store == "1", ranks_of(ranks), host[:64])
 
 
+_NOTHING = "-"  # what the store answers for a key that is not there
+
+
 class Presence:
     """Says that this launcher is there, and knows which other one has fallen silent. `changed` is called when that changes."""
 
@@ -61,6 +80,7 @@ class Presence:
         self._is_broken = False  # the store closed the connection: torch would knock again and again, and say so
         self._keeps_store = False
         self._beat = 0
+        self._counted_in = -1  # the newest attempt in which we are counted among those who speak
         self._began = 0.0  # when the ranks were started, monotonic seconds
         self._answered = 0.0  # when the store last did, monotonic seconds
         self._heard: dict[int, tuple[_Word, float]] = {}  # of each host its newest word, and when that was new to us
@@ -81,15 +101,17 @@ class Presence:
             self._thread = threading.Thread(target=self._run, name="distdoctor-presence", daemon=True)
             self._thread.start()
 
-    def lost(self, after: float = SILENT_SECONDS) -> tuple[LostHost, ...]:
-        """The hosts that have been silent for so many seconds, as far as we can know."""
+    def lost(self, slack: float = SLACK_SECONDS) -> tuple[LostHost, ...]:
+        """The hosts whose word is late by so many seconds, as far as we can know."""
         if self._thread is None:
             return ()
         now = time.monotonic()
         with self._lock:
-            if now - self._answered > SILENT_SECONDS:
+            if now - self._answered > self._beat_seconds + SLACK_SECONDS:
                 return () if self._keeps_store else self._the_one_with_the_store(now)
-            silent = {host: at for host, (_, at) in self._heard.items() if self._answered - at > after}
+            late = self._beat_seconds + slack
+            watched = self._watched() & self._heard.keys()
+            silent = {host: self._heard[host][1] for host in watched if self._answered - self._heard[host][1] > late}
             silent |= {host: at for host, at in self._said_silent.items() if host in self._heard}
             return tuple(
                 self._lost(self._heard[host][0], at, now)
@@ -127,8 +149,13 @@ class Presence:
                 self._changed()
 
     def _pause(self) -> float:
-        waits_for_some = not self._watched() <= self._heard.keys() and time.monotonic() - self._began < EARLY_SECONDS
-        return EARLY_BEAT_SECONDS if waits_for_some else BEAT_SECONDS
+        beat = self._beat_seconds
+        waits_for_some = not self._watched() <= self._heard.keys()
+        return beat * EARLY_SHARE if waits_for_some and time.monotonic() - self._began < EARLY_BEATS * beat else beat
+
+    @property
+    def _beat_seconds(self) -> float:
+        return beat_of(self._rendezvous.hosts)
 
     def _watched(self) -> set[int]:
         """The hosts whose words are read: by host 0 all others, by these host 0."""
@@ -137,8 +164,12 @@ class Presence:
     def _one_round(self) -> None:
         attempt = self._attempt
         try:
-            self._say(is_last=False)
-            self._listen(attempt)
+            if self._rendezvous.host_number == 0:  # who is missed is said without waiting for the next beat
+                self._listen(attempt)
+                self._say(is_last=False)
+            else:
+                self._say(is_last=False)
+                self._listen(attempt)
         except Exception:
             self._is_broken = attempt == self._attempt
 
@@ -148,39 +179,55 @@ class Presence:
 
     def _say(self, *, is_last: bool) -> None:
         self._beat += 1
-        word = _Word(self._beat, is_last, self._keeps_store, self._ranks, self._process.host)
-        self._store().set(self._key(self._rendezvous.host_number), word.to_bytes())
+        attempt = self._attempt
+        here, store = self._rendezvous.host_number, self._store()
+        word = _Word(self._beat, is_last, self._keeps_store, self._ranks, self._process.host).to_bytes()
+        store.set(self._key(here), word + b"\n" + self._silent_hosts() if here == 0 else word)
+        if self._counted_in != attempt:
+            store.add(self._key("came"), 1)
+            self._counted_in = attempt
+
+    def _silent_hosts(self) -> bytes:
+        """Those that host 0 misses."""
+        with self._lock:
+            late = self._answered - self._beat_seconds - SLACK_SECONDS
+            return ranks_text(
+                [host for host, (word, at) in self._heard.items() if at < late and not word.is_last]
+            ).encode()
 
     def _listen(self, attempt: int) -> None:
-        here, store = self._rendezvous.host_number, self._store()
-        said = self._silent_by_host_0(store) if here else []
-        words = {host: self._word(store, host) for host in dict.fromkeys((*sorted(self._watched()), *said))}
+        words, said = self._words_of_all() if self._rendezvous.host_number == 0 else self._words_of_host_0()
         now = time.monotonic()
         with self._lock:
             if attempt != self._attempt:
                 return
             for host, word in words.items():
-                if word is not None and (host not in self._heard or self._heard[host][0] != word):
+                if host not in self._heard or self._heard[host][0] != word:
                     self._heard[host] = (word, now)
-            self._said_silent = {
-                host: self._said_silent.get(host, now - SILENT_SECONDS) for host in said if host != here
-            }
+            since = now - self._beat_seconds - SLACK_SECONDS
+            self._said_silent = {host: self._said_silent.get(host, since) for host in said}
             self._answered = now
-            silent = [host for host, (_, at) in self._heard.items() if now - at > SILENT_SECONDS]
-        if here == 0 and self._rendezvous.hosts > 2:
-            store.set(self._key("silent"), ",".join(map(str, silent)) or "-")
 
-    def _silent_by_host_0(self, store: Any) -> list[int]:
-        key = self._key("silent")
-        if self._rendezvous.hosts < 3 or not store.check([key]):
-            return []
-        return [host for host in ranks_of(store.get(key).decode()) if host < self._rendezvous.hosts]
+    def _words_of_all(self) -> tuple[dict[int, _Word], list[int]]:
+        """As host 0 hears them; those of whom it has not heard yet are looked for while more have come than it knows."""
+        store, known = self._store(), sorted(self._heard)
+        if store.add(self._key("came"), 0) > len(known) + (self._counted_in == self._attempt):
+            unknown = self._watched() - self._heard.keys()
+            known += [host for host in sorted(unknown) if store.check([self._key(host)])]
+        words = store.multi_get([self._key(host) for host in known]) if known else []
+        return {host: _Word.of(word) for host, word in zip(known, words, strict=True)}, []
 
-    def _word(self, store: Any, host: int) -> _Word | None:
-        key = self._key(host)
-        if host not in self._heard and not store.check([key]):
-            return None  # not yet, or no distdoctor there: nobody to be missed
-        return _Word.of(store.get(key))
+    def _words_of_host_0(self) -> tuple[dict[int, _Word], list[int]]:
+        """Its own, with those of the hosts that it misses, and which these are."""
+        store, here = self._store(), self._rendezvous.host_number
+        # answered at once, there or not: `get` is a question more
+        own, _, late = store.compare_set(self._key(0), _NOTHING, _NOTHING).partition(b"\n")
+        if own == _NOTHING.encode():
+            return {}, []  # not yet, or no distdoctor there: nobody to be missed
+        said = [host for host in ranks_of(late.decode()) if host < self._rendezvous.hosts and host != here]
+        unheard = [host for host in said if host not in self._heard]
+        words = {host: _Word.of(store.get(self._key(host))) for host in unheard}
+        return {0: _Word.of(own), **words}, said
 
     def _store(self) -> Any:
         if self._client is None:
