@@ -1,4 +1,4 @@
-"""Comments in which the user accepts a finding: `# distdoctor: ignore[DD301, slug] -- reason`, in upper or lower case."""
+"""Comments in which the user accepts a finding: `# distdoctor: ignore[CODE, slug] -- reason`, in upper or lower case."""
 
 from __future__ import annotations
 
