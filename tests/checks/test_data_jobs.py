@@ -142,6 +142,10 @@ def test_another_shuffle_of_everything_on_every_rank_is_a_warning() -> None:
     assert (finding.code, finding.severity, finding.confidence) == ("DD304", WARNING, CERTAIN)
 
 
+def test_a_model_that_each_rank_trains_alone_may_read_everything() -> None:
+    assert found(jobs.watched(jobs.with_a_baseline)[0]) == []
+
+
 def test_gradients_averaged_by_hand_make_replicas_too() -> None:
     recording, _ = jobs.watched(jobs.averaged_by_hand)
     finding = only(recording)

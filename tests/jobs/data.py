@@ -296,6 +296,14 @@ def not_sharded(rank: int, world_size: int, *, same_seed: bool = True) -> Handed
     return [trainer.epoch(loader) for _epoch in range(2)]
 
 
+def with_a_baseline(rank: int, world_size: int) -> Handed:
+    """Before the replicas train, each rank trains a model of its own on everything, to compare with."""
+    data = numbers(100)
+    Trainer(replicas=False).epoch(DataLoader(data, batch_size=8, shuffle=True))
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    return [Trainer().epoch(DataLoader(data, batch_size=8, sampler=sampler))]
+
+
 def split_by_rank(rank: int, world_size: int, *, seed_alike: bool = False) -> Handed:
     data, trainer = numbers(200), Trainer()
     generator = torch.Generator().manual_seed(0 if seed_alike else rank)

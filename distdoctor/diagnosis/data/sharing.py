@@ -47,8 +47,14 @@ def same_data(orders: SampleOrders, replicas: Replicas) -> Iterator[SameData]:
     for together in orders.together():
         for known in replicas.sets:
             found = _same_data(together.among(known.ranks), known)
-            if found is not None:
+            if found is not None and _may_be_averaged(found.passes, replicas):
                 yield found
+
+
+def _may_be_averaged(together: Together, replicas: Replicas) -> bool:
+    """Beside the replicas a job may train a model on each rank alone, as a baseline: nothing is exchanged while it does."""
+    passes = together.passes.items()
+    return any(not one.ended_ns or replicas.have_talked(rank, one.started_ns, one.ended_ns) for rank, one in passes)
 
 
 def _same_data(together: Together, replicas: ReplicaSet) -> SameData | None:
@@ -109,8 +115,9 @@ def shared_samples(orders: SampleOrders, replicas: Replicas | None = None) -> It
     for together in orders.together():
         if together.trains:
             yield from _sharded(together)
-            for known in replicas.sets if replicas is not None else ():
-                yield from _by_hand(together.among(known.ranks))
+            if replicas is not None and _may_be_averaged(together, replicas):
+                for known in replicas.sets:
+                    yield from _by_hand(together.among(known.ranks))
 
 
 def _usable(one: LoaderPass) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
@@ -48,6 +49,7 @@ class Replicas:
 
     streams: ClassVar[frozenset[str]] = frozenset({"samples", "collectives"})
     sets: tuple[ReplicaSet, ...]
+    calls: Mapping[int, NDArray[np.int64]] = field(default_factory=dict, compare=False)  # of each rank, when: wall ns
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -56,7 +58,25 @@ class Replicas:
         sets = wrapped or list(_by_hand(recording.ranks)) or told
         private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
         sets = [one for one in sets if not any(len(talk & set(one.ranks)) > 1 for talk in private)]
-        return cls(tuple(sets))
+        return cls(tuple(sets), {rank: _times(log) for rank, log in recording.ranks.items()})
+
+    def have_talked(self, rank: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether this rank may have exchanged anything in that time: False where all of it is on record, without a call. A model
+        that trains meanwhile is no replica."""
+        times = self.calls.get(rank)
+        if times is None or not len(times):
+            return True
+        return bool(np.any((begin_ns <= times) & (times <= end_ns)))
+
+
+def _times(log: RankTrace) -> NDArray[np.int64]:
+    """When the calls were issued that carry more than objects. Empty where the first ones are no longer kept."""
+    calls = log.calls
+    if not len(calls) or int(calls["seq"][0]) > 1:
+        return np.empty(0, np.int64)
+    known = calls[~np.isin(calls["op"], _SILENT) & (calls["flags"] & CallFlag.OBJECT == 0)]
+    times: NDArray[np.int64] = known["entered_ns"] + log.monotonic_to_wall_ns
+    return times
 
 
 def _told(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
