@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import weakref
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ _THROUGH = (
 )  # what only hands on between the two
 _FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
 _DEEPEST = 96  # frames; deeper than any training loop seen, and a bound on the cost
+_BACKWARD = "_engine_run_backward"  # torch.autograd.graph's, from which the engine of autograd is called
 _KEPT = 10_000  # entries; a program that makes functions without end must not fill the rank's memory
 _CHAINS = 1_000  # texts of chains that are written; they share their room with all other texts
 
@@ -136,6 +138,19 @@ def _call_of(frame: FrameType) -> tuple[str, tuple[int, int, int, int], str]:
     if None in (line, last, column, end):
         return path, (frame.f_lineno, frame.f_lineno, -1, -1), function
     return path, (line, last, column, end), function  # type: ignore[return-value]
+
+
+def waiting_backward() -> FrameType | None:
+    """Where a backward pass is waited for, None where none is under way.
+
+    Autograd has a thread of its own for each device but the CPU, without a Python frame: there DDP's reducer issues its
+    collectives while the thread that called `backward` waits.
+    """
+    frames = sys._current_frames()
+    try:
+        return next((one for one in frames.values() if one.f_code.co_name == _BACKWARD), None)
+    finally:
+        frames.clear()
 
 
 class Caller:

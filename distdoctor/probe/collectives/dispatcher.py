@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.library
 
-from distdoctor.probe.collectives.callers import Caller
+from distdoctor.probe.collectives.callers import Caller, waiting_backward
 from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, CollectivesStream
 from distdoctor.recording.trace.layout import Op
 
@@ -82,7 +83,11 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
             return
         if not group.ranks:
             group.resolve(stream.trace)
-        caller = Caller(sys._getframe(3), stream.codes)
+        try:
+            inner: FrameType | None = sys._getframe(3)
+        except ValueError:  # a thread of C++
+            inner = waiting_backward()
+        caller = Caller(inner, stream.codes)
         root = _argument(arguments, signature.root, -1)
         if 0 <= root < len(group.ranks):
             root = group.ranks[root]

@@ -12,13 +12,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed
 
 from distdoctor.probe import sites
-from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes
+from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import uncompiled_hook
 from distdoctor.probe.context import DEEPEST, Rank
@@ -258,11 +259,14 @@ class CollectivesStream:
             if rank.silent:
                 return
             try:
-                inner = frame(2)
+                try:
+                    inner: FrameType | None = frame(2)
+                except ValueError:  # a thread of C++
+                    inner = waiting_backward()
                 caller = Caller(inner, codes)
-                known = known_op((id(inner.f_code), inner.f_lasti))
+                known = known_op((id(inner.f_code), inner.f_lasti)) if inner is not None else None
                 op = ops.get(int(args.name), 0) if known is None else known
-                if known is None:
+                if known is None and inner is not None:
                     codes.remember(inner, op)
                 root = args.root
                 if not group.ranks:

@@ -153,6 +153,54 @@ def test_many_buckets_in_flight_do_not_stop_each_other(way: str, tmp_path: Path)
         assert log.calls[-1]["returned_ns"] > 0
 
 
+WITHOUT_FRAMES = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+
+class Deep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, left):
+        ctx.left = left
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            if ctx.left:
+                Deep.apply(torch.ones(1, requires_grad=True), ctx.left - 1).backward()
+            else:
+                model(torch.ones(1, 2)).sum().backward()
+        return gradient, None
+
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    Deep.apply(torch.ones(1, requires_grad=True), 60).backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("way", ["hooks", "dispatcher"])
+def test_a_thread_of_autograd_has_no_python_frame_and_is_recorded(way: str, tmp_path: Path) -> None:
+    """So it is with every device but the CPU; there, from 60 passes within each other on."""
+    script, folder = tmp_path / "deep.py", tmp_path / "run"
+    script.write_text(WITHOUT_FRAMES)
+    folder.mkdir()
+    env = {**os.environ, **ProbeSettings().hand_over(folder), "RANK": "0", "DISTDOCTOR_COLLECTIVES": way}
+
+    done = subprocess.run([sys.executable, script], env=env, timeout=60, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    read = read_run(folder)
+    assert not read.troubles
+    reduced = [call for call in map(read.ranks[0].call, read.ranks[0].calls) if call.op.word == "all_reduce"]
+    assert [call.site.function for call in reduced] == ["backward", "backward"]
+
+
 LEAVING = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
