@@ -23,7 +23,8 @@ _OF_SOMETHING_ELSE = re.compile(
 _MAIN = re.compile(
     r"^_*(?:(?:is|am|are|i|we|im|this|on|the|trainer)_)*(?:global_|local_|world_)*"
     r"(?:main|master|primary|rank_?(?:zero|0)|first_rank|global_zero|process_zero|chief|coordinator)"
-    r"(?:_process|_rank|_proc|_node|_worker)?(?:_first)?_*$"
+    r"(?:_process|_rank|_proc|_node|_worker)?(?:_first)?_*$",
+    re.I,
 )
 
 
