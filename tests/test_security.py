@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,13 @@ def test_no_source_of_ours_runs_what_it_reads(path: Path) -> None:
 @pytest.mark.parametrize(("where", "name"), ALLOWED)
 def test_no_exception_outlives_its_reason(where: str, name: str) -> None:
     assert name in [found for found, _ in calls(ROOT / where)]
+
+
+def test_each_package_that_is_installed_with_it_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    installed = {re.split(r"[<>=!~;\[ ]", one)[0] for one in project["dependencies"]}
+    text = (ROOT / "SECURITY.md").read_text("utf-8").partition("## What is installed with it")[2]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")][2:]
+
+    assert {name.strip() for row in rows for name in row.split(",")} == installed
+    assert all(f"`{extra}`" in text for extra in project["optional-dependencies"])

@@ -1,4 +1,4 @@
-"""Signs of life of the launchers of one job, through the store of its own rendezvous: one small key a host, written again and again.
+"""Signs of life of the launchers of one job, through the store of its own rendezvous: one small key a host, written anew.
 
 Host 0 reads all of them, at once, and writes down under its own who is silent; the others read that one key. So a host but the
 first sends the store two small words a beat. Who says goodbye is not missed.
