@@ -62,6 +62,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (loss_scale.halved, {}),
     (loss_scale.token_means, {"divided_by": "4"}),
     (loss_scale.token_means, {"divided_by": "window"}),
+    (loss_scale.token_means, {"divided_by": "window", "alike": True}),
     (loss_scale.averaged_in_hooks, {}),
     (loss_scale.averaged_in_hooks, {"early": True}),
     (loss_scale.windows, {"at_the_end": "step"}),

@@ -66,10 +66,13 @@ def averaged_in_hooks(rank: int, world_size: int, *, early: bool = False) -> str
     return digest_of_training(model)
 
 
-def token_means(rank: int, world_size: int, *, divided_by: str = "own count") -> str:
-    """Four micro-steps of sentences of their own lengths. `divided_by`: also by `4`, or only by the `window`'s count."""
+def token_means(rank: int, world_size: int, *, divided_by: str = "own count", alike: bool = False) -> str:
+    """Four micro-steps of sentences of their own lengths. `divided_by`: also by `4`, or only by the `window`'s count.
+
+    `alike`: every rank has as many.
+    """
     model = DistributedDataParallel(Net())
-    optimizer, lengths = adam(model), torch.Generator().manual_seed(rank)
+    optimizer, lengths = adam(model), torch.Generator().manual_seed(0 if alike else rank)
     for _ in range(4):
         window = [int(one) for one in torch.randint(5, 40, (4,), generator=lengths)]
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ Why it hurts     The effective learning rate depends on the number of ranks: set
                  eight.
 How we know      A few elements of two gradients are sampled on each rank before the reduction and again at the optimizer step;
                  their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
-                 that each rank divides its loss by a number that only all ranks together can know, and the wrapper averages
+                 that each rank divides its loss by a number that all ranks have counted together, and the wrapper averages
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
                  possible: each rank divides its summed loss by a count of its own, and the counts are far apart.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
@@ -21,7 +21,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
@@ -31,12 +35,14 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import SPOTS, Op, UpdateFlag
+from distdoctor.recording.trace.layout import SPOTS, CallFlag, Op, UpdateFlag
 
 TOLERANCE = 0.01  # reductions in 16 bits lose that much
 SEEN = 2  # different counts; a constant may be anything
 FEWEST = 3  # steps in which counts are far apart
 FAR = 1.5
+NUMBER_BYTES = 64  # of each rank: a count, or a few
+EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR)]
 VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
 
 
@@ -48,7 +54,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         by_step = list(_factors(gradients, peers))
         divisors = _common_divisors(gradients, peers) if peers.by == WRAPPER else {}
         summed = any(_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
-        if len(set(divisors.values())) >= SEEN and not summed:
+        if len(set(divisors.values())) >= SEEN and not summed and _are_counted_together(gradients, peers, divisors):
             yield _divided_by_all(gradients, peers, divisors)
             continue
         own_counts = _own_divisors(gradients, peers) if peers.by == WRAPPER and not summed else {}
@@ -129,6 +135,29 @@ def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, flo
     if not whole or len(common) < len(by_step) or None in common.values():
         return {}
     return {step: value for step, value in common.items() if value is not None}
+
+
+def _are_counted_together(gradients: Gradients, peers: ReplicaGroup, divisors: Mapping[int, float]) -> bool:
+    """Whether every rank exchanges a number in each of these steps before its gradients are reduced.
+
+    Without that, counts that are equal on all ranks are each rank's own: their batches are of one size.
+    """
+    logs = [gradients.ranks[rank].log for rank in peers.ranks if rank in gradients.ranks]
+    return len(logs) == len(peers.ranks) and all(_exchanges_a_number(log.calls, divisors, len(logs)) for log in logs)
+
+
+def _exchanges_a_number(calls: NDArray[Any], steps: Iterable[int], ranks: int) -> bool:
+    if not len(calls):
+        return False
+    users = calls["flags"] & (CallFlag.NATIVE | CallFlag.OBJECT) == 0
+    numbers = users & (calls["nbytes"] <= NUMBER_BYTES * ranks) & np.isin(calls["op"], EXCHANGES)
+    buckets = (calls["flags"] & CallFlag.NATIVE != 0) & (calls["op"] == Op.ALL_REDUCE)
+    for step in (step for step in steps if step > int(calls["step"][0])):  # of which all calls are kept
+        now = calls["step"] == step - 1
+        exchanged, reduced = np.flatnonzero(now & numbers), np.flatnonzero(now & buckets)
+        if not len(exchanged) or (len(reduced) and exchanged[0] > reduced[0]):
+            return False
+    return True
 
 
 def _divisor(roots: str, ranks: int) -> float | None:
