@@ -161,15 +161,25 @@ def _exchanges_a_number(calls: NDArray[Any], steps: Iterable[int], ranks: int) -
 
 
 def _divisor(roots: str, ranks: int) -> float | None:
-    """`div 137;NllLoss sum` is 137; None where the loss is a mean or is scaled otherwise, or the divisor is not whole."""
-    operations = [operation.removesuffix(" own").partition(" ") for operation in roots.split(";")[:-1]]
-    if reads_as_mean(roots) or [word for word, _, _ in operations] != ["div"]:
-        return None
+    """`div 137;NllLoss sum` is 137, as is `div 4;div 137;mul 4;NllLoss sum`, whose other factors cancel out.
+
+    None where the loss is a mean or is scaled otherwise, or the divisor is not whole.
+    """
+    *operations, last = roots.split(";")
+    for number, operation in enumerate(operations):
+        word, _, value = operation.removesuffix(" own").partition(" ")
+        others = factor_of(";".join([*operations[:number], *operations[number + 1 :], last]))
+        divisor = _number(value) if word == "div" and others is not None and math.isclose(others, 1.0) else 0.0
+        if divisor > ranks and divisor.is_integer() and not reads_as_mean(roots):
+            return divisor
+    return None
+
+
+def _number(text: str) -> float:
     try:
-        value = float(operations[0][2])
+        return float(text)
     except ValueError:
-        return None
-    return value if value == int(value) and value > ranks else None
+        return 0.0  # a tensor on a device
 
 
 def _divided_alone(gradients: Gradients, peers: ReplicaGroup, counts: dict[int, dict[int, float]]) -> Finding:
