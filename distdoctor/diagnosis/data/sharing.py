@@ -52,9 +52,14 @@ def same_data(orders: SampleOrders, replicas: Replicas) -> Iterator[SameData]:
 
 
 def _may_be_averaged(together: Together, replicas: Replicas) -> bool:
-    """Beside the replicas a job may train a model on each rank alone, as a baseline: nothing is exchanged while it does."""
+    """Beside the replicas a job may train a model on each rank alone, as a baseline: nothing is exchanged while it does.
+
+    Nor is it while ranks evaluate.
+    """
     passes = together.passes.items()
-    return any(not one.ended_ns or replicas.have_talked(rank, one.started_ns, one.ended_ns) for rank, one in passes)
+    return not together.trains or any(
+        not one.ended_ns or replicas.have_talked(rank, one.started_ns, one.ended_ns) for rank, one in passes
+    )
 
 
 def _same_data(together: Together, replicas: ReplicaSet) -> SameData | None:
