@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,7 @@ def replaced() -> Iterator[Replaced]:
         def replace(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
             process.kill()
             process.wait()
+            time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times, by which processes are told apart, count ticks
             try:
                 return strangers.enter_context(process_under(process.pid, IDLE))
             except CannotChoose as reason:
