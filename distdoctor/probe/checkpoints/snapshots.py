@@ -22,6 +22,7 @@ from torch import nn
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.checkpoints.live_state import (
     LiveState,
+    Named,
     by_parameter,
     digests_of,
     fits_into,
@@ -69,9 +70,7 @@ class Snapshots:
         self._passes = self._forwards = self._saves = 0
         self._last: tuple[int, int, dict[str, Any]] | None = None  # step, number, what was written of the last save
         self._hook: Any = None
-        self._may_go_on = (
-            False  # since the newest start something was saved or read: who builds an optimizer now goes on from it
-        )
+        self._may_go_on = False  # since the newest start something was saved or read, from which to go on
         self._trained_with = 0  # how much was made when the newest backward pass began
         self._made_before = 0  # what is left out of the newest start
 
@@ -133,9 +132,9 @@ class Snapshots:
     def _begin(self) -> None:
         began = time.thread_time()
         if self._start:
-            self._write(AGAIN_NUMBER, self._taken(AGAIN, self._made_before))
+            self._write(AGAIN_NUMBER, self._taken(AGAIN, self.live.tensors(self._made_before), self._made_before))
         else:
-            self._start = self._taken(START)
+            self._start = self._taken(START, self.live.tensors())
             self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
             self._write(0, self._start)
         self.spent += time.thread_time() - began
@@ -168,7 +167,7 @@ class Snapshots:
         if state is None or holds_live(state, tensors):
             number = 1 + self._saves % KEPT_SAVES
             self._saves += 1
-            document = self._taken(SAVE)
+            document = self._taken(SAVE, tensors)
             document["holds_schedule"] = holds_schedule(state)
             self._last = (self.rank.step, number, document)
             self._add_path(path)
@@ -191,8 +190,7 @@ class Snapshots:
         document["site"] = document["site"] or sites.user_site()
         self._write(number, document)
 
-    def _taken(self, when: str, made_before: int = 0) -> dict[str, Any]:
-        tensors = self.live.tensors(made_before)
+    def _taken(self, when: str, tensors: dict[str, Named], made_before: int = 0) -> dict[str, Any]:
         digests = {kind: digests_of(named) for kind, named in tensors.items()}
         digests[MOMENTS] = by_parameter(digests[MOMENTS])
         weights = list(tensors[WEIGHTS].values())
