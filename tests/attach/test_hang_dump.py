@@ -225,7 +225,7 @@ def test_refused_ptrace_is_said_with_the_setting_that_allows_it(jobs: Start) -> 
         f"the process belongs to uid 0, you are uid 65534: `sudo -u '#0' distdoctor hang-dump --pid {job.pids[0]}`"
         in look.text
     )
-    assert "in state S" in look.text
+    assert "in state S" in look.text or "in state R" in look.text  # it wakes now and then
 
 
 def test_a_dead_pid_is_nothing_to_inspect() -> None:
