@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from distdoctor.diagnosis.source.rank_guard import of_test
+from distdoctor.diagnosis.source.rank_guard import is_about_rank, of_test
 from distdoctor.diagnosis.source.rank_local import (
     LEAVING,
     Hop,
@@ -54,6 +54,19 @@ class Decision:
         return self.test.startswith(("if ", "while "))
 
     @property
+    def question(self) -> str:
+        """The test without the word before it."""
+        return self.test.removeprefix("if ").removeprefix("while ")
+
+    @property
+    def comes_from_the_rank(self) -> bool:
+        """Whether the test, or what its answer depends on, is a question about the rank."""
+        texts = [text for _, text in (*self.way, *((self.also,) if self.also else ()))]
+        return self.asks_for_the_rank or any(
+            is_about_rank(node) for text in texts if (node := _parsed(text)) is not None
+        )
+
+    @property
     def rank_named(self) -> int | None:
         """The one rank that the test lets through, or keeps out; None when it asks for anything else."""
         expression = self._expression
@@ -83,16 +96,21 @@ class Decision:
 
     @property
     def _expression(self) -> ast.expr | None:
-        try:
-            return ast.parse(self.test.removeprefix("if ").removeprefix("while "), mode="eval").body
-        except SyntaxError:
-            return None
+        found = _parsed(self.question)
+        return found.body if isinstance(found, ast.Expression) else None
 
     @property
     def words(self) -> str:
         """`while not budget.exhausted()` (train.py:49), by `time.monotonic() - self.t0 > self.seconds` (train.py:19)."""
         here = f"`{self.test}` ({_at(self.site)})"
         return f"{here}, by `{self.way[-1][1]}` ({_at(self.way[-1][0])})" if self.way else here
+
+
+def _parsed(text: str) -> ast.Expression | None:
+    try:
+        return ast.parse(text, mode="eval")
+    except SyntaxError:
+        return None
 
 
 def _at(site: SourceLine) -> str:
@@ -160,6 +178,14 @@ def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -
     if found is None or found.weight < LEAST:
         return None
     return _decision(step_of(program, node), found.way, found.also)
+
+
+def leads_to(sources: Mapping[str, str], site: SourceLine, block: ast.AST) -> bool:
+    """Whether a line stands in a block, or in a function that something in the block calls, directly or through others."""
+    program = program_of(sources)
+    way = _way_to(program, site)
+    nodes = way.nodes.get(program.scope_of(block), ()) if way is not None else ()
+    return any(parent is block for node in nodes for parent, _ in program.above(node))
 
 
 def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:

@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
+from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.edits import Edit, row_inserted
-from distdoctor.diagnosis.source.source_file import argument, keyword, last_word, source_file
+from distdoctor.diagnosis.source.source_file import (
+    FunctionNode,
+    SourceFile,
+    argument,
+    keyword,
+    last_word,
+    opaque,
+    source_file,
+)
 from distdoctor.recording.recording import SourceLine
 
 
@@ -82,13 +91,45 @@ def epoch_told_above(
     begins = [node for node in file.nodes(ast.For) if node.lineno == loop.line]
     arguments = [one.arg for one in ast.walk(around) if isinstance(one, ast.arg)]
     epoch = epoch_variable(sources, loop) or ("epoch" if "epoch" in arguments else "")
-    if len(begins) != 1 or not epoch or not _can_be_told(sources, made, what):
+    if len(begins) != 1 or not _can_be_told(sources, made, what):
         return ()
+    if not epoch:
+        return _told_by_the_caller(sources, file, around, _iterated(begins[0].iter), what)
     name = sampler_name(sources, made) if what == "sampler" else dataset_name(sources, made)
     if not name or made.path != loop.path or not _holds(around, made.line):
         loader = _iterated(begins[0].iter)
         name = f"{loader}.{what}" if loader else ""
     return row_inserted(loop.path, file.text, loop.line, f"{name}.set_epoch({epoch})") if name else ()
+
+
+def _told_by_the_caller(
+    sources: Mapping[str, str], file: SourceFile, function: FunctionNode | ast.Module, loader: str, what: str
+) -> tuple[Edit, ...]:
+    """The same where the function with the loop is called in one place, and that is where the epochs are counted."""
+    callers = program_of(sources).callers.get(file.scope_by_node[function], ())
+    call = callers[0] if len(callers) == 1 and not isinstance(function, ast.Module) else None
+    if not isinstance(call, ast.Call) or call not in file.parent or isinstance(function, ast.Module):
+        return ()
+    there = file.function_at(call.lineno)
+    epoch = epoch_variable(sources, SourceLine(file.path, call.lineno, getattr(there, "name", "<module>")))
+    given = _as_given(file, function, call, loader)
+    statement = file.statement(call)
+    if not (epoch and given) or not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return ()
+    return row_inserted(file.path, file.text, statement.lineno, f"{given}.{what}.set_epoch({epoch})")
+
+
+def _as_given(file: SourceFile, function: FunctionNode, call: ast.Call, name: str) -> str:
+    """What the caller of a function calls what the function knows under this name; "" where that is not plain."""
+    caller, scope = file.scope_of[call], file.scope_by_node[function]
+    if name.startswith("self."):
+        return name if scope.of_class and caller.of_class == scope.of_class else ""
+    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    if name not in parameters or opaque(call):
+        return ""
+    place = parameters.index(name) - (bool(scope.of_class) and isinstance(call.func, ast.Attribute))
+    given = argument(call, place, name)
+    return ast.unparse(given) if isinstance(given, ast.Name | ast.Attribute) else ""
 
 
 def _can_be_told(sources: Mapping[str, str], made: SourceLine, what: str) -> bool:

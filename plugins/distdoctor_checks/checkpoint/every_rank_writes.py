@@ -18,6 +18,8 @@ from itertools import pairwise
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.statement_edits import on_rank_zero
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Saving
@@ -26,7 +28,7 @@ Together = list[Saved]
 
 
 @check("DD703", "every-rank-writes", severity=WARNING)
-def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
     rounds: dict[tuple[str, SourceLine, int], Together] = defaultdict(list)
     for save in checkpoints.saves:
         if save.event.by == "torch.save" and save.done_ns != FAILED and not save.event.path.startswith("/dev/"):
@@ -37,10 +39,10 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
         if len(ranks) > 1 and checkpoints.same_machine(ranks):
             by_line[site].append(saves)
     for site, together in by_line.items():
-        yield _finding(site, together)
+        yield _finding(site, together, _edits(checkpoints, recording, site, together))
 
 
-def _finding(site: SourceLine, together: list[Together]) -> Finding:
+def _finding(site: SourceLine, together: list[Together], edits: tuple[Edit, ...]) -> Finding:
     first = min(together[0], key=lambda save: save.event.at_ns)
     ranks = tuple(sorted({save.rank for saves in together for save in saves}))
     overlapping = sum(_overlap(saves) for saves in together)
@@ -53,9 +55,20 @@ def _finding(site: SourceLine, together: list[Together]) -> Finding:
         places=(Place(site, ranks, f"saves {first.event.path}, step {first.event.step}"),),
         evidence={"path": first.event.path, "ranks": len(ranks), "saves": len(together), "overlapping": overlapping},
         why=f"{len(ranks)} ranks made {len(together)} saves to one path{at_once}",
-        prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}"),),
+        prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}", edits=edits),),
         at_ns=first.event.at_ns,
     )
+
+
+def _edits(
+    checkpoints: Checkpoints, recording: Recording, site: SourceLine, together: list[Together]
+) -> tuple[Edit, ...]:
+    """The save left to rank 0, where nobody reads what it wrote and no collective is called on its line."""
+    names = {name for saves in together for save in saves for name in save.names}
+    read = any(load.event.path in names for load in checkpoints.loads)
+    logs = recording.ranks.values()
+    meets = any(site in {log.site(number) for number in set(log.calls["site"].tolist())} for log in logs)
+    return () if read or meets else on_rank_zero(recording.sources, site, "save")
 
 
 def _overlap(saves: Together) -> bool:

@@ -13,26 +13,28 @@ Source           PyTorch, DDP tutorial: "Use a barrier() to make sure that proce
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, CheckpointLoad, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.statement_edits import met_before
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Loading, Renamed, Saving
 
 
 @check("DD705", "rank-zero-barrier-missing", severity=ERROR)
-def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
+def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
     races: dict[tuple[SourceLine, int], list[tuple[Saved, CheckpointLoad]]] = defaultdict(list)
     for save in checkpoints.saves:
         for load in checkpoints.loads:
             if _early(save, load) and checkpoints.unordered(save, load):
                 races[load.event.site, save.rank].append((save, load))
     for found in races.values():
-        yield _finding(found)
+        yield _finding(found, _edits(checkpoints, recording, found[0][1].event.site))
 
 
 def _early(save: Saved, load: CheckpointLoad) -> bool:
@@ -42,7 +44,7 @@ def _early(save: Saved, load: CheckpointLoad) -> bool:
     return load.event.path in save.names and load.event.at_ns < save.final_ns
 
 
-def _finding(found: list[tuple[Saved, CheckpointLoad]]) -> Finding:
+def _finding(found: list[tuple[Saved, CheckpointLoad]], edits: tuple[Edit, ...]) -> Finding:
     save, load = found[0]
     ranks = tuple(sorted({one.rank for _, one in found}))
     early_ms = (save.final_ns - load.event.at_ns) / 1e6
@@ -62,9 +64,16 @@ def _finding(found: list[tuple[Saved, CheckpointLoad]]) -> Finding:
             "failed": sum(one.done_ns == FAILED for _, one in found),
         },
         why=f"no collective of rank {save.rank} and {named(ranks)} separates the save from the load",
-        prescriptions=(Prescription("barrier-after-save", effect="every rank reads what was just saved"),),
+        prescriptions=(Prescription("barrier-after-save", effect="every rank reads what was just saved", edits=edits),),
         at_ns=load.event.at_ns,
     )
+
+
+def _edits(checkpoints: Checkpoints, recording: Recording, site: SourceLine) -> tuple[Edit, ...]:
+    """A barrier above the line that loads, where every rank loads there equally often, the one that saves as well."""
+    loads = Counter(load.rank for load in checkpoints.loads if load.event.site == site)
+    everybody = set(loads) == set(range(recording.world_size)) and len(set(loads.values())) == 1
+    return met_before(recording.sources, site, "load") if everybody else ()
 
 
 def _job(*, barrier: bool) -> Recording:

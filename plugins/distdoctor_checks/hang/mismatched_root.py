@@ -22,6 +22,9 @@ from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
+from distdoctor.diagnosis.source.call_edits import keyword_of, node_replaced, only_call
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
@@ -52,9 +55,23 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     word = "dst" if incident.odd.op.word in ("reduce", "gather") else "src"
     right = incident.usual.root if incident.usual is not None else 0
     cure = Prescription(
-        "same-root", change=f"pass the same {word} on every rank at {at(incident.odd.site)}, for example {word}={right}"
+        "same-root",
+        change=f"pass the same {word} on every rank at {at(incident.odd.site)}, for example {word}={right}",
+        edits=_edits(verdict, incident, word, right),
     )
     return mismatch(verdict, incident, "root", value, cure, "the root that the others wait for never sends")
+
+
+def _edits(verdict: Verdict, incident: Incident, word: str, right: int) -> tuple[Edit, ...]:
+    """The root of the others in the place of an expression that is about the rank, in the one line that they all call."""
+    assert incident.odd is not None
+    site, sources = incident.odd.site, verdict.recording.sources
+    call = only_call(sources, site, incident.odd.op.word)
+    given = keyword_of(call, word) if call is not None else None
+    if incident.divergence is None or given is None or not is_about_rank(given.value):
+        return ()
+    one_line = all(variant.call.site == site for variant in incident.divergence.variants)
+    return (node_replaced(site.path, given, f"{word}={right}"),) if one_line and right >= 0 else ()
 
 
 def sick() -> Recording:

@@ -18,6 +18,7 @@ Source           torch.distributed, "collective functions": all members call the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
@@ -45,10 +46,12 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
+from distdoctor.diagnosis.source.decided_together import decided_together
+from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.testing import recording
 
 
@@ -183,20 +186,23 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             "call-on-every-rank",
             change=f"{incident.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
             f"{behind.op.word} at line {behind.site.line}; call it before leaving, or have all ranks leave together",
+            edits=_together(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
     if guard is not None:
         return Prescription(
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
+            edits=_together(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
     left = _left_by(verdict, incident)
     if left is not None:
-        return Prescription("decide-once", change=left.cure)
+        return Prescription("decide-once", change=left.cure, edits=_together(verdict, incident, left.site, left.test))
     if incident.decision is not None and incident.decision.decides_alone:
         return Prescription(
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{incident.decision.test}` tests before "
             f"{at(incident.decision.site)}",
+            edits=_together(verdict, incident, incident.decision.site, incident.decision.question),
         )
     if incident.is_tie and usual is not None:
         return Prescription(
@@ -212,6 +218,16 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
         "call-on-every-rank",
         change=f"call the {usual.op.word} at {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
     )
+
+
+def _together(verdict: Verdict, incident: Incident, site: SourceLine, test: str) -> tuple[Edit, ...]:
+    """The condition answered by all ranks alike, where what it comes from is nothing that only a rank of this number has."""
+    decision = incident.decision
+    same = decision is not None and (decision.site.path, decision.site.line) == (site.path, site.line)
+    if decision is None or not same or decision.comes_from_the_rank:
+        return ()
+    calls = [call.site for call in (incident.odd, incident.usual) if call is not None]
+    return decided_together(verdict.recording.sources, site, test, calls)
 
 
 def _left_by(verdict: Verdict, incident: Incident) -> LoopExit | None:

@@ -16,11 +16,12 @@ Source           torch.nn.parallel.DistributedDataParallel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, Memory, RankMemory, mib
+from distdoctor.diagnosis.source.statement_edits import wrapper_told
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import Phase
@@ -33,7 +34,7 @@ LEAST_SHARE = 0.05  # of the highest resident memory
 def examine(memory: Memory) -> Iterator[Finding]:
     found = {rank.rank: rank for rank in memory.each() if _matters(rank)}
     if found:
-        yield _finding(found)
+        yield _finding(found, memory.recording.sources)
 
 
 def _matters(rank: RankMemory) -> bool:
@@ -41,7 +42,7 @@ def _matters(rank: RankMemory) -> bool:
     return buckets >= LEAST_BYTES and buckets >= LEAST_SHARE * peak
 
 
-def _finding(found: dict[int, RankMemory]) -> Finding:
+def _finding(found: dict[int, RankMemory], sources: Mapping[str, str]) -> Finding:
     ranks = tuple(sorted(found))
     one = max(found.values(), key=RankMemory.buckets)
     size = one.buckets()
@@ -61,6 +62,7 @@ def _finding(found: dict[int, RankMemory]) -> Finding:
             Prescription(
                 "gradient-as-bucket-view",
                 change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
+                edits=wrapper_told(sources, _wrapped_at(one), "gradient_as_bucket_view", "True"),
                 effect=f"up to {mib(size)} less if backward or the optimizer step is the peak",
             ),
         ),

@@ -33,6 +33,7 @@ from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, 
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
+from distdoctor.diagnosis.source.statement_edits import averaged_below
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import SPOTS, CallFlag, Op, UpdateFlag
@@ -77,7 +78,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if scale is None and factor > 1:
             continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
         if scale is None or not _close(factor * scale, 1.0):
-            yield _finding(gradients, peers, step, factor, len(by_step))
+            yield _finding(gradients, peers, step, factor, len(by_step), recording.sources)
 
 
 def _is_known_where_from(gradients: Gradients, peers: ReplicaGroup) -> bool:
@@ -310,7 +311,9 @@ def _ratios(ranks: dict[int, tuple[list[float], list[float]]]) -> Iterator[float
             yield used.pop() / mean
 
 
-def _finding(gradients: Gradients, peers: ReplicaGroup, step: int, factor: float, steps: int) -> Finding:
+def _finding(
+    gradients: Gradients, peers: ReplicaGroup, step: int, factor: float, steps: int, sources: Mapping[str, str]
+) -> Finding:
     ranks = len(peers.ranks)
     update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
     line = _reduction(gradients, peers) if peers.by == BY_HAND else SourceLine()
@@ -326,7 +329,11 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, step: int, factor: float
         why=f"elements of the gradients before and after the reduction were compared in {steps} steps: the optimizer uses "
         f"{factor:.4g} times their mean, over {ranks} ranks",
         prescriptions=(
-            Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),
+            Prescription(
+                "divide-by-ranks-once",
+                effect=f"gradients change by the factor {1 / factor:.4g}",
+                edits=averaged_below(sources, line) if summed and line else (),
+            ),
         ),
         confidence=CERTAIN,
         at_ns=update.at_ns if update else 0,

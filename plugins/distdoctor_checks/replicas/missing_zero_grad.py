@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.source.statement_edits import zeroed_after_step
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import UpdateFlag
 
@@ -27,7 +29,7 @@ SEEN = 3  # steps; a first step that starts from left-over gradients could be me
 
 
 @check("DD212", "missing-zero-grad", severity=ERROR, stands_alone=True)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     by_optimizer: dict[int, dict[int, list[Update]]] = {}
     for rank, own in gradients.ranks.items():
         for update in own.updates:
@@ -36,7 +38,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     for optimizer, by_rank in by_optimizer.items():
         piling = {rank: updates for rank, updates in by_rank.items() if _piles_up(updates)}
         if piling:
-            yield _finding(optimizer, piling)
+            yield _finding(optimizer, piling, sources)
 
 
 def _piles_up(updates: list[Update]) -> bool:
@@ -44,7 +46,7 @@ def _piles_up(updates: list[Update]) -> bool:
     return len(steps) >= SEEN and all(update.flags & UpdateFlag.PILED for update in updates)
 
 
-def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
+def _finding(optimizer: int, piling: dict[int, list[Update]], sources: Sources) -> Finding:
     ranks = tuple(sorted(piling))
     updates = list(
         {update.step: update for update in piling[ranks[0]]}.values()
@@ -61,7 +63,7 @@ def _finding(optimizer: int, piling: dict[int, list[Update]]) -> Finding:
         evidence={"optimizer": optimizer, "steps": [update.step for update in updates][:8], "norms": norms[:8]},
         why=f"the gradients of the previous step were still there in steps {updates[0].step} to {updates[-1].step}"
         + (f"; their norm went from {norms[0]:.3g} to {norms[-1]:.3g}" if len(norms) > 1 else ""),
-        prescriptions=(Prescription("zero-grad"),),
+        prescriptions=(Prescription("zero-grad", edits=zeroed_after_step(sources.texts, updates[0].site)),),
         confidence=CERTAIN,
         at_ns=updates[0].at_ns,
     )

@@ -16,12 +16,16 @@ Source           torch.distributed.barrier; collectives of one group run in the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.source.call_edits import only_call
+from distdoctor.diagnosis.source.statement_edits import dropped, statement_of
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
@@ -32,7 +36,7 @@ EACH = 0.9  # of the steps
 
 
 @check("DD511", "needless-barriers", severity=NOTE, live=False)
-def examine(timing: Timing) -> Iterator[Finding]:
+def examine(timing: Timing, sources: Sources) -> Iterator[Finding]:
     for arrivals in timing.arrivals:
         rows = arrivals.rows[0]
         is_barrier = np.isin(rows["op"], (Op.BARRIER, Op.MONITORED_BARRIER))
@@ -45,7 +49,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
             mine = is_barrier & (rows["site"] == site)
             finding = _finding(timing, arrivals, mine, steps) if site else None
             if finding is not None:
-                yield finding
+                yield _with_edit(finding, sources)
 
 
 def _regular(timing: Timing, arrivals: Arrivals, others: Any) -> set[int]:
@@ -84,6 +88,15 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, steps: set[int]) -> 
         f"{waited.value / MILLISECOND:.2f} ms waiting for the last rank, most of which would move to the next collective",
         prescriptions=(Prescription("drop-barriers", effect=f"at least {milliseconds:.2f} ms a step"),),
     )
+
+
+def _with_edit(finding: Finding, sources: Sources) -> Finding:
+    """With the barrier taken out of the source, where it is a statement by itself among others."""
+    site, texts = finding.place, sources.texts
+    call = only_call(texts, site, "barrier", "monitored_barrier")
+    statement = statement_of(texts, site, call) if call is not None else None
+    edits = dropped(texts, site.path, statement) if statement is not None else ()
+    return replace(finding, prescriptions=tuple(replace(one, edits=edits) for one in finding.prescriptions))
 
 
 def _per_step(steps: Any, nanoseconds: Any) -> list[float]:

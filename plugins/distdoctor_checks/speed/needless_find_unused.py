@@ -19,7 +19,9 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.source.statement_edits import wrapper_told
 from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.recording.trace.events import UnusedSearch
 from distdoctor.testing.rank_trace import TraceBuilder
@@ -28,7 +30,7 @@ FEWEST = 16  # steps that were looked at
 
 
 @check("DD503", "needless-find-unused", severity=NOTE, live=False, stands_alone=True)
-def examine(noted: RankEvents) -> Iterator[Finding]:
+def examine(noted: RankEvents, sources: Sources) -> Iterator[Finding]:
     found: dict[tuple[tuple[int, ...], SourceLine], list[tuple[int, int, int, float]]] = {}
     for rank, one in noted.events(UnusedSearch):
         row = (rank, one.looked, one.left_out, one.nanoseconds / max(1, one.walks))
@@ -47,7 +49,13 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
             evidence={"steps": looked, "seconds_per_forward": round(walk / 1e3, 6)},
             why=f"traversing the graph takes {walk:.2f} ms after each forward, and a map of used parameters is reduced after "
             "each backward",
-            prescriptions=(Prescription("stop-searching", effect=f"{walk:.2f} ms per forward, and one collective"),),
+            prescriptions=(
+                Prescription(
+                    "stop-searching",
+                    effect=f"{walk:.2f} ms per forward, and one collective",
+                    edits=wrapper_told(sources.texts, site, "find_unused_parameters", "False"),
+                ),
+            ),
         )
 
 
