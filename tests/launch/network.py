@@ -18,6 +18,8 @@ from launching import Command, Finished
 # test is over.
 _ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; [ -e {stays} ] && sleep 600; exit $code'
 
+_LAUNCHERS = ([b"-m", b"distdoctor"], [b"-m", b"torch.distributed.run"])
+
 # What ssh does, without its network: the words after the host, put together, are for a shell on that host.
 _SSH = """#!{python}
 import os, subprocess, sys, time
@@ -61,21 +63,20 @@ class Hosts:
 
     def start(self, host: int, *arguments: object, env: dict[str, str] | None = None) -> Command:
         """`distdoctor ARGUMENTS` on a host."""
-        return self.begin(words=[*self._on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
+        return self.begin(words=[*self.on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
 
     def plain_torchrun(self, nproc: int, script: str) -> list[Command]:
         """One job over all hosts that distdoctor did not start."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(self.count)]
         torchrun += ["--nproc-per-node", str(nproc)]
-        torchrun += [
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-id",
-            self.prefix,
-            "--rdzv-endpoint",
-            f"{self.addresses[1]}:29400",
-        ]
-        return [self.begin(words=[*self._on(host), *torchrun, script]) for host in self.addresses]
+        return [self.begin(words=[*self.on(host), *torchrun, *self.meeting(host), script]) for host in self.addresses]
+
+    def meeting(self, host: int, kind: str = "c10d") -> list[str]:
+        """How a launcher finds the others: `c10d`, `static`, or one of both by IPv6: `c10d6`, `static6`."""
+        first = "[fd77::1]" if kind.endswith("6") else self.addresses[1]
+        if kind.startswith("static"):
+            return ["--node-rank", str(host - 1), "--master-addr", first, "--master-port", "29400"]
+        return ["--rdzv-backend", "c10d", "--rdzv-id", self.prefix, "--rdzv-endpoint", f"{first}:29400"]
 
     def ssh(self) -> Path:
         """A folder with an `ssh` that leads to the hosts. To `asleep` it connects and nobody answers; any other refuses."""
@@ -88,24 +89,18 @@ class Hosts:
         return program.parent
 
     def torchrun(
-        self, nproc: int, *more: object, separate: bool = False, env: dict[str, str] | None = None
+        self,
+        nproc: int,
+        *more: object,
+        separate: bool = False,
+        kind: str = "c10d",
+        env: dict[str, str] | None = None,
     ) -> list[Command]:
         """One job over all hosts: `distdoctor run` on each, into one run folder or `separate` ones."""
-        options = [
-            "--nnodes",
-            self.count,
-            "--nproc-per-node",
-            nproc,
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-id",
-            self.prefix,
-        ]
-        options += ["--rdzv-endpoint", f"{self.addresses[1]}:29400"]
+        options = ["--nnodes", self.count, "--nproc-per-node", nproc]
+        folders = {host: ["--run-dir", f"run{host}" if separate else "run"] for host in self.addresses}
         return [
-            self.start(
-                host, "run", *options, "--run-dir", f"run{host}" if separate else "run", *more, "train.py", env=env
-            )
+            self.start(host, "run", *options, *self.meeting(host, kind), *folders[host], *more, "train.py", env=env)
             for host in self.addresses
         ]
 
@@ -113,8 +108,7 @@ class Hosts:
         self, nodes: str, *, until: Callable[[], bool], env: dict[str, str] | None = None
     ) -> tuple[Command, Command]:
         """One job that host 1 starts, and that host 2 joins as soon as a condition holds."""
-        options = ["--nnodes", nodes, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", self.prefix]
-        options += ["--rdzv-endpoint", f"{self.addresses[1]}:29400", "--max-restarts", 1, "--run-dir", "run"]
+        options = ["--nnodes", nodes, "--nproc-per-node", 1, *self.meeting(1), "--max-restarts", 1, "--run-dir", "run"]
         first = self.start(1, "run", *options, "train.py", env=env)
         first.wait_for(until)
         return first, self.start(2, "run", *options, "train.py", env=env)
@@ -137,10 +131,11 @@ class Hosts:
         """Send a signal to the launcher on a host, as a scheduler does."""
         for pid in self._pids(host):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if words[1:3] == [b"-m", b"distdoctor"] and b"unshare" not in words[0]:
+            if words[1:3] in _LAUNCHERS:
                 os.kill(pid, number)
 
-    def _on(self, host: int) -> list[str]:
+    def on(self, host: int) -> list[str]:
+        """The words before a command that make it one of the host's."""
         script = _ON_A_HOST.format(name=f"ddh{host}", stays=self.folder / f"host{host}-stays")
         own = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]
         return ["ip", "netns", "exec", f"{self.prefix}h{host}", *own, "bash", "-c", script, "_"]
@@ -177,6 +172,8 @@ def _make(prefix: str, addresses: dict[int, str]) -> None:
         _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{host}", "netns", bridge)
         _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", name, "link", "set", "eth0", "up")
+        if Path("/proc/net/if_inet6").exists():
+            _ip("-n", name, "addr", "add", f"fd77::{host:x}/64", "dev", "eth0", "nodad")
         _ip("-n", bridge, "link", "set", f"p{host}", "master", "br0")
         _ip("-n", bridge, "link", "set", f"p{host}", "up")
         known = Path("/etc/netns") / name
