@@ -3,11 +3,11 @@
     python benchmarks/situations.py [-o FILE] [--shared] [NAME ...]
     python benchmarks/situations.py --table FILE
 
-As root: the hosts are network namespaces with a PID namespace each (tests/launch/network.py), so that their pids are equal. Two
-ranks run on each, ranks 2-3 on the second. Each host records into a folder of its own, or with `--shared` both into one. A verdict
-is false where a job that failed is healthy or a sound one has a finding, and where a finding stronger than `possible` names another
-code or other ranks than the planted ones. "Told" counts from the moment at which the trouble is there: the script or this program
-writes it down. With `-o` the rows are kept, those of earlier calls too; `--table` shows them all.
+As root: the hosts are network namespaces with a PID namespace each (tests/launch/network.py), so that their pids are equal.
+Two ranks run on each, ranks 2-3 on the second. Each host records into a folder of its own, or with `--shared` both into one. A
+verdict is false where a job that failed is healthy or a sound one has a finding, and where a finding stronger than `possible`
+names another code or other ranks than the planted ones. "Told" counts from the moment at which the trouble is there: the script
+or this program writes it down. With `-o` the rows are kept, those of earlier calls too; `--table` shows them all.
 
 `DISTDOCTOR_OTHER_TORCH` names a folder with another torch (`pip install --target FOLDER --no-deps torch==...`) for the row that
 mixes two of them.
