@@ -76,6 +76,17 @@ loader = DataLoader(dataset, batch_size=batch_size, sampler=rest if steps_done e
         source='PYTHONHASHSEED in the Python documentation; os.listdir: "the list is in arbitrary order"',
     ),
     Remedy(
+        slug="same-order-before-sharding",
+        what="Shuffle the shards or samples of a stream with a generator whose seed is equal on all ranks, and let each rank "
+        "take its share of that common order.",
+        how="""order = list(range(shards))
+random.Random(1009 * seed + epoch).shuffle(order)  # seed: without the rank in it
+order = order[dist.get_rank() :: dist.get_world_size()]""",
+        effect="Every sample arrives once per epoch, on one rank.",
+        safety="changes the order of the samples, and with it the losses; seeds of augmentation may still differ by rank",
+        source="datasets.distributed.split_dataset_by_node; torch.utils.data.IterableDataset",
+    ),
+    Remedy(
         slug="sampler-of-this-world",
         what="Omit num_replicas and rank in DistributedSampler, or pass the size and rank of the group that "
         "averages gradients.",

@@ -82,6 +82,19 @@ def test_a_stream_that_shuffles_and_is_not_told_the_epoch_is_found(about: dict[s
     assert says in finding.title
 
 
+def test_a_stream_that_each_rank_shuffles_its_own_way_before_it_takes_its_share_overlaps() -> None:
+    recording, handed = jobs.watched(jobs.shuffled_stream, told="epoch", own_seeds=True, batch_size=2)
+    assert set(handed[0][0]) & set(handed[1][0])
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD303", (0, 1), WARNING, LIKELY)
+    assert "their seeds differ (0 on rank 0, 1009 on rank 1)" in finding.title
+    assert [place.role for place in finding.places[:2]] == [
+        "shuffles before the shares are dealt",
+        "each rank takes its share",
+    ]
+    assert {place.site.function for place in finding.places[:2]} == {"__iter__"}
+
+
 def test_a_batch_sampler_that_shuffles_and_is_not_the_one_that_is_told_the_epoch_is_found() -> None:
     recording, handed = jobs.watched(jobs.in_neighbourhoods, told=False)
     assert handed[0][0] == handed[0][1]

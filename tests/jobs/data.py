@@ -945,10 +945,12 @@ class Wrapped(IterableDataset[torch.Tensor]):
 
 
 def shuffled_stream(rank: int, world_size: int, *, told: str = "", shuffle: bool | None = True, workers: int = 0,
-                    wrapped: bool = False) -> Handed:  # fmt: skip
+                    wrapped: bool = False, own_seeds: bool = False, batch_size: int = 3) -> Handed:  # fmt: skip
     data, trainer, handed = ShuffledStream(rank, world_size, shuffle=shuffle), Trainer(), []
+    if own_seeds:
+        data.seed = 1009 * rank
     loader = DataLoader(
-        Wrapped(data) if wrapped else data, batch_size=3, num_workers=workers, persistent_workers=workers > 0
+        Wrapped(data) if wrapped else data, batch_size=batch_size, num_workers=workers, persistent_workers=workers > 0
     )
     for epoch in range(3):
         if told:

@@ -10,7 +10,10 @@ How we know      The indices that two ranks drew in the same training pass are c
                  position. Torch's own samplers for different shards never overlap if they agree on seed, epoch and shuffle: the
                  finding is then certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
                  share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
-What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number.
+                 Iterable data have no indices: the first samples of the batches are compared by content, over passes that were
+                 read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
+What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number. Shuffle a list of shards
+                 with a seed that is equal on all ranks, and deal it out afterwards.
 When it is fine  Sampling with replacement, repeated augmentation (RASampler), ranks that must read the same data. If every rank
                  draws everything, DD304 reports it; if the shards themselves are misnumbered, DD311.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15).
@@ -24,6 +27,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
 from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
+from distdoctor.diagnosis.data.stream_overlap import SharedStream, shared_streams
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
@@ -39,6 +43,8 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
         if loader not in told:
             told.add(loader)
             yield _finding(shared, split_line(sources.texts) if _split(shared) else SourceLine())
+    for stream in shared_streams(orders, replicas, sources.texts):
+        yield _stream_finding(stream)
 
 
 def _split(shared: Shared) -> bool:
@@ -78,6 +84,36 @@ def _finding(shared: Shared, split: SourceLine) -> Finding:
             ),
         ),
         explains=(split_key(one.data),) if _split(shared) else (),
+        at_ns=one.started_ns,
+    )
+
+
+def _stream_finding(shared: SharedStream) -> Finding:
+    one, (first, second, count), share = shared.passes.one, shared.pairs[0], shared.share
+    seeds = ", ".join(f"{seed} on rank {rank}" for rank, seed in list(shared.seeds.items())[:3])
+    return Finding(
+        title=f"{named(shared.ranks)} read the same samples of {one.data.name} in one epoch, although each takes a share of "
+        f"its own{f': their seeds differ ({seeds})' if seeds else ''}",
+        ranks=shared.ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=share.shuffled or share.dealt,
+        places=(
+            *((Place(share.shuffled, shared.ranks, "shuffles before the shares are dealt"),) if share.shuffled else ()),
+            Place(share.dealt, shared.ranks, "each rank takes its share"),
+            Place(one.made_line, shared.ranks, "the loader is created"),
+            Place(one.loop_line, shared.ranks, "iterates it for training"),
+        ),
+        evidence={
+            "shared": shared.shared,
+            "compared": shared.compared,
+            "pairs": [list(pair) for pair in shared.pairs],
+            "dataset": one.data.name,
+            "seeds": shared.seeds,
+        },
+        why=f"{count:,} of the {shared.compared:,} batches of rank {first} began with a sample with which one of rank "
+        f"{second} began in the same epoch; no sample came twice to one rank, so shares of one common order would be disjoint",
+        prescriptions=(Prescription("same-order-before-sharding", effect="disjoint shares that cover the stream"),),
         at_ns=one.started_ns,
     )
 

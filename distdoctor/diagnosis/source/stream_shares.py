@@ -1,0 +1,91 @@
+"""Where the user's source deals out a stream by the number of its rank, and what puts it in order before that. Pure `ast`.
+
+random.shuffle(order)
+order = order[rank::world_size]          # or islice(lines, rank, None, world_size), number % world_size == rank,
+                                         # split_dataset_by_node(stream, rank, world_size)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.rank_words import names_some_rank
+from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
+from distdoctor.recording.source_line import SourceLine
+
+_WORLD = re.compile(r"world|num_replicas|n_?ranks|num_ranks|num_processes|num_shards|dp_size|n_?gpus", re.IGNORECASE)
+_DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
+_SHUFFLES = frozenset({"shuffle", "permutation", "permuted", "randperm", "sample"})
+
+
+@dataclass(frozen=True)
+class StreamShare:
+    """`dealt`: the line on which each rank takes its share. `shuffled`: what decides the order before it; no line: not seen."""
+
+    dealt: SourceLine
+    shuffled: SourceLine
+
+
+def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> StreamShare | None:
+    """The share that a rank takes of iterable data: in the class `dataset`, else in the function that makes the loader."""
+    of_class, around = [], []
+    for path in sources:
+        file = source_file(sources, path)
+        for scope in file.scopes if file is not None else ():
+            if dataset in (scope.class_name, scope.of_class):
+                of_class.append(scope)
+            elif path == made.path and scope.traceback_name == made.function:
+                around.append(scope)
+    for scope in (*of_class, *around):
+        for node in _dealt_in(scope):
+            return StreamShare(_line(scope, node), _shuffled_above(scope, node))
+    return None
+
+
+def _dealt_in(scope: Scope) -> Iterator[ast.expr]:
+    for node in scope.file.nodes(ast.Subscript, ast.Compare, ast.Call):
+        if scope.file.scope_of.get(node) is scope and _deals(node):
+            yield node
+
+
+def _deals(node: ast.AST) -> bool:
+    """Whether an expression picks one of so many shares by the number of the rank."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        return _is_share(node.slice.lower, node.slice.step)
+    if isinstance(node, ast.Compare) and isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mod):
+        return _is_share(node.comparators[0], node.left.right)
+    if isinstance(node, ast.Call) and last_word(node.func) == "islice" and len(node.args) == 4:
+        return _is_share(node.args[1], node.args[3])
+    if isinstance(node, ast.Call) and last_word(node.func) in _DEALERS:
+        given = (*node.args, *(word.value for word in node.keywords))
+        return any(map(_speaks_of_rank, given)) and any(map(_speaks_of_world, given))
+    return False
+
+
+def _is_share(number: ast.expr | None, of: ast.expr | None) -> bool:
+    return number is not None and of is not None and _speaks_of_rank(number) and _speaks_of_world(of)
+
+
+def _speaks_of_rank(node: ast.expr) -> bool:
+    return any(names_some_rank(word) or word in ("get_rank", "process_index") for word in _words(node))
+
+
+def _speaks_of_world(node: ast.expr) -> bool:
+    return any(_WORLD.search(word) for word in _words(node))
+
+
+def _words(node: ast.expr) -> Iterator[str]:
+    return (word for one in ast.walk(node) if (word := last_word(one)))
+
+
+def _shuffled_above(scope: Scope, dealt: ast.expr) -> SourceLine:
+    """The last call before the share that shuffles, in the same function."""
+    above = [call for call in scope.calls if last_word(call.func) in _SHUFFLES and call.lineno <= dealt.lineno]
+    return _line(scope, max(above, key=lambda call: call.lineno)) if above else SourceLine()
+
+
+def _line(scope: Scope, node: ast.expr) -> SourceLine:
+    return SourceLine(scope.path, node.lineno, scope.traceback_name)
