@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_PROBE = os.path.dirname(__file__) + os.sep
+_SKIPPED = "_distdoctor_skipped"
+_PASSED_OVER = " (like importlib._bootstrap)"
 
 
 def skipped(function: Function) -> Function:
@@ -17,6 +22,22 @@ def skipped(function: Function) -> Function:
     skip = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     if hasattr(skip, "skip_code"):
         skip.skip_code(function.__code__)  # type: ignore[union-attr]
+        function.__dict__[_SKIPPED] = True
+    return function
+
+
+def passed_over(function: Function) -> Function:
+    """The function, which is no frame for `warnings.warn(..., stacklevel=2)` below it: a warning of torch's then names the line
+    that it names without us.
+
+    The interpreter passes over frames of its import system, which it knows by these two words in the name of their file.
+    """
+    if isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_PROBE):
+        code = function.__code__
+        if not code.co_filename.endswith(_PASSED_OVER):
+            function.__code__ = code.replace(co_filename=code.co_filename + _PASSED_OVER)
+        if function.__dict__.get(_SKIPPED):
+            skipped(function)
     return function
 
 

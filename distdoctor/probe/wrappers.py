@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from distdoctor.probe.compile_guard import skipped
+from distdoctor.probe.compile_guard import passed_over, skipped
 
 _laid: list[tuple[Any, str, Any]] = []
 _listeners: dict[
@@ -19,7 +19,7 @@ def lay(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[...
     original = getattr(owner, name, None)
     if original is None:
         return False
-    wrapper = make(original)
+    wrapper = passed_over(make(original))
     functools.update_wrapper(wrapper, original, updated=())
     _laid.append((owner, name, original))
     setattr(owner, name, wrapper)
@@ -96,7 +96,7 @@ def lay_for_a_while(
     original = getattr(owner, name, None)
     if original is None:
         return lambda: None
-    wrapper = make(original)
+    wrapper = passed_over(make(original))
     setattr(owner, name, wrapper)
 
     def give_back() -> None:

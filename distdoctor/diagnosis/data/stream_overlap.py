@@ -72,7 +72,8 @@ def _read(one: LoaderPass) -> Indices:
     Without the last batch of each worker: it may be filled up with samples that another rank has, too.
     """
     indices = one.indices[: max(0, len(one.indices) - max(1, one.workers))]
-    return indices[indices != 0]
+    readable: Indices = indices[indices != 0]
+    return readable
 
 
 def _shared_pairs(sets: Sequence[Together]) -> dict[tuple[int, int], int]:

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import traceback
-import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -16,6 +15,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress import garbage
 from distdoctor.probe.progress.device_waits import DeviceWaits
+from distdoctor.probe.progress.step_counts import StepCounts
 from distdoctor.probe.progress.step_times import StepTimer
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
@@ -25,21 +25,22 @@ from distdoctor.recording.trace.redaction import redacted
 
 def install(rank: Rank) -> StepTimer | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
-    from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     if rank.trace is None:
         return None
-    steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+    steps = StepCounts(rank)
+    steps.install()
     times = StepTimer(rank, rank.trace.rings["times"])
     times.install()
     waits = DeviceWaits(rank)
     collector = garbage.install(rank)
 
     @rank.guarded
-    def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         times.stepped()
         # Several optimizers (GAN) step in turn: the one that steps most often counts the steps.
-        steps[optimizer] = count = steps.get(optimizer, 0) + 1
+        count = steps.stepped(optimizer)
         if count > rank.step and rank.trace is not None:
             rank.step = count
             if count == 1:
