@@ -1,8 +1,9 @@
 """How the hang engine scales: one planted fault among 64 to 10,240 ranks with 2,000 collectives each, from recordings in memory.
 
-    python benchmarks/hang_engine.py [--ranks 64 256 1024 4096 10240] [--calls 2000] [--kept 2000] [--repeat 3]
+    python benchmarks/hang_engine.py [--ranks 64 256 1024 4096 10240] [--calls 2000] [--kept 2000] [--repeat 3] [--shared]
 
-Every rank has rows, texts and groups of its own, as the trace reader would hand them over; nothing is shared between ranks.
+Every rank has rows, texts and groups of its own, as the trace reader would hand them over; nothing is shared between ranks. With
+`--shared` equal rows lie in memory once, and only the clocks of the ranks differ: 100,000 ranks then fit (22 GiB else).
 Reported are the seconds, on the clock and of the CPU, and the additional peak memory of one verdict, the recording itself apart,
 and the exponent of growth.
 """
@@ -49,7 +50,7 @@ def program(calls: int, skip: int = -1) -> np.ndarray:
     return rows
 
 
-def recording(ranks: int, calls: int, culprit: int, kept: int) -> Recording:
+def recording(ranks: int, calls: int, culprit: int, kept: int, *, shared: bool = False) -> Recording:
     """All ranks hang: the culprit left out the last call, so that everybody else waits for it.
 
     Each ring holds the last `kept` calls; the running digest of the group stands for the others.
@@ -60,8 +61,10 @@ def recording(ranks: int, calls: int, culprit: int, kept: int) -> Recording:
     usual["returned_ns"][-1] = odd["returned_ns"][-1] = 0
     logs = {}
     for rank in range(ranks):
-        rows = (odd if rank == culprit else usual)[-kept:].copy()
-        rows["entered_ns"] += rank
+        rows = (odd if rank == culprit else usual)[-kept:]
+        if not shared:
+            rows = rows.copy()
+            rows["entered_ns"] += rank
         groups = np.zeros(1, dtype_of(GROUP))
         groups["seq"] = groups["end"] = 1
         groups["count"], groups["prefix"], groups["key"] = calls, rows["prefix"][-1], 1
@@ -74,16 +77,16 @@ def recording(ranks: int, calls: int, culprit: int, kept: int) -> Recording:
             texts=(*("".join(text) for text in texts), str(members.encode(), "ascii")),
             host=f"node{rank // 8}",
             lost={"calls": calls - len(rows)},
-            monotonic_to_wall_ns=WALL_NS - START_NS,
+            monotonic_to_wall_ns=WALL_NS - START_NS + (rank if shared else 0),
             **others,
         )
     return Recording(Job(world_size=ranks, running=True, read_at_ns=START_NS + 60 * 10**9), logs)
 
 
-def measure(ranks: int, calls: int, repeat: int, kept: int) -> tuple[float, float, float]:
+def measure(ranks: int, calls: int, repeat: int, kept: int, *, shared: bool = False) -> tuple[float, float, float]:
     """(seconds, CPU seconds, MiB) of a verdict: the best of `repeat`, and the peak of memory on top of the recording."""
     culprit = ranks // 3
-    found = recording(ranks, calls, culprit, kept)
+    found = recording(ranks, calls, culprit, kept, shared=shared)
     best = best_cpu = math.inf
     for _ in range(repeat):
         gc.collect()
@@ -107,11 +110,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--kept", type=int, default=1 << 30, help="calls that each ring still holds (default: all)")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--shared", action="store_true", help="equal rows lie in memory once")
     options = parser.parse_args()
     print(f"{'ranks':>7} {'calls/rank':>11} {'seconds':>9} {'CPU s':>8} {'ms/rank':>9} {'MiB':>8}")
     points = []
     for ranks in options.ranks:
-        seconds, cpu, mib = measure(ranks, options.calls, options.repeat, options.kept)
+        seconds, cpu, mib = measure(ranks, options.calls, options.repeat, options.kept, shared=options.shared)
         points.append((ranks, cpu))
         words = f"{seconds:>9.3f} {cpu:>8.3f} {1000 * cpu / ranks:>9.3f} {mib:>8.1f}"
         print(f"{ranks:>7} {options.calls:>11} {words}", flush=True)

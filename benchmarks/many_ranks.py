@@ -4,7 +4,7 @@
 
 Without FOLDER a training of two ranks is run and recorded first (`distdoctor run --strategy ddp`). Reported for each number of
 ranks: the CPU seconds of all checks over the whole job; the bytes of one host's bundle for each rank; the CPU seconds to unpack
-all bundles and put them together, as the host that judges does; the exponent of growth between the two largest numbers.
+all bundles and put them together, as the host that judges does; the exponent of growth from the smallest number to the largest.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def measure(log: RankTrace, ranks: int) -> Figures:
 
 
 def exponent(figures: Sequence[Figures]) -> float:
-    """By which power of the number of ranks the checks grow, between the two largest."""
-    small, large = sorted(figures, key=lambda one: one.ranks)[-2:]
+    """By which power of the number of ranks the checks grow, from the smallest to the largest."""
+    small, *_, large = sorted(figures, key=lambda one: one.ranks)
     return math.log(large.checks_seconds / small.checks_seconds) / math.log(large.ranks / small.ranks)
 
 

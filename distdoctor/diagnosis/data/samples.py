@@ -238,6 +238,10 @@ class SampleOrders:
 
         What one rank iterates alone (a first look at a batch, rank 0's own evaluation) belongs to nothing.
         """
+        yield from self._together
+
+    @cached_property
+    def _together(self) -> tuple[Together, ...]:
         found: dict[tuple[object, ...], dict[int, LoaderPass]] = defaultdict(dict)
         for rank, passes in self.by_rank.items():
             repeats: dict[tuple[object, ...], int] = defaultdict(int)
@@ -246,9 +250,7 @@ class SampleOrders:
                 key = (str(one.loop_line), str(one.made_line), one.data.name, one.first_step, purpose)
                 found[(*key, repeats[key])][rank] = one
                 repeats[key] += 1
-        for passes_by_rank in found.values():
-            if len(passes_by_rank) > 1:
-                yield Together(dict(sorted(passes_by_rank.items())))
+        return tuple(Together(dict(sorted(passes.items()))) for passes in found.values() if len(passes) > 1)
 
 
 def passes_of(log: RankTrace, *, exactly: bool = True) -> Iterator[LoaderPass]:

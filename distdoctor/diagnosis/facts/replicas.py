@@ -16,10 +16,11 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.diagnosis.facts.collectives import Members, members_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, ranks_of
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 
 _BY_HAND = "all_reduce of every gradient by hand"
 _PAIRWISE = [int(op) for op in POINT_TO_POINT]
@@ -57,7 +58,7 @@ class Replicas:
         wrapped = [one for one in told if one.by != WATCHED]
         sets = wrapped or list(_by_hand(recording.ranks)) or told
         private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
-        sets = [one for one in sets if not any(len(talk & set(one.ranks)) > 1 for talk in private)]
+        sets = [one for one in sets if not _talks_privately(one, private)]
         return cls(tuple(sets), {rank: _times(log) for rank, log in recording.ranks.items()})
 
     def have_talked(self, rank: int, begin_ns: int, end_ns: int) -> bool:
@@ -88,11 +89,11 @@ def _told(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
 
 
 def _events(logs: Mapping[int, RankTrace]) -> dict[str, set[frozenset[int]]]:
-    found: dict[str, set[frozenset[int]]] = defaultdict(set)
+    ranks: dict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for log in logs.values():
         for averaging in log.noted(Averaging):
-            found[averaging.by].add(frozenset(averaging.ranks))
-    return found
+            ranks[averaging.by][id(averaging.ranks)] = averaging.ranks  # equal texts are read as one value
+    return {by: {*map(frozenset, of_text.values())} for by, of_text in ranks.items()}
 
 
 def _joined(groups: Iterable[frozenset[int]]) -> list[set[int]]:
@@ -129,7 +130,7 @@ def _averaging_groups(log: RankTrace) -> Iterable[tuple[int, ...]]:
         found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
         matched = sum((found & wanted).values())
         if (matched >= 2 and matched >= _ENOUGH * sum(wanted.values())) or totals & found.keys():
-            yield _members(log, int(group))
+            yield _members(log, int(group)).ranks
 
 
 def _whole_step(log: RankTrace) -> int:
@@ -140,11 +141,11 @@ def _whole_step(log: RankTrace) -> int:
     return int(kept[0]) if kept[0] == 0 or len(kept) == 1 else int(kept[1])  # of the oldest, a part may be forgotten
 
 
-def _members(log: RankTrace, group: int) -> tuple[int, ...]:
+def _members(log: RankTrace, group: int) -> Members:
     for row in log.groups:
         if int(row["key"]) == group:
-            return ranks_of(log.text(int(row["members"])))
-    return ()
+            return members_of(log.text(int(row["members"])))
+    return members_of("")
 
 
 def _private_talk(logs: Mapping[int, RankTrace], sets: set[frozenset[int]]) -> set[frozenset[int]]:
@@ -152,13 +153,16 @@ def _private_talk(logs: Mapping[int, RankTrace], sets: set[frozenset[int]]) -> s
     and not one of them. Barriers and objects do not count: they carry no activations."""
     told = {ranks for groups in _events(logs).values() for ranks in groups}
     talk: set[frozenset[int]] = set()
+    groups: set[frozenset[int]] = set()
     for rank, log in logs.items():
         calls = log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SILENT)]
         calls = calls[calls["flags"] & CallFlag.OBJECT == 0]
         pairwise = np.isin(calls["op"], _PAIRWISE)
         talk |= {frozenset({rank, int(peer)}) for peer in np.unique(calls["root"][pairwise]) if peer >= 0}
-        for group in np.unique(calls["group"][~pairwise]):
-            ranks = frozenset(_members(log, int(group)))
-            if len(ranks) > 1 and ranks not in told and any(ranks < known for known in sets):
-                talk.add(ranks)
-    return talk
+        groups |= {_members(log, int(group)).known for group in np.unique(calls["group"][~pairwise])}
+    return talk | {ranks for ranks in groups - told if len(ranks) > 1 and any(ranks < known for known in sets)}
+
+
+def _talks_privately(one: ReplicaSet, private: set[frozenset[int]]) -> bool:
+    ranks = frozenset(one.ranks)
+    return any(len(talk & ranks) > 1 for talk in private)

@@ -8,8 +8,10 @@ swapped calls of equal size) is an incident of its own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.derived import derived
@@ -100,6 +102,25 @@ class Verdict:
         """For how long a call has been open; 0 when it is not, or when nobody was there to see."""
         now = 0 if call.returned_ns else self.facts.now_ns(self.timeline(call.rank))
         return max(0.0, (now - call.entered_ns) / 1e9) if now else 0.0
+
+
+class _CallsBeyond:
+    """What the members of a group issued beyond a number of calls. Of thousands of ranks most have issued equally many."""
+
+    def __init__(self, group: GroupCalls) -> None:
+        self._tracks = list(group.tracks.values())
+        self._most = max((track.count for track in self._tracks), default=0)
+        self._known: dict[int, tuple[int, Call] | None] = {}
+
+    def first_after(self, count: int) -> tuple[int, Call] | None:
+        """The first call of number `count` + 1, and when it was issued; None where nobody issued it."""
+        if count >= self._most:
+            return None
+        if count not in self._known:
+            calls = ((t, t.call(count + 1)) for t in self._tracks if t.count > count)
+            timed = ((t.timeline.wall(call.entered_ns), call) for t, call in calls if call is not None)
+            self._known[count] = min(timed, key=lambda one: (one[0], one[1].rank), default=None)
+        return self._known[count]
 
 
 class _Judge:
@@ -436,20 +457,32 @@ class _Judge:
     def _missed_by(self, rank: int) -> tuple[int, Call, GroupCalls | None] | None:
         """The first call of another rank that can never be completed because this rank has left: (when, the call, its group)."""
         found: list[tuple[int, Call, GroupCalls | None]] = []
-        for group in self.facts.groups:
-            track = group.tracks.get(rank)
-            if track is None:
-                continue
-            for other in group.tracks.values():
-                if other.count > track.count:
-                    call = other.call(track.count + 1)
-                    if call is not None:
-                        found.append((other.timeline.wall(call.entered_ns), call, group))
-        for lane, received in self.known.pairs.receives.items():
-            if lane[1] == rank and received and rank in self.known.pairs.awaits(received[-1]):
-                call = received[-1]
-                found.append((self.known.timeline(call.rank).wall(call.entered_ns), call, None))
+        for group, beyond in self._calls_beyond.get(rank, ()):
+            if (first := beyond.first_after(group.tracks[rank].count)) is not None:
+                found.append((*first, group))
+        for received in self._received_from.get(rank, ()):
+            if rank in self.known.pairs.awaits(received):
+                found.append((self.known.timeline(received.rank).wall(received.entered_ns), received, None))
         return min(found, key=lambda item: (item[2] is None, item[0], item[1].rank), default=None)
+
+    @cached_property
+    def _calls_beyond(self) -> dict[int, list[tuple[GroupCalls, _CallsBeyond]]]:
+        """Of each rank, its groups."""
+        found: dict[int, list[tuple[GroupCalls, _CallsBeyond]]] = defaultdict(list)
+        for group in self.facts.groups:
+            beyond = _CallsBeyond(group)
+            for rank in group.tracks:
+                found[rank].append((group, beyond))
+        return dict(found)
+
+    @cached_property
+    def _received_from(self) -> dict[int, list[Call]]:
+        """Of each sender, the last receive of each lane."""
+        found: dict[int, list[Call]] = defaultdict(list)
+        for lane, received in self.known.pairs.receives.items():
+            if received:
+                found[lane[1]].append(received[-1])
+        return dict(found)
 
     def _held_by(self, ranks: set[int]) -> tuple[Wait, ...]:
         return tuple(wait for wait in self.known.waits if set(wait.on) & ranks)

@@ -371,8 +371,9 @@ def uses_differ(parting: ReplicaDivergence) -> bool:
 
 def noise_differs(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     """Whether ranks that share the layers of one model (tensor parallel) drew dropout from different random states."""
-    reading_apart = (set(averaging.ranks) for own in gradients.ranks.values() for averaging in own.events(Averaging))
-    if parting.peers.by != PLACEMENT or any(set(parting.peers.ranks) <= ranks for ranks in reading_apart):
+    told = (averaging.ranks for own in gradients.ranks.values() for averaging in own.events(Averaging))
+    reading_apart = map(frozenset, {id(ranks): ranks for ranks in told}.values())  # equal texts are read as one value
+    if parting.peers.by != PLACEMENT or any(ranks.issuperset(parting.peers.ranks) for ranks in reading_apart):
         return False
     by_rank = {rank: noise_of(gradients, rank) for rank in parting.updates}
     passes = set.intersection(*(set(noise) for noise in by_rank.values()))
