@@ -102,7 +102,7 @@ def check_data(ctx: click.Context, /, loader: str | None, dry: bool, resumes: bo
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
 
-        show_drills(*ctx.meta[LIST_DRILLS])
+        show_drills(ctx.meta[LIST_DRILLS])
         return
     if loader or dry:
         _walk_instead(loader, values)

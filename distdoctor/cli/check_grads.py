@@ -74,7 +74,7 @@ def check_grads(ctx: click.Context, /, every: int, against: str | None, **values
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
 
-        show_drills(*ctx.meta[LIST_DRILLS])
+        show_drills(ctx.meta[LIST_DRILLS])
         return
     if against and not values["strategy"]:
         raise WrongUse(

@@ -71,7 +71,7 @@ def check_memory(ctx: click.Context, /, budget: int | None, **values: Any) -> No
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
 
-        show_drills(*ctx.meta[LIST_DRILLS])
+        show_drills(ctx.meta[LIST_DRILLS])
         return
     from distdoctor.cli.run_job import execute
     from distdoctor.recording.trace.probe_settings import ProbeSettings

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distdoctor.cli.settings import Settings
     from distdoctor.diagnosis.diagnosis import Diagnosis
     from distdoctor.plugins import Plugins
-    from distdoctor.recording.recording import Recording
+    from distdoctor.recording.recording import Job, Recording
 
 
 @click.command("hang-dump")
@@ -184,7 +184,6 @@ def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording) -> None:
     from distdoctor.recording.files import write_whole
     from distdoctor.recording.seen_live import BY_HANG_DUMP, SeenLive
     from distdoctor.recording.trace.redaction import redacted_arguments
-    from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
 
     hung = bool(diagnosis.stalled)
     examined = diagnosis.examined if hung else ()
@@ -197,11 +196,30 @@ def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording) -> None:
         folder = job.run_folder
         if folder is None:
             folder = make_shared_folder(f"hang-dump-{job.number}")
-            argv = tuple(redacted_arguments(about.argv))
-            write_whole(folder / JOB_FILE, job_to_json(replace(about, argv=argv)))
+            about = replace(about, argv=tuple(redacted_arguments(about.argv)))
+            _describe(folder, job, about)
         write_whole(folder / seen.name, seen.to_json())
     except (OSError, DoctorError) as trouble:
         deliver.notice(f"what was seen is not kept: {trouble}")
+
+
+def _describe(folder: Path, job: LookedAt, about: Job) -> None:
+    """Write what the job is. Of one of this machine also whose end is its own, so that it is not said to run for ever."""
+    from distdoctor.recording.files import write_whole
+    from distdoctor.recording.recording import Attempt
+    from distdoctor.recording.trace.host_file import PATTERN, HostFile
+    from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
+
+    if job.launched_by is None:
+        write_whole(folder / JOB_FILE, job_to_json(about))
+        return
+    start = Attempt(about.attempt, about.world_size, tuple(range(about.world_size)))
+    host = HostFile(
+        job.launched_by, about.argv, about.launcher, about.strategy, hosts=about.hosts, starts={about.attempt: start}
+    )
+    for older in folder.glob(PATTERN):  # of a process that had this pid before
+        older.unlink()
+    write_whole(folder / host.name, host.to_json())
 
 
 def _exit_codes(jobs: Sequence[LookedAt], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings) -> list[int]:

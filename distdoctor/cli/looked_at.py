@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distdoctor.attach.processes import FoundJob
     from distdoctor.recording.recording import Recording
+    from distdoctor.recording.trace.process_key import ProcessKey
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,12 @@ class LookedAt:
     number: int
     run_folder: Path | None = None
     over_hosts: bool = False
+    launched_by: ProcessKey | None = None  # whose end is that of the job: its launcher, or the first of its ranks
 
     @classmethod
     def here(cls, job: FoundJob, recording: Recording) -> LookedAt:
         """A job of this host."""
+        from distdoctor.launch.processes import key_of
         from distdoctor.recording.rank_set import named
 
         more = ", ..." if len(job.ranks) > 8 else ""
@@ -37,9 +40,10 @@ class LookedAt:
         about += [f"recorded in {job.run_folder}"] if job.run_folder else []
         first = min((process.pid for process in job.ranks.values()), default=0)
         number = job.launcher.pid if job.launcher is not None else first
+        process = key_of(number) if number else None
         # Another user's process names any folder it likes, with links in it: what root writes does not go there.
         ours = all(process.uid == os.geteuid() for process in job.ranks.values())
-        return cls(job.command, tuple(about), number, job.run_folder if ours else None)
+        return cls(job.command, tuple(about), number, job.run_folder if ours else None, launched_by=process)
 
     def line(self, *, of: int) -> str:
         """`job  torchrun train.py: ranks 0-1 of 2 (pid 7, 8)`."""

@@ -44,7 +44,7 @@ def loudness(command: Command) -> Command:
             default="auto",
             expose_value=False,
             callback=_note,
-            help="Color the report.  [default: on a terminal, unless NO_COLOR is set]",
+            help="Color the report.  [default: auto]",
         ),
         click.option(
             "-v",

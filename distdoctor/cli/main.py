@@ -71,7 +71,14 @@ class Commands(rich_click.RichGroup):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+# An option and its value stand in one column, so that the words beside them get the width.
+LOOK = {
+    "options_table_column_types": ["required", "opt_all_metavar", "help"],
+    "append_metavars_help_string": "{}",
+}
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "rich_help_config": LOOK})
 @click.version_option(package_name="distdoctor", message="%(prog)s %(version)s")
 def cli() -> None:
     """Why does it hang? Are my replicas still the same model? Is every rank reading the right data? Where did the memory go?

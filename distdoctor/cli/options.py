@@ -21,7 +21,7 @@ no_plugin = click.option(
     "no_plugin",
     multiple=True,
     metavar="NAME",
-    help="Do not load this plugin (`distdoctor plugins`).",
+    help="Do not load this plugin.",
 )
 ignore = click.option(
     "--ignore",
@@ -33,13 +33,14 @@ ignore = click.option(
 fail_on = click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
-    help="Exit with 1 at this severity or worse.  [default: error]",
+    metavar="SEVERITY",
+    help="Exit with 1 from here: note, warning, error (the default); or never.",
 )
 output_format = click.option(
     "--output-format",
     metavar="FORMAT",
     shell_complete=completion.formats,
-    help="text, json, markdown, html, sarif, junit, github, trace, patch.  [default: by FILE]",
+    help="text, json, markdown, html, sarif, junit, github, trace or patch.  [default: by FILE]",
 )
 output = click.option(
     "-o",
@@ -53,7 +54,7 @@ notify = click.option(
     multiple=True,
     metavar="WAY",
     shell_complete=completion.ways,
-    help="Send it to wandb, ...",
+    help="Send findings to wandb, mlflow, otel, ...",
 )
 baseline = click.option(
     "--baseline",

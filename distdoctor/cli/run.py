@@ -12,6 +12,7 @@ import click
 import rich_click
 
 from distdoctor.cli import completion, torchrun_options, training_options
+from distdoctor.cli.fire_drills import Listing
 from distdoctor.cli.options import ON_HANG, notify, reporting
 from distdoctor.errors import WrongUse
 
@@ -32,7 +33,7 @@ class RunCommand(rich_click.RichCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGV] = tuple(args)
         if ("--fire-drill", "list") in itertools.pairwise(args):
-            ctx.meta[LIST_DRILLS] = next(iter(_values_of(args, "--strategy")), ""), _values_of(args, "--no-plugin")
+            ctx.meta[LIST_DRILLS] = _listing(args)
             return []  # the list needs neither torch nor the other options
         if args[:1] == [HELP_TORCHRUN]:
             self._build(ctx, [])
@@ -73,6 +74,13 @@ class RunCommand(rich_click.RichCommand):
         close = difflib.get_close_matches(error.option_name, known, n=1)
         guess = f"Did you mean {close[0]}?" if close else "Options of your script come after it."
         return click.UsageError(f"there is no option {error.option_name}\n{guess}", ctx)
+
+
+def _listing(args: list[str]) -> Listing:
+    """Words after `list` are drills to be told about."""
+    after = args[list(itertools.pairwise(args)).index(("--fire-drill", "list")) + 2 :]
+    about = tuple(itertools.takewhile(lambda word: not word.startswith("-"), after))
+    return Listing(next(iter(_values_of(args, "--strategy")), ""), about, tuple(_values_of(args, "--no-plugin")))
 
 
 def _show_torchrun(options: Iterable[click.Option]) -> None:
@@ -124,7 +132,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     "--strategy",
     metavar="NAME",
     shell_complete=completion.strategies,
-    help="Run this reference training (`distdoctor strategies`).",
+    help="Run a reference training: ddp, fsdp, ...",
 )
 @click.option("--backend", metavar="NAME", help="gloo, nccl or mpi, for --strategy.")
 @click.option(
@@ -133,38 +141,36 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> WrongUse:
     multiple=True,
     metavar="ILLNESS",
     shell_complete=completion.drills,
-    help="Plant a fault in it; `list` shows them.",
+    help="Plant a fault in it; `list` names them.",
 )
 @click.option(
     "--on-hang",
     type=click.Choice(ON_HANG),
-    help="At a hang: report it, end the job if it is proven, or wait.  [default: report on a terminal, else abort]",
+    help="At a hang: report, abort if it is proven, or wait.  [default: report on a terminal, else abort]",
 )
 @click.option(
     "--hang-after",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Treat a wait of this length as a hang.  [default: never]",
+    help="Treat a wait this long as a hang.  [default: never]",
 )
 @click.option(
     "--stop-on",
     multiple=True,
     metavar="nan|CODE",
     shell_complete=completion.stop_on,
-    help="End the job once this is certain or hangs it: nan, CODE, slug.",
+    help="End the job once this is certain or hangs it.",
 )
 @click.option(
     "--try-fix/--no-try-fix",
-    help="Rerun with the first finding's patch, in a copy; report whether it helps.",
+    help="Rerun a copy with the first finding's patch.",
 )
 @click.option(
     "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Record into this folder."
 )
-@click.option("--streams", metavar="A,B", help="Record only these, e.g. collectives,samples.")
-@click.option("--off", is_flag=True, help="Launch only, without distdoctor (as with DISTDOCTOR=0).")
-@click.option(
-    HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's own options; all of them are supported."
-)
+@click.option("--streams", metavar="A,B", help="Record only these: collectives,samples,...")
+@click.option("--off", is_flag=True, help="Launch only, as with DISTDOCTOR=0.")
+@click.option(HELP_TORCHRUN, is_flag=True, expose_value=False, help="Show torchrun's other options (all work).")
 @notify
 @reporting
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE] [ARGS...]")
@@ -185,7 +191,7 @@ def run(ctx: click.Context, /, **values: Any) -> None:
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
 
-        show_drills(*ctx.meta[LIST_DRILLS])
+        show_drills(ctx.meta[LIST_DRILLS])
         return
     from distdoctor.cli.run_job import execute
 

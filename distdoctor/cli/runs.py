@@ -6,10 +6,15 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.diagnosis.finding import Finding
+    from distdoctor.recording.recording import Job
 
 HEAD = ("run", "began", "ranks", "size", "what came of it")
 
@@ -35,10 +40,10 @@ class Run:
         size = sum(
             path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
         )
-        return cls(folder, began, job.world_size if job else 0, size, bool(job and job.running), _words(folder))
+        return cls(folder, began, job.world_size if job else 0, size, bool(job and job.running), _words(folder, job))
 
 
-def _words(folder: Path) -> str:
+def _words(folder: Path, job: Job | None) -> str:
     from distdoctor.errors import UnreadableRecording
     from distdoctor.recording.files import LARGEST_JSON, read_json
 
@@ -47,7 +52,24 @@ def _words(folder: Path) -> str:
         codes = ", ".join(dict.fromkeys(finding["code"] for finding in found["findings"]))
         return f"{codes}: {found['verdict']}" if codes else str(found["verdict"])
     except (UnreadableRecording, KeyError, TypeError):
-        return "-"
+        pass
+    end = "its end was not seen" if job is not None and job.end_unseen else ""
+    return "; ".join(filter(None, (_said_live(folder, job.attempt if job is not None else 0), end))) or "-"
+
+
+def _said_live(folder: Path, attempt: int) -> str:
+    """The first finding of whoever looked at it while it ran; "" where nobody did, or found nothing."""
+    from distdoctor.diagnosis.said_live import said_in
+    from distdoctor.recording.seen_live import read_seen_live
+
+    accounts = [one for seen in read_seen_live(folder, attempt) if (one := said_in(seen.said)) is not None]
+    findings = [finding for one in accounts for finding in (*one.stood, *one.told)]
+    return f"{findings[0].code}: {_sentence(findings[0])}" if findings else ""
+
+
+def _sentence(finding: Finding) -> str:
+    ranks = "" if finding.title.startswith("rank") or not finding.ranks else f"{finding.ranks_named} "
+    return f"{ranks}{finding.title}"
 
 
 KEPT = 10  # of the newest, where nobody says how many

@@ -13,9 +13,9 @@ import rich_click
 # Options of torchrun that get one more spelling here.
 ALIASES = {"nproc_per_node": ("--nproc",)}
 SHORT = {  # name -> value and help of those that stand among our own
-    "nproc_per_node": ("N", "Ranks on this node: a number, auto, cpu or gpu."),
+    "nproc_per_node": ("N", "Ranks on this node: N, auto, cpu or gpu."),
     "nnodes": ("N", "Nodes, or MIN:MAX."),
-    "module": ("", "What follows is a module, as in `python -m`."),
+    "module": ("", "Run a module, as `python -m` does."),
 }
 PREFIX = "torchrun_"
 PANEL = "torchrun: ranks, nodes, rendezvous, output"

@@ -13,7 +13,18 @@ from distdoctor.offers import Option, Strategy
 from distdoctor.workloads.request import COMMON_OPTIONS
 
 PREFIX = "training_"
-PANEL = "Reference training (with --strategy)"
+PANEL = "Reference training (with --strategy); --no-NAME turns an option off"
+
+
+class Switch(rich_click.RichOption):
+    """The help shows one spelling, so that no line of it breaks within a word; --no-NAME works for every one."""
+
+    def get_rich_table_row(self, *about: Any, **more: Any) -> Any:
+        spellings, self.secondary_opts = self.secondary_opts, []
+        try:
+            return super().get_rich_table_row(*about, **more)
+        finally:
+            self.secondary_opts = spellings
 
 
 def training_options() -> list[click.Option]:
@@ -47,7 +58,7 @@ def _option(option: Option, panel: str) -> click.Option:
     name = PREFIX + option.key
     if option.type is bool:
         spellings = [f"--{option.name}/--no-{option.name}", name]
-        return rich_click.RichOption(spellings, default=None, help=_with_default(option), panel=panel)
+        return Switch(spellings, default=None, help=_with_default(option), panel=panel)
     kind: Any = click.Choice(option.choices) if option.choices else option.type
     return rich_click.RichOption(
         [f"--{option.name}", name], type=kind, default=None, help=_with_default(option), panel=panel

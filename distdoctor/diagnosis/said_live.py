@@ -47,7 +47,7 @@ class SaidLive:
         What somebody outside saw of a job that then ended well was refuted by that end.
         """
         refuted = recording.job.exit_code == 0
-        accounts = [one for seen in recording.seen_live if (one := _read(seen.said)) is not None]
+        accounts = [one for seen in recording.seen_live if (one := said_in(seen.said)) is not None]
         if not accounts:
             return None
         if refuted:
@@ -68,7 +68,8 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _read(values: Mapping[str, Any]) -> SaidLive | None:
+def said_in(values: Mapping[str, Any]) -> SaidLive | None:
+    """What one observer said, from `SeenLive.said`; None where that cannot be read."""
     try:
         return msgspec.convert(dict(values), SaidLive, str_keys=True) if values else None
     except msgspec.ValidationError:

@@ -23,7 +23,11 @@ class Status:
 
 def this_process() -> ProcessKey:
     """We ourselves."""
-    pid = os.getpid()
+    return key_of(os.getpid())
+
+
+def key_of(pid: int) -> ProcessKey:
+    """The process of this machine that has this pid now."""
     return ProcessKey(pid, started_at(pid), os.uname().nodename[:63], boot_id(), pid_namespace())
 
 

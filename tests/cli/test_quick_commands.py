@@ -159,14 +159,21 @@ def test_a_blocked_plugin_offers_nothing_and_is_listed_as_blocked(say: Say) -> N
     assert "0 drills" in said.out
 
 
-def test_every_drill_says_what_to_expect(say: Say) -> None:
+def test_the_drills_are_a_line_each_by_family_and_one_that_is_named_says_what_to_expect(say: Say) -> None:
     from distdoctor import plugins
 
-    said = say("run", "--fire-drill", "list")
+    drills = sorted(plugins.load().drills.values(), key=lambda drill: (drill.code, drill.slug))
+    listed = say("run", "--fire-drill", "list").out.splitlines()
+    told = say("run", "--fire-drill", "list", *(drill.slug for drill in drills[:-1]), drills[-1].code.lower()).out
 
-    for drill in plugins.load().drills.values():
-        assert f"{drill.slug}  ({drill.code}" in said.out
-        assert drill.expect in said.out
+    assert [line.split()[:2] for line in listed if line[:1] == " "] == [[drill.slug, drill.code] for drill in drills]
+    assert listed[0] == "collectives and hangs"
+    assert all(drill.expect in told and drill.summary in "\n".join(listed) for drill in drills)
+
+
+def test_the_drills_of_a_strategy_are_those_that_can_be_planted_there_and_a_misspelt_one_gets_a_guess(say: Say) -> None:
+    assert "pipeline-bubble" not in say("run", "--strategy", "ddp", "--fire-drill", "list").out
+    assert "Did you mean growing-memory?" in say("run", "--fire-drill", "list", "growing-memry").err
 
 
 def test_nothing_to_examine_is_exit_code_4(say: Say, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from seeds import copy_of, run_folder
 
 Say = Callable[..., Any]
+WAITS = "import time; print('here'); time.sleep(300)"
 
 
 @pytest.mark.job
@@ -83,15 +86,21 @@ def test_a_wrong_command_line_is_one_sentence_with_a_way_out(
     assert len(found.err.splitlines()) == 2
 
 
-def test_the_help_of_run_fits_two_screens_and_torchruns_own_options_are_asked_for(say: Say) -> None:
+def test_the_help_of_run_fits_two_screens_and_torchruns_own_options_are_asked_for(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     short, torchrun, training = (
         say("run", "--help"),
         say("run", "--help-torchrun"),
         say("run", "--strategy", "ddp", "--help"),
     )
 
-    assert len(short.out.splitlines()) <= 80
-    assert short.out.index("--nproc") < short.out.index("--strategy  ")
+    assert len(short.out.splitlines()) <= 48
+    ours = short.out + training.out.partition("torchrun: ranks")[0]
+    options = [line[2:].split("  ")[0] for line in ours.splitlines() if line[:1] == "│"]
+    assert [words for words in options if words[:1] not in ("-", "")] == []  # no name of an option is broken
+    assert short.out.index("--nproc") < short.out.index("--strategy ")
     assert "--rdzv-backend" not in short.out
     assert "--rdzv-backend" in torchrun.out
     assert "--batch-size" not in torchrun.out
@@ -114,3 +123,16 @@ def test_what_a_baseline_holds_is_accepted(say: Say, tmp_path: Path, tmp_path_fa
 def test_a_misspelt_slug_gets_a_guess_and_a_code_none(say: Say) -> None:
     assert "Did you mean missing-set-epoch?" in say("examine", "--ignore", "missing-set-epcoh").err
     assert "Did you mean" not in say("examine", "--ignore", "DD999").err
+
+
+def test_a_job_that_hang_dump_looked_at_does_not_run_for_ever(say: Say) -> None:
+    with subprocess.Popen([sys.executable, "-u", "-c", WAITS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        dump, before = say("hang-dump", "--pid", process.pid), say("runs")
+        process.kill()
+
+    assert dump.code == 0
+    assert "still runs" in before.out
+    assert "its end was not seen" in say("runs").out
+    assert ", running" not in say("show").out
