@@ -222,6 +222,45 @@ def sharded_recipe(rank: int, world_size: int) -> str:
     return str([float(one.full_tensor().sum()) for one in model.parameters()])
 
 
+# -- DeepSpeed -----------------------------------------------------------------------------------------------------------
+
+
+def deepspeed_zero(rank: int, world_size: int) -> str:
+    """ZeRO 0 to 3, one after the other: accumulation, clipping, its own loader, saving and loading."""
+    import deepspeed  # type: ignore[import-not-found]
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # its C++ would be compiled, which takes minutes
+    deepspeed.init_distributed(dist_backend="gloo")
+    return " ".join(_trained_by_zero(stage) for stage in range(4))
+
+
+def _trained_by_zero(stage: int) -> str:
+    import deepspeed
+
+    model = net()
+    engine, _, loader, _ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        training_data=rows(),
+        config={
+            "train_micro_batch_size_per_gpu": 4,
+            "gradient_accumulation_steps": 2,
+            "gradient_clipping": 0.5,
+            "zero_allow_untested_optimizer": True,
+            "zero_optimization": {"stage": stage},
+        },
+    )
+    for epoch in range(2):
+        loader.data_sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            engine.backward(cross_entropy(engine(inputs), targets))
+            engine.step()
+        engine.save_checkpoint("zero", tag=f"{stage}-{epoch}")
+    engine.load_checkpoint("zero", tag=f"{stage}-1")
+    with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3):
+        return digest_of_training(model)
+
+
 # -- accelerate ----------------------------------------------------------------------------------------------------------
 
 
@@ -326,7 +365,7 @@ LIGHTNING = (
     lightning_bf16,
     lightning_fabric,
 )
-OTHERS = (timm_recipe, sharded_recipe)
+OTHERS = (timm_recipe, sharded_recipe, deepspeed_zero)
 ACCELERATE = (accelerate_accumulation, accelerate_save_and_resume)
 TRANSFORMERS = (trainer_accumulation_and_evaluation, trainer_save_and_resume)
 for _job in LIGHTNING:

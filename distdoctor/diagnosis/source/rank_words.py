@@ -20,6 +20,7 @@ _SOME = re.compile(r"(?:^|_)rank(?:_id|_idx|_index)?$|^(?:local_)?process_index$
 _OF_SOMETHING_ELSE = re.compile(
     r"(?:matrix|low|lora|lr|tensor|max|min|svd|eff|effective|target|mean|page)_*rank$", re.I
 )
+_WORLD = re.compile(r"world|num_replicas|n_?ranks|num_ranks|num_processes|num_shards|dp_size|n_?gpus", re.I)
 _MAIN = re.compile(
     r"^_*(?:(?:is|am|are|i|we|im|this|on|the|trainer)_)*(?:global_|local_|world_)*"
     r"(?:main|master|primary|rank_?(?:zero|0)|first_rank|global_zero|process_zero|chief|coordinator)"
@@ -41,6 +42,11 @@ def names_global_rank(word: str) -> bool:
 def names_some_rank(word: str) -> bool:
     """Whether a name is that of a number in which ranks differ, in whatever group: `rank`, `tp_rank`, `node_rank`."""
     return names_process(word) or (bool(_SOME.search(word)) and not _OF_SOMETHING_ELSE.search(word))
+
+
+def names_world(word: str) -> bool:
+    """Whether a name is that of the number of ranks: `world_size`, `num_replicas`, `get_world_size`."""
+    return bool(_WORLD.search(word))
 
 
 def names_main(word: str) -> bool:

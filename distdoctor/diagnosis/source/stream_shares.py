@@ -8,15 +8,13 @@ order = order[rank::world_size]          # or islice(lines, rank, None, world_si
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.rank_words import names_some_rank
+from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world
 from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
 from distdoctor.recording.source_line import SourceLine
 
-_WORLD = re.compile(r"world|num_replicas|n_?ranks|num_ranks|num_processes|num_shards|dp_size|n_?gpus", re.IGNORECASE)
 _DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
 _SHUFFLES = frozenset({"shuffle", "permutation", "permuted", "randperm", "sample"})
 
@@ -74,7 +72,7 @@ def _speaks_of_rank(node: ast.expr) -> bool:
 
 
 def _speaks_of_world(node: ast.expr) -> bool:
-    return any(_WORLD.search(word) for word in _words(node))
+    return any(map(names_world, _words(node)))
 
 
 def _words(node: ast.expr) -> Iterator[str]:

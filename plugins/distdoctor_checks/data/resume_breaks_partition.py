@@ -9,7 +9,9 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  each sample in each epoch over all ranks: the samples drawn more or less often than without the interruption.
                  For a killed job (`--kill-at`), draws after the point from which the job resumes do not count. `distdoctor run`
                  compares with the recording of the earlier run that this one resumed, if it is in the same folder: with the
-                 samples that it had drawn in the current epoch until it saved (likely).
+                 samples that it had drawn in the current epoch until it saved (likely). Where no loader draws the samples: this
+                 run goes on from a save of another number of ranks, and its source works out how many samples were seen from
+                 the saved steps and its own number of ranks (possible).
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
                  the sampler rather than by reading them, or save a StatefulDataLoader's state_dict.
 When it is fine  Checkpoints at epoch ends with the epoch restored. A different order in which every sample still comes once.
@@ -22,16 +24,25 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
+from distdoctor.diagnosis.checkpoint.restored import Restored
 from distdoctor.diagnosis.data.went_on import WentOn
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, WARNING, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.source.resumed_counts import resumed_count
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
 
 @check("DD704", "resume-breaks-partition", severity=WARNING, live=False, stands_alone=True)
-def examine(recording: Recording, went_on: WentOn | None) -> Iterator[Finding]:
+def examine(
+    recording: Recording, went_on: WentOn | None, restored: Restored | None, sources: Sources
+) -> Iterator[Finding]:
     found = recording.resumption
     if found is None and went_on is None:
+        counted_anew = _counted_anew(restored, sources) if restored is not None else None
+        if counted_anew is not None:
+            yield counted_anew
+            return
         raise NotApplicable("no resume was compared (`distdoctor check-data --resume` does)")
     if found is not None and found.trouble:
         raise NotSeen(f"the resume was not compared: {found.trouble}")
@@ -62,6 +73,38 @@ def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
         why=f"the job ended {found.into_epoch:,} samples into epoch {found.epoch}, which has {found.of_epoch:,}; {how}",
         prescriptions=(
             Prescription("restore-the-position", effect="every sample of the epoch still comes once after a resume"),
+        ),
+    )
+
+
+def _counted_anew(restored: Restored, sources: Sources) -> Finding | None:
+    """The count of samples of a run that goes on with another number of ranks, worked out as if that had made the save."""
+    first = next(iter(restored.ranks.values()), None)
+    if first is None or first.save.document.world_size == first.start.document.world_size:
+        return None
+    count = resumed_count(sources.texts)
+    if count is None:
+        return None
+    then, now, ranks = first.save.document.world_size, first.start.document.world_size, tuple(sorted(restored.ranks))
+    return Finding(
+        title=f"the resumed job takes {count.name} for {count.text}, with {now} ranks; the run that saved had {then}: samples "
+        f"{'are lost' if now > then else 'repeat'}",
+        ranks=ranks,
+        confidence=POSSIBLE,
+        place=count.line,
+        places=(
+            Place(count.line, ranks, "works out how many samples were seen"),
+            Place(first.save.site, (first.save.rank,), f"saved here, at step {first.save.document.step}"),
+        ),
+        evidence={"count": count.name, "worked_out": count.text, "ranks_then": then, "ranks_now": now},
+        why=f"{first.save.document.step:,} steps of {then} ranks are not as many samples as those of {now}, unless the batch of "
+        "a rank was changed to make up for it",
+        prescriptions=(
+            Prescription(
+                "restore-the-position",
+                change=f"save {count.name} itself, and read it back",
+                effect="every sample of the epoch still comes once after a resume",
+            ),
         ),
     )
 
