@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.checkpoint.restored import Restored
+from distdoctor.diagnosis.data.read_past import steps_of, until_step, without_what_was_read_past
 from distdoctor.diagnosis.data.sample_account import everything
 from distdoctor.diagnosis.data.samples import (
     Indices,
@@ -31,14 +33,16 @@ _UNKNOWN = (
     "the killed job resumed in an order that the uninterrupted one never had, or its epochs are too long to be told "
     "apart; use --stop-args instead of --kill-at"
 )
+_AGAIN = "again "
 LEAST_DRAWS = 8  # that agree, of one rank, to call two orders the same
 
 
 def compare(whole: Recording, before: Recording, after: Recording, *, killed: bool = False) -> Resumption:
     """The account. `before` ended at a checkpoint from which `after` goes on; `whole` is the same job in one piece.
 
-    `killed`: it ended somewhere behind its last checkpoint. What it drew from where `after` goes on in the same order is left out
-    of the account: the steps made with it were lost with the job.
+    `killed`: it ended somewhere behind its last checkpoint. Where the save is known with whose weights `after` begins, what was
+    drawn until then counts. Else what it drew from where `after` goes on in the same order is left out of the account: the steps
+    made with it were lost with the job.
     """
     try:
         base, begun, resumed = (training_epochs(recording) for recording in (whole, before, after))
@@ -46,6 +50,12 @@ def compare(whole: Recording, before: Recording, after: Recording, *, killed: bo
         return Resumption(trouble=str(reason))
     if len(begun) > len(base):
         return Resumption(trouble=f"the interrupted job ran {len(begun)} epochs, the uninterrupted one {len(base)}")
+    step = steps_of(before)
+    saved = _saved_step(after) if killed else 0
+    until = until_step(begun, base, whole, saved) if saved else None
+    if until is not None:
+        begun, step, killed = until, saved, False  # what was drawn behind the save is lost with the job
+        resumed = [without_what_was_read_past(resumed[0], begun[-1], after), *resumed[1:]]
     back = _goes_back(base, begun, resumed[0]) if killed else None
     undone = 0
     if back is not None:
@@ -68,14 +78,14 @@ def compare(whole: Recording, before: Recording, after: Recording, *, killed: bo
     (repeated, more), (lost, fewer), keep = _difference(base, joined)
     place = resumed[0].one.made_line or resumed[0].one.loop_line
     return Resumption(
-        step=max((int(log.steps["step"][-1]) for log in before.ranks.values() if len(log.steps)), default=0),
+        step=step,
         epoch=epoch,
         into_epoch=drawn if partial else 0,
         of_epoch=of_epoch,
         repeated=repeated,
         lost=lost,
         order=_words_of_killed(epoch, undone, anew=not (drawn and partial)) if undone else _words(follows, epoch),
-        wrong_order=follows == "first" and epoch > 0,
+        wrong_order=(follows == "first" and epoch > 0) or follows.startswith(_AGAIN),
         examples=(more, fewer),
         ranks=resumed[0].ranks,
         path=place.path,
@@ -83,6 +93,16 @@ def compare(whole: Recording, before: Recording, after: Recording, *, killed: bo
         function=place.function,
         keep_one_in=keep,
     )
+
+
+def _saved_step(after: Recording) -> int:
+    """The step of the save with whose weights the resumed job begins; 0 where that is not known."""
+    try:
+        restored = Restored.of(after)
+    except NotSeen:
+        return 0
+    steps = {one.save.document.step for one in restored.ranks.values()}
+    return steps.pop() if len(steps) == 1 else 0
 
 
 def _goes_back(
@@ -150,8 +170,8 @@ def _drawn(together: Together) -> int:
 
 
 def _follows(base: Sequence[Together], begun: Sequence[Together], resumed: Together, epoch: int) -> str:
-    """What the first epoch of the resumed job is: `rest` of the epoch under way, its `start`, the `next` one, the `first`, or
-    another order (`other`)."""
+    """What the first epoch of the resumed job is: `rest` of the one under way, its `start`, the `next` one, the `first`, another
+    earlier one (`again 3`), or another order (`other`)."""
     partial = epoch < len(begun)
     expected = begun[epoch] if partial else None
     if epoch < len(base) and in_order_of(base[epoch], expected, resumed):
@@ -162,7 +182,8 @@ def _follows(base: Sequence[Together], begun: Sequence[Together], resumed: Toget
         return "next"
     if epoch > 0 and (in_order_of(base[0], None, resumed) or in_order_of(base[0], expected, resumed)):
         return "first"
-    return "other"
+    earlier = next((one for one in reversed(range(1, epoch)) if in_order_of(base[one], None, resumed)), 0)
+    return f"{_AGAIN}{earlier}" if earlier else "other"
 
 
 def in_order_of(base: Together, begun: Together | None, resumed: Together) -> bool:
@@ -254,6 +275,9 @@ def _words_of_killed(epoch: int, undone: int, *, anew: bool) -> str:
 
 
 def _words(follows: str, epoch: int) -> str:
+    if follows.startswith(_AGAIN):
+        again = follows.removeprefix(_AGAIN)
+        return f"draws epoch {again} again instead of epoch {epoch}: the number of the epoch is not restored"
     return {
         "rest": "continues where it stopped",
         "start": f"restarts epoch {epoch} from its first sample: the position in the epoch is not restored",

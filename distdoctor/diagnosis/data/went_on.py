@@ -15,8 +15,9 @@ import numpy as np
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.checkpoint.restored import Continuation, Restored
+from distdoctor.diagnosis.data.read_past import part_of, without_what_was_read_past
 from distdoctor.diagnosis.data.resumption import in_order_of, training_epochs
-from distdoctor.diagnosis.data.samples import Indices, LoaderPass, Together, comparable_indices, repeats_within
+from distdoctor.diagnosis.data.samples import Indices, Together, comparable_indices, repeats_within
 from distdoctor.diagnosis.derived import derived
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption
@@ -48,7 +49,7 @@ class WentOn:
         if not begun:
             raise NotApplicable("the earlier run had drawn nothing when it saved")
         until = _until(begun[-1], step, _steps_in(whole, begun, earlier))
-        resumed = [_without_what_was_read_past(epoch, until, recording) for epoch in training_epochs(recording)]
+        resumed = [without_what_was_read_past(epoch, until, recording) for epoch in training_epochs(recording)]
         return cls(_account(begun, until, resumed, step), save.run)
 
 
@@ -72,27 +73,7 @@ def _until(epoch: Together, step: int, made: int) -> Together:
     if any(one.batches % made or one.keep_one_in > 1 or one.batch_size < 1 for one in epoch.passes.values()):
         raise NotApplicable("where the earlier run had been in its epoch when it saved is not on record")
     draws = {rank: steps * (one.batches // made) * one.batch_size for rank, one in epoch.passes.items()}
-    return Together({rank: _part(one, 0, draws[rank]) for rank, one in epoch.passes.items()})
-
-
-def _part(one: LoaderPass, begin: int, end: int) -> LoaderPass:
-    kept = one.indices[begin:end]
-    return replace(one, indices=kept, drawn=len(kept), ended_ns=one.ended_ns if end >= one.drawn else 0, kept_set=None)
-
-
-def _without_what_was_read_past(epoch: Together, until: Together, recording: Recording) -> Together:
-    """A loop may read batches and pass them over until it is where the earlier run had been: they were drawn before a first step
-    for which other steps need fewer. A loader that is read one batch ahead (accelerate, Trainer) passes over none."""
-    if epoch.one.first_step:
-        return epoch
-    parts = {}
-    for rank, one in epoch.passes.items():
-        batches = [int(row["batches"]) for row in recording.ranks[rank].rows("times")[:2]]
-        past, usual = (batches[0] - batches[1], batches[1]) if len(batches) > 1 else (0, 0)
-        draws, before = past * max(one.batch_size, 1), until.passes.get(rank)
-        ahead = past <= usual and before is not None and draws < before.drawn
-        parts[rank] = _part(one, draws, one.drawn) if past > 0 and one.keep_one_in == 1 and not ahead else one
-    return Together(parts)
+    return Together({rank: part_of(one, 0, draws[rank]) for rank, one in epoch.passes.items()})
 
 
 def _account(begun: Sequence[Together], until: Together, resumed: Sequence[Together], step: int) -> Resumption:

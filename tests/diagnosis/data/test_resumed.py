@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from distdoctor.diagnosis.data.resumption import compare
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption, read_resumption
 from distdoctor.testing.samples import sampled_job, share
+from distdoctor.testing.states import snapshot
 
 
 def job(*epochs: tuple[int, int, int]) -> Recording:
@@ -96,6 +98,40 @@ def test_what_a_killed_job_drew_behind_its_last_checkpoint_may_come_again(
 def test_a_killed_job_that_is_resumed_in_an_order_of_its_own_is_not_judged() -> None:
     found = compare(job(*WHOLE), job((0, 0, 50), (1, 0, 27)), job((7, 0, 30), (2, 0, 50)), killed=True)
     assert "use --stop-args instead of --kill-at" in found.trouble
+
+
+@pytest.mark.parametrize(
+    ("step", "resumed", "words", "repeats", "healthy"),
+    [
+        (8, [(1, 0, 32), (2, 0, 32)], "draws epoch 1 again instead of epoch 2", 0, False),
+        (8, [(2, 0, 32)], "continues where it stopped", 0, True),
+        (6, [(1, 0, 32), (2, 0, 32)], "restarts epoch 1 from its first sample", 32, False),
+        (6, [(1, 16, 32), (2, 0, 32)], "continues where it stopped", 0, True),
+    ],
+    ids=["the epoch before the save", "the epoch after it", "its epoch anew", "the rest of it"],
+)
+def test_where_the_save_is_known_what_was_drawn_until_then_counts(
+    step: int, resumed: Sequence[tuple[int, int, int]], words: str, repeats: int, healthy: bool
+) -> None:
+    def trained(*epochs: tuple[int, int, int]) -> Recording:
+        made = sampled_job(ranks=2, length=64)
+        for epoch, first, last in epochs:
+            made.train(orders={rank: share(64, 2, rank, epoch=epoch)[first:last] for rank in range(2)})
+        return made.recording()
+
+    earlier = (
+        snapshot("start", run="one", weights={"head.weight": "a"}),
+        snapshot("save", run="one", step=step, weights={"head.weight": "b"}, moments={"head.weight": "m"}),
+    )
+    start = snapshot("start", run="two", weights={"head.weight": "b"}, moments={"head.weight": "m"})
+    after = replace(trained(*resumed), states=(start,), earlier_states=earlier)
+
+    found = compare(
+        trained((0, 0, 32), (1, 0, 32), (2, 0, 32)), trained((0, 0, 32), (1, 0, 32), (2, 0, 12)), after, killed=True
+    )
+
+    assert (found.step, found.repeated, found.lost, found.healthy, found.trouble) == (step, repeats, 0, healthy, "")
+    assert words in found.order
 
 
 def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
