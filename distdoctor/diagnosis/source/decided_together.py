@@ -9,12 +9,13 @@ from distdoctor.diagnosis.source.deciding import leads_to
 from distdoctor.diagnosis.source.edits import Edit, lines_of, rows_replaced
 from distdoctor.diagnosis.source.out_of_condition import every_rank_gets_there
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
-from distdoctor.diagnosis.source.source_file import Loop, SourceFile, source_file
+from distdoctor.diagnosis.source.source_file import Loop, SourceFile, last_word, source_file
 from distdoctor.diagnosis.source.statement_edits import torch_distributed
 from distdoctor.recording.recording import SourceLine
 
 _NAMES = ("votes", "votes_of_ranks", "votes_of_all_ranks")
 _LEAVING = ast.Break | ast.Continue | ast.Return
+_OF_ALL = frozenset({"all", "any"})  # of a rank's own samples: what the others have left of theirs is not asked
 _ORDER = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
@@ -43,9 +44,11 @@ def decided_together(
 
 def _may_be_shared(holder: ast.If | ast.While) -> bool:
     """Whether a rank may do what another one's answer says: leave, stay, or what is done beyond a threshold."""
-    if is_about_rank(holder.test) or (isinstance(holder, ast.While) and holder.orelse):
+    asked = {last_word(node.func) for node in ast.walk(holder.test) if isinstance(node, ast.Call)}
+    if is_about_rank(holder.test) or asked & _OF_ALL or (isinstance(holder, ast.While) and holder.orelse):
         return False
-    if isinstance(holder, ast.While) or isinstance(holder.body[-1], _LEAVING):
+    only_words = all(isinstance(one, ast.Expr) for one in holder.body[:-1])
+    if isinstance(holder, ast.While) or (isinstance(holder.body[-1], _LEAVING) and only_words):
         return True
     compared = [node for node in ast.walk(holder.test) if isinstance(node, ast.Compare)]
     return bool(compared) and all(isinstance(op, _ORDER) for node in compared for op in node.ops)
