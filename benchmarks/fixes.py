@@ -2,6 +2,7 @@
 
 python benchmarks/fixes.py                                  # the examples
 python benchmarks/fixes.py --drills missing-set-epoch ...   # drills of the reference training, by slug
+python benchmarks/fixes.py --drills all --seconds 1500      # all of them, in pieces
 python benchmarks/fixes.py a/train.py b/ ...                # scripts, or folders of them (with a manifest.json: ranks, arguments)
 
 Every script is copied into a temporary folder and run there. `shown`: jobs with a patch; `verified`: the second run was not ill;
@@ -67,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 
 def _drills(slugs: list[str]) -> Iterator[Case]:
     known = {drill.slug: drill for drill in load().drills.values()}
-    for slug in slugs:
+    for slug in known if slugs == ["all"] else slugs:
         strategy = (known[slug].strategies or ("ddp",))[0]
         ranks = str(max(2, known[slug].needs_ranks))
         yield Case(slug, ("--strategy", strategy, "--nproc", ranks, "--fire-drill", slug))
@@ -118,7 +119,7 @@ def _tried(case: Case) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The counts by code, as rows of Markdown."""
+    """One row for each job with a patch and the counts by code, as Markdown."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in results.values():
         if one.get("shown"):
@@ -130,7 +131,26 @@ def table(results: dict[str, Any]) -> str:
         undecided = row["undecided"] + row["not tried"]
         rows.append(f"| {code} | {row['shown']} | {row['verified']} | {row['not verified']} | {undecided} |")
     jobs = sum("trouble" not in one for one in results.values())
-    return "\n".join([f"{jobs} jobs, {counts['all']['shown']} of them with a patch", "", *rows])
+    shown = {name: one for name, one in sorted(results.items()) if one.get("shown")}
+    each = [f"| {one['code'] or one['shown'][0]} | {name} | {one['outcome']} |" for name, one in shown.items()]
+    words = [
+        f"{name} ({', '.join(one['findings']) or '-'})"
+        for name, one in sorted(results.items())
+        if "findings" in one and not one["shown"]
+    ]
+    return "\n".join(
+        [
+            "| code | job | with the patch |",
+            "|---|---|---|",
+            *each,
+            "",
+            f"No patch: {', '.join(words)}",
+            "",
+            f"{jobs} jobs, {counts['all']['shown']} of them with a patch",
+            "",
+            *rows,
+        ]
+    )
 
 
 if __name__ == "__main__":

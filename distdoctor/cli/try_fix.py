@@ -15,8 +15,8 @@ from distdoctor.diagnosis.source.edits import applied
 from distdoctor.launch.job import Outcome
 from distdoctor.launch.post_mortem import diagnose
 from distdoctor.launch.second_run import JobProgress, SecondRun, SecondRunOrder, root_of, run_again
-from distdoctor.recording.recording import SourceLine
-from distdoctor.recording.trace.layout import source_digest
+from distdoctor.recording.recording import Call, Recording, SourceLine
+from distdoctor.recording.trace.layout import Op, source_digest
 from distdoctor.report.root_cause import failed, root_cause
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def _judged(
         return replace(
             made, words=f"with it the job ran {far} in {second.seconds:.0f} s, which is not far enough to tell"
         )
-    if not second.stopped and again.stop_past is not None and now.steps[1] < before.steps[1]:
+    shorter = not second.stopped and again.stop_past is not None and now.steps[1] < before.steps[1]
+    if shorter and not _last_calls(outcome.recording) <= _all_calls(second.recording):
         words = (
             f"with it the script ended by itself at step {now.steps[1]}, before step {before.steps[1]} of the first run"
         )
@@ -165,6 +166,20 @@ def _speaks_against(one: Finding, tried: Finding, first: Diagnosis) -> bool:
     known = any((one.code, one.place.function) == (f.code, f.place.function) for f in first.findings)
     severity = one.severity or NOTE
     return not known and (severity >= ERROR or (severity >= WARNING and one.code[:3] == tried.code[:3]))
+
+
+def _last_calls(recording: Recording) -> set[tuple[str, str, Op]]:
+    """(file, function, operation) of the calls that the ranks were in when they stood or ended. Lines move with a patch."""
+    return {_kind_of(call) for log in recording.ranks.values() if len(log.calls) for call in [log.call(log.calls[-1])]}
+
+
+def _all_calls(recording: Recording) -> set[tuple[str, str, Op]]:
+    """The same of all calls that are on record."""
+    return {_kind_of(log.call(row)) for log in recording.ranks.values() for row in log.calls}
+
+
+def _kind_of(call: Call) -> tuple[str, str, Op]:
+    return os.path.basename(call.site.path), call.site.function, call.op
 
 
 def _ran_the_patch(second: SecondRun, again: SecondRunOrder) -> bool:

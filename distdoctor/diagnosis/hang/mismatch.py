@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
@@ -16,6 +17,8 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.rank_choice import singled_out, without_choice
 from distdoctor.recording.recording import Call
 
 
@@ -23,6 +26,19 @@ def in_place(verdict: Verdict, what: str) -> Iterator[Incident]:
     """The incidents in which the ranks of a group issued one call with different arguments."""
     found = verdict.of_kind(IncidentKind.DIVERGED)
     return (incident for incident in found if incident.in_place and incident.differs == what)
+
+
+def _same_for_all(verdict: Verdict, incident: Incident) -> tuple[Edit, ...]:
+    """The value of the other ranks given to all, where an expression in the one line that all call names the odd rank."""
+    assert incident.divergence is not None
+    variants, sources = incident.divergence.variants, verdict.recording.sources
+    if incident.odd is None or len({variant.call.site for variant in variants}) > 1:
+        return ()
+    odd = tuple(rank for rank in incident.ranks if not incident.is_tie)
+    others = [rank for variant in variants for rank in variant.ranks if rank not in odd]
+    site = incident.odd.site
+    choice = (incident.choice or singled_out(sources, site, odd, others)) if odd else None
+    return without_choice(sources, site, choice, others) if choice is not None else ()
 
 
 def mismatch(
@@ -55,7 +71,7 @@ def mismatch(
         }
         | tipped(incident),
         why=why,
-        prescriptions=(cure,),
+        prescriptions=(cure if cure.edits else replace(cure, edits=_same_for_all(verdict, incident)),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.undecided,

@@ -54,6 +54,11 @@ class Decision:
         return self.test.startswith(("if ", "while "))
 
     @property
+    def is_loop(self) -> bool:
+        """Whether it is what a loop goes through: the ranks have different numbers of turns."""
+        return self.test.startswith("for ")
+
+    @property
     def question(self) -> str:
         """The test without the word before it."""
         return self.test.removeprefix("if ").removeprefix("while ")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, rank_word
+from distdoctor.diagnosis.source.call_edits import node_replaced
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, is_about_rank, of_test, rank_word
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import SourceLine
 
@@ -26,6 +28,25 @@ def singled_out(
         ):
             found[guard.line, guard.test] = guard
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def without_choice(
+    sources: Mapping[str, str], site: SourceLine, choice: Guard, others: Iterable[int]
+) -> tuple[Edit, ...]:
+    """The edit that gives every rank the value of the `others`, in the place of `a if rank == 1 else b`; () where the choice is
+    made by statements."""
+    file = source_file(sources, site.path)
+    found = [
+        node
+        for node in (file.nodes(ast.IfExp) if file is not None else ())
+        if node.lineno <= choice.line <= (node.end_lineno or 0) and ast.unparse(node.test) == choice.test
+    ]
+    if file is None or len(found) != 1:
+        return ()
+    answers = {of_test(found[0].test).lets_through(rank) for rank in others}
+    kept = found[0].body if answers == {True} else found[0].orelse if answers == {False} else None
+    text = ast.get_source_segment(file.text, kept) if kept is not None else None
+    return (node_replaced(site.path, found[0], text),) if text and not isinstance(kept, ast.Lambda) else ()
 
 
 def _choices(file: SourceFile, line: int) -> Iterator[Guard]:

@@ -124,6 +124,40 @@ def averaged_below(sources: Mapping[str, str], site: SourceLine) -> tuple[Edit, 
     return row_below(sources, site.path, statement, f"{ast.unparse(grad)}.div_({dist}.get_world_size({of}))")
 
 
+def averaged_once(
+    sources: Mapping[str, str], backward: SourceLine, step: SourceLine, wrapped: SourceLine
+) -> tuple[Edit, ...]:
+    """The edit by which DistributedDataParallel averages only where the optimizer steps (what `no_sync()` sets), above the
+    forward; () where the step is not under a condition behind the backward that is known before the forward."""
+    file, name = source_file(sources, backward.path), _wrapped_name(sources, wrapped)
+    call = only_call(sources, backward, "backward")
+    block = block_of(file, file.statement(call)) if file is not None and call is not None else []
+    if file is None or call is None or not name or not block or step.path != backward.path or wrapped.path != step.path:
+        return ()
+    last = block.index(file.statement(call))
+    holder = next((n for n in block[last + 1 :] if isinstance(n, ast.If) and n.lineno < step.line <= _last(n)), None)
+    forward = next((n for n in block[: last + 1] if name in map(_function, ast.walk(n))), None)
+    if holder is None or forward is None or holder.orelse:
+        return ()
+    asked = {ast.unparse(n) for n in ast.walk(holder.test) if isinstance(n, ast.Name | ast.Attribute)}
+    if asked & names_bound(block[block.index(forward) : block.index(holder)]):
+        return ()
+    row = f"{name}.require_backward_grad_sync = {ast.unparse(holder.test)}"
+    return row_above(sources, backward.path, forward, row)
+
+
+def _wrapped_name(sources: Mapping[str, str], wrapped: SourceLine) -> str:
+    """What the wrapped model is called, "" where it gets no name at once."""
+    file, call = source_file(sources, wrapped.path), wrapper_call(sources, wrapped)
+    made = file.parent.get(call) if file is not None and call is not None else None
+    targets = made.targets if isinstance(made, ast.Assign) else []
+    return ast.unparse(targets[0]) if len(targets) == 1 and isinstance(targets[0], ast.Name | ast.Attribute) else ""
+
+
+def _function(node: ast.AST) -> str:
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
 def on_rank_zero(sources: Mapping[str, str], site: SourceLine, operation: str) -> tuple[Edit, ...]:
     """The edit by which rank 0 alone makes the call of a line."""
     file, call = source_file(sources, site.path), only_call(sources, site, operation)

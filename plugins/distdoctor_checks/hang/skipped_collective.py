@@ -47,11 +47,13 @@ from distdoctor.diagnosis.hang.wording import (
     tipped,
 )
 from distdoctor.diagnosis.source.decided_together import decided_together
+from distdoctor.diagnosis.source.deciding import Decision
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording, SourceLine
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
 
@@ -204,6 +206,8 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             f"{at(incident.decision.site)}",
             edits=_together(verdict, incident, incident.decision.site, incident.decision.question),
         )
+    if incident.decision is not None and incident.decision.is_loop:
+        return _as_many_turns(incident, incident.decision)
     if incident.is_tie and usual is not None:
         return Prescription(
             "call-on-every-rank",
@@ -217,6 +221,17 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     return Prescription(
         "call-on-every-rank",
         change=f"call the {usual.op.word} at {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
+    )
+
+
+def _as_many_turns(incident: Incident, loop: Decision) -> Prescription:
+    """What to do where ranks go through loops of different lengths. join() answers for the reductions of a wrapped model only."""
+    of_model = any(call is not None and call.flags & CallFlag.NATIVE for call in (incident.odd, incident.usual))
+    why = f", which depends on `{loop.way[-1][1]}` ({at(loop.way[-1][0])})" if loop.way else ""
+    return Prescription(
+        "join-uneven-inputs" if of_model else "call-on-every-rank",
+        change=f"give every rank as many turns of `{loop.test}` ({at(loop.site)}){why}: cut what it goes through to one length "
+        "on all ranks, or let them agree on the shortest before the loop",
     )
 
 

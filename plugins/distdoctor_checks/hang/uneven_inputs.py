@@ -72,8 +72,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "join-uneven-inputs",
-                change=f"wrap the loop at {at(uneven.site)} in `with model.join():`, or make every rank draw {least} batches "
-                "(drop_last=True with a DistributedSampler)",
+                change=f"give every rank {least} batches: cut the list of batches to a multiple of the ranks before each takes "
+                "its share, from a shuffle that all seed alike (DistributedSampler with drop_last=True does both); or wrap "
+                f"the loop at {at(uneven.site)} in `with model.join():`",
             ),
         ),
         at_ns=incident.at_ns,

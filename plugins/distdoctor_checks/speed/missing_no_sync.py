@@ -29,6 +29,8 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.diagnosis.replicas.wording import line_with
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.statement_edits import averaged_once
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -65,14 +67,14 @@ class Repeated:
 def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, recording: Recording) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
     if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
-        yield _finding(found, _seconds(timing, found))
+        yield _finding(found, _seconds(timing, found), _edits(gradients, found, recording))
     sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
     guard = _guard(recording, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
     if guard:
         yield _unguarded(sharded, guard)
 
 
-def _finding(found: dict[int, Repeated], saved: tuple[float, ...]) -> Finding:
+def _finding(found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[Edit, ...]) -> Finding:
     first, ranks = found[min(found)], tuple(sorted(found))
     site = first.update.loss_site
     return Finding(
@@ -94,8 +96,14 @@ def _finding(found: dict[int, Repeated], saved: tuple[float, ...]) -> Finding:
         },
         why=f"{first.times} forwards that average and {first.times} backward passes on one line between two optimizer steps; "
         f"C++ issued {first.calls} calls, {max(1, first.calls // first.micro_steps)} per pass",
-        prescriptions=(Prescription("no-sync", effect=_effect(first, saved)),),
+        prescriptions=(Prescription("no-sync", effect=_effect(first, saved), edits=edits),),
     )
+
+
+def _edits(gradients: Gradients, found: dict[int, Repeated], recording: Recording) -> tuple[Edit, ...]:
+    wrapped = {event.site for rank in found for event in gradients.ranks[rank].events(Wrapped)}
+    update = found[min(found)].update
+    return averaged_once(recording.sources, update.loss_site, update.site, wrapped.pop()) if len(wrapped) == 1 else ()
 
 
 def _repeated(one: RankGradients) -> Repeated | None:

@@ -8,9 +8,11 @@ import pytest
 
 from distdoctor.diagnosis.source.decided_together import decided_together
 from distdoctor.diagnosis.source.edits import Edit, applied, diff
+from distdoctor.diagnosis.source.rank_choice import singled_out, without_choice
 from distdoctor.diagnosis.source.sampler_calls import epoch_told_above
 from distdoctor.diagnosis.source.statement_edits import (
     averaged_below,
+    averaged_once,
     met_before,
     on_rank_zero,
     waited_for,
@@ -102,6 +104,46 @@ def test_a_save_is_left_to_rank_0_and_a_load_waits_for_all() -> None:
         "+               path)",
     ]
     assert on_line(lambda sources, site: met_before(sources, site, "load"), load, "torch.load") == ["+dist.barrier()"]
+
+
+ACCUMULATION = """\
+def main(net, opt, loader):
+    model = DDP(net)
+    for i, batch in enumerate(loader):
+        loss = model(batch).mean() / 4
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            opt.step()
+"""
+
+
+def test_gradients_are_averaged_only_where_the_optimizer_steps() -> None:
+    def once(body: str) -> list[str]:
+        text = IMPORTS + body
+        rows = text.splitlines()
+        at = [
+            SourceLine(AT, next(n for n, row in enumerate(rows, 1) if w in row)) for w in ("backward", "step()", "DDP(")
+        ]
+        return changed(text, averaged_once({AT: text}, *at))
+
+    counted = ACCUMULATION.replace("        loss = model", "        i = i + 1\n        loss = model")
+    assert once(ACCUMULATION) == ["+        model.require_backward_grad_sync = (i + 1) % 4 == 0"]
+    assert once(counted) == ["+        model.require_backward_grad_sync = (i + 1) % 4 == 0"]
+    assert once(ACCUMULATION.replace("        if", "        i += 1\n        if")) == []
+    assert once(ACCUMULATION.replace("model(batch)", "self.model(batch)")) == []
+
+
+def test_every_rank_is_given_the_value_of_the_others() -> None:
+    text = "dist.all_reduce(x.to(torch.float16 if rank == 1 else torch.float32))\n"
+    site = SourceLine(AT, 1)
+
+    choice = singled_out({AT: text}, site, [1], [0, 2])
+
+    assert choice is not None
+    assert changed(text, without_choice({AT: text}, site, choice, [0, 2])) == [
+        f"-{text.rstrip()}",
+        "+dist.all_reduce(x.to(torch.float32))",
+    ]
 
 
 LOOP = """\
