@@ -75,7 +75,7 @@ def test_every_remedy_that_can_be_tried_has_its_page() -> None:
 
 def in_ranks(request: TrainingRequest, ranks: int, plant: str, *, steps: int = 4) -> real_steps.RealSteps:
     """`real_steps.train` in ranks of the fork server."""
-    asked_for = replace(request, steps=3, epochs=3, evaluate=False, drills=(*request.drills, plant))
+    asked_for = replace(request, steps=steps, epochs=steps, evaluate=False, drills=(*request.drills, plant))
     with tempfile.TemporaryDirectory() as folder:
         values(run_ranks(measured_rank, ranks, asked_for.to_json(), folder, timeout=120))
         return real_steps.RealSteps(memory_results.read(Path(folder)))
