@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,11 @@ def check_data(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder, env=env)
 
 
+def unseen(document: dict[str, Any]) -> list[str]:
+    """Why the resume could not be judged."""
+    return [one["reason"] for one in document["not_examined"] if one["code"] == "DD704"]
+
+
 @pytest.mark.job
 def test_loaders_are_read_without_training_and_the_answer_comes_first(tmp_path: Path) -> None:
     (tmp_path / "my_loaders.py").write_text(LOADERS)
@@ -82,7 +88,9 @@ def test_a_script_that_resumes_at_the_start_of_the_epoch_repeats_samples(right: 
     words = ["--nproc", "2", "--resume", "--stop-args=--stop", f"--resume-args={resume}", "--output-format", "json"]
     done = check_data(tmp_path, *words, "train.py")
     assert done.stdout.startswith("{"), done.stderr
-    findings = {one["code"]: one["evidence"] for one in json.loads(done.stdout)["findings"]}
+    document = json.loads(done.stdout)
+    findings = {one["code"]: one["evidence"] for one in document["findings"]}
+    assert unseen(document) == []
     assert sorted(findings) == ([] if right else ["DD704"]), done.stderr
     assert right or (findings["DD704"]["repeated"], findings["DD704"]["lost"]) == (32, 0)
     assert ("continues where it stopped" if right else "restarts epoch 1 from its first sample") in done.stderr
@@ -93,7 +101,9 @@ def test_a_script_that_is_killed_and_goes_on_from_its_last_checkpoint_loses_noth
     (tmp_path / "train.py").write_text(RESUMABLE)
     words = ["--nproc", "2", "--resume", "--kill-at", "15", "--resume-args=--resume --right", "--output-format", "json"]
     done = check_data(tmp_path, *words, "train.py", "--often")
-    assert [one["code"] for one in json.loads(done.stdout)["findings"]] == [], done.stderr
+    document = json.loads(done.stdout)
+    assert unseen(document) == []
+    assert [one["code"] for one in document["findings"]] == [], done.stderr
     assert "resume after step 15, 24 of 80 samples into epoch 1" in done.stderr
     assert "continues from its last checkpoint; 24 samples were drawn after it" in done.stderr
 

@@ -100,4 +100,4 @@ def test_what_a_closure_computes_is_not_the_optimizers_time(tmp_path: Path) -> N
     assert rows["step"].tolist() == [1, 2, 3]
     assert rows["backwards"][0] > 1  # it asks for it again before it has moved for good
     assert (rows["backward_ns"] >= rows["backwards"] * 10 * MILLISECOND).all()
-    assert (rows["optimizer_ns"] < 10 * MILLISECOND).all()
+    assert (rows["optimizer_ns"] < rows["backward_ns"]).all()
