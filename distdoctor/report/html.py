@@ -27,6 +27,7 @@ from distdoctor.report.verdict import gap, looked, state, summary, verdict
 MOST_PLACES = 40
 MOST_ROWS = 200  # of one table in the page; the JSON has all
 LARGEST_RAW = 600_000  # bytes of JSON that a page carries
+NARROW = 350  # pixels that a picture has on a phone
 MOST_LINES = 2  # of source, on either side
 _LONGEST = 400  # letters of one environment variable
 
@@ -67,6 +68,7 @@ def render(diagnosis: Diagnosis) -> str:
         raw=base64.b64encode(raw).decode("ascii") if len(raw) <= LARGEST_RAW else "",
         raw_size=f"{len(raw) / 1024:.0f} KiB",
         most_rows=MOST_ROWS,
+        narrow=NARROW,
         most_views=max((len(one.views) for one in (*mine, *others)), default=0) or 1,
     )
     return visible(page)
@@ -192,7 +194,7 @@ def _not_examined(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(", ".join(codes), reason) for reason, codes in reasons.items()]
 
 
-_OF_EACH_RANK = ("RANK", "pid", "TORCHELASTIC_ERROR_FILE")  # what every launcher gives to each rank for itself
+_OF_EACH_RANK = ("RANK", "pid", "TORCHELASTIC_ERROR_FILE", "text_hash")  # what each rank has for itself
 
 
 def _environments(recording: Recording | None) -> Table | None:

@@ -153,7 +153,7 @@ def _draw_cell(
     words = f"#{number}: {cell.words}, {cell.site}{', has not come back' if cell.open else ''}"
     sheet.rect(x, top, CELL - 4, height - 4, f"soft {kinds[cell.words.partition(' ')[0]]}{state}", words)
     letters = int((CELL - 12) / LETTER)
-    sheet.text(x + 5, top + 15, cut(("… " if cell.open else "") + cell.words, letters))
+    sheet.text(x + 5, top + 15, cut(cell.words, letters))
     sheet.text(x + 5, top + 30, cell.site if len(cell.site) <= letters else f"…{cell.site[1 - letters :]}", "quiet")
 
 

@@ -1,11 +1,12 @@
 """What the pictures share: a picture, and a sheet of SVG to draw on. Texts are escaped, colours are the page's.
 
-Colours are classes of the page (`k0` to `k7`, by Okabe and Ito: told apart by colour-blind people, in light and dark), and never
-the only sign: every mark has a title or a letter as well.
+Colours are classes of the page (`k0` to `k7`, after Okabe and Ito: told apart by colour-blind people, in light and dark), and
+never the only sign: every mark has a title or a letter as well.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,15 @@ class Picture:
     def first(self) -> int:
         """The pane that is shown at first."""
         return next((number for number, view in enumerate(self.views) if view.svg is self.svg), 0)
+
+    @property
+    def widest(self) -> int:
+        """Pixels from left to right."""
+        widths = (int(width) for view in self.panes for width in _WIDTH.findall(view.svg))
+        return max(widths, default=0)
+
+
+_WIDTH = re.compile(r'<svg [^>]* width="(\d+)"')
 
 
 class Sheet:

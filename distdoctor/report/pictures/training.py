@@ -42,15 +42,20 @@ def divergence(recording: Recording) -> Picture | None:
     chosen = _telling(steps, most=MOST_VIEWS)
     columns = _columns(ranks, chosen, steps)
     chosen = _telling(steps, most=max(2, MOST_MARKS // (len(columns) * len(_layers(steps, chosen)))))
+    if parted is None:  # every step looks alike, so the last one says it all
+        chosen = chosen[-1:]
     layers = _alike(_layers(steps, chosen), chosen, steps)
     views = tuple(_map_of(step, layers, columns, steps[step]) for step in chosen)
     title = "All layers are the same on all replicas"
     if parted is not None:
-        title = f"Which layers differ between the replicas, in gradient or parameter, from step {parted} on"
+        since = (
+            f"from step {parted} on" if parted > min(steps) or parted < 2 else f"at step {parted}, the oldest on record"
+        )
+        title = f"Which layers differ between the replicas, in gradient or parameter, {since}"
     return Picture(
         "divergence",
         title,
-        f"One step at a time; the arrow keys go through them. {len(peers.ranks)} replicas from left to right; those with the "
+        f"{_by_step(views)}{len(peers.ranks)} replicas from left to right; those with the "
         "same letter hold the same bits. Layers that look alike are one row, and of many ranks those that agree one column.",
         views[chosen.index(parted) if parted in chosen else -1].svg,
         Table(
@@ -68,6 +73,10 @@ def divergence(recording: Recording) -> Picture | None:
         views if len(views) > 1 else (),
         "Step",
     )
+
+
+def _by_step(views: Sequence[View]) -> str:
+    return "One step at a time; the arrow keys go through them. " if len(views) > 1 else ""
 
 
 Parted = tuple[tuple[int, ...], ...]  # the ranks that hold the same bits, the most numerous first
@@ -212,7 +221,8 @@ def memory(recording: Recording) -> Picture | None:
     layers["activations and all else"] = (total - known).clip(min=0)
     layers = {words: values for words, values in layers.items() if max(values) > 0}
     steps = [float(step) for step in one.steps]
-    sheet, across, up = _axes(steps, float(max(total)), "memory by step", mib, unit=2.0**20)
+    most = max(map(float, sum(layers.values())))  # what was never touched is not resident, and is held all the same
+    sheet, across, up = _axes(steps, max(most, float(max(total))), "memory by step", mib, unit=2.0**20)
     base = [0.0] * len(steps)
     for number, (words, values) in enumerate(layers.items()):
         above = [low + float(value) for low, value in zip(base, values, strict=True)]
