@@ -166,6 +166,8 @@ def deciding_condition(
     if mine is None or theirs is None:
         return None
     tests = _all_tests(program, mine) if one == other else list(_candidates(program, mine, theirs))
+    if other is not None:  # both went on
+        tests = [test for test in tests if not _ends_the_rank(program, test)]
     return _best(program, tests, (mine, theirs), tuple(ranks), tuple(others))
 
 
@@ -240,6 +242,25 @@ def _exit_under(program: UserProgram, test: _Test) -> tuple[SourceLine, str] | N
         return None
     step = step_of(program, body[-1])
     return SourceLine(step.path, step.line, step.function), step.text
+
+
+def _ends_the_rank(program: UserProgram, test: _Test) -> bool:
+    """Whether a test leads away by raising what no handler above it catches: who took that way made no further call."""
+    body = test.holder.body if isinstance(test.holder, ast.If) and test.negated else []
+    if not body or not isinstance(body[-1], ast.Raise):
+        return False
+    waiting: list[ast.AST] = [body[-1]]
+    known = set(waiting)
+    for node in waiting:
+        if any(
+            isinstance(parent, ast.Try) and parent.handlers and child in parent.body
+            for parent, child in program.above(node)
+        ):
+            return False
+        above = [caller for caller in program.callers.get(program.scope_of(node), ()) if caller not in known]
+        waiting += above
+        known.update(above)
+    return True
 
 
 def _call_under(program: UserProgram, test: _Test, ways: tuple[_Way, _Way]) -> SourceLine:

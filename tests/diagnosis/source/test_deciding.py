@@ -208,6 +208,23 @@ def test_the_statement_that_leads_away_is_named() -> None:
     assert decision.exit == (SourceLine("t.py", 4, "main"), "sys.exit(0)")
 
 
+def test_a_raise_that_nobody_catches_decides_nothing_between_ranks_that_both_went_on() -> None:
+    refused = """\
+    def train(device):
+        if not torch.cuda.is_available():
+            raise RuntimeError("no GPU")
+        fit(device)
+    def fit(device):
+        dist.all_reduce(total)
+    def main():
+        train("cuda")
+        dist.barrier()
+    """
+
+    assert found(refused, 6, 9) == []
+    assert found(refused, 6, None) == [2]
+
+
 def test_no_python_and_an_unknown_line_decide_nothing() -> None:
     assert deciding_condition({"t.py": "if ("}, SourceLine("t.py", 1), SourceLine("t.py", 2)) is None
     assert deciding_condition({"t.py": "x = 1\n"}, SourceLine("t.py", 40), None) is None
