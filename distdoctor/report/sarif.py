@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, SourceLine
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
@@ -76,17 +78,19 @@ def _sentence(words: str) -> str:
 def _result(finding: Finding, diagnosis: Diagnosis, base: str) -> dict[str, Any]:
     sources = diagnosis.recording.sources if diagnosis.recording is not None else {}
     place = finding.place or _script(diagnosis.job)
-    related: list[dict[str, Any]] = []
-    for other in finding.places:
-        where = _location(other.site, base, sources, other.role) if other.site else None
-        if where is not None and where not in related:
-            related.append(where)
+    roles: dict[SourceLine, list[str]] = {replace(place, function=""): []} if place else {}
+    for other in finding.places:  # code scanning wants each line once
+        if other.site:
+            words = f"{named(other.ranks)}: {other.role}" if other.ranks else other.role
+            roles.setdefault(replace(other.site, function=""), []).append(words)
+    where = [_location(site, base, sources, "; ".join(dict.fromkeys(told))) for site, told in roles.items()]
+    here = int(bool(place))
     return {
         "ruleId": finding.code,
         "level": LEVELS.get(finding.severity or NOTE, "note"),
         "message": {"text": "\n".join(block_of(finding, diagnosis))},
-        "locations": [_location(place, base, sources)] if place else [],
-        "relatedLocations": related,
+        "locations": where[:here],
+        "relatedLocations": where[here:],
         "properties": {"ranks": list(finding.ranks), "confidence": str(finding.confidence)},
     }
 

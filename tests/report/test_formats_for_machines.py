@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sick import diagnosis_of
 
 from distdoctor.cli.deliver import step_summary
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
@@ -53,6 +54,22 @@ HOSTILE = replace(
 )
 
 
+@pytest.mark.parametrize("code", ["DD101", "DD108", "DD202", "DD301"])
+def test_sarif_names_each_line_once_and_says_what_each_rank_did_there(code: str) -> None:
+    diagnosis = diagnosis_of(code)
+
+    (result,) = json.loads(sarif.render(diagnosis))["runs"][0]["results"]
+    places = [*result["locations"], *result["relatedLocations"]]
+    lines = [
+        (one["physicalLocation"]["artifactLocation"]["uri"], one["physicalLocation"]["region"]["startLine"])
+        for one in places
+    ]
+    told = "; ".join(one.get("message", {}).get("text", "") for one in places)
+
+    assert len(lines) == len(set(lines))
+    assert all(place.role in told for place in diagnosis.findings[0].places)
+
+
 def test_sarif_points_at_the_line_and_keeps_the_suppressed_as_suppressed() -> None:
     run = json.loads(sarif.render(DIAGNOSIS))["runs"][0]
 
@@ -60,7 +77,7 @@ def test_sarif_points_at_the_line_and_keeps_the_suppressed_as_suppressed() -> No
     place = first["locations"][0]["physicalLocation"]
     assert (first["ruleId"], first["level"]) == ("DD101", "error")
     assert place == {"artifactLocation": {"uri": "file:///home/me/my%20train.py"}, "region": {"startLine": 57}}
-    assert first["relatedLocations"][0]["message"]["text"] == "waits"
+    assert first["relatedLocations"][0]["message"]["text"] == "rank 0: waits"
     assert second["level"] == "note"
     assert second["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "train.py"}  # what the job runs
     assert suppressed["suppressions"] == [{"kind": "inSource"}]

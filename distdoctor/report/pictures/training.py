@@ -221,8 +221,8 @@ def memory(recording: Recording) -> Picture | None:
     layers["activations and all else"] = (total - known).clip(min=0)
     layers = {words: values for words, values in layers.items() if max(values) > 0}
     steps = [float(step) for step in one.steps]
-    most = max(map(float, sum(layers.values())))  # what was never touched is not resident, and is held all the same
-    sheet, across, up = _axes(steps, max(most, float(max(total))), "memory by step", mib, unit=2.0**20)
+    most = max(float(max(total)), float(max(total * 0 + known)))  # what was never touched is held, and not resident
+    sheet, across, up = _axes(steps, most, "memory by step", mib, unit=2.0**20)
     base = [0.0] * len(steps)
     for number, (words, values) in enumerate(layers.items()):
         above = [low + float(value) for low, value in zip(base, values, strict=True)]
