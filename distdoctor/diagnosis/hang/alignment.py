@@ -71,6 +71,8 @@ def difference(one: Call, other: Call, backend: str = "") -> str:
         return OPERATION
     if one.op in ROOTED and one.root != other.root:
         return ROOT
+    if is_object_list(one) and is_object_list(other):
+        return SHAPE if one.shape != other.shape else ""
     if one.op in EQUAL_SIZES and not (one.flags | other.flags) & CallFlag.OBJECT:
         uneven = one.op in _UNEVEN_ON_NCCL and "nccl" in backend
         if one.dtype != other.dtype and one.dtype and other.dtype:
@@ -79,6 +81,11 @@ def difference(one: Call, other: Call, backend: str = "") -> str:
             return SHAPE
     unseen = ReduceOp.UNSEEN in (one.reduce_op, other.reduce_op)
     return REDUCTION if one.reduce_op is not other.reduce_op and not unseen else ""
+
+
+def is_object_list(call: Call) -> bool:
+    """Whether a call is the first of broadcast_object_list: the sizes of its objects, so that it is as long as the list."""
+    return call.op is Op.BROADCAST and bool(call.flags & CallFlag.OBJECT) and call.dtype == "int64"
 
 
 def elements(shape: str) -> int:
@@ -103,6 +110,7 @@ def divergences(group: GroupCalls, *, live: bool = False) -> Iterable[CallDiverg
     ahead = max(tracks, key=lambda track: (track.count, -track.rank))
     odd = [track for track in tracks if _disagrees(track, ahead)]
     if not odd:
+        yield from _lists_apart(group, live)
         return
     found: dict[bool, int] = {}  # whether it is a matter of the reduction alone -> the first number
     for track in odd:
@@ -114,6 +122,18 @@ def divergences(group: GroupCalls, *, live: bool = False) -> Iterable[CallDiverg
             parted = _parted(group, number, alone, live)
             if parted is not None:
                 yield parted
+
+
+def _lists_apart(group: GroupCalls, live: bool) -> Iterable[CallDivergence]:
+    """The last call that all have issued, where it is a broadcast of objects and the lists are not equally long.
+
+    The digests leave the sizes of objects out.
+    """
+    number = min(track.count for track in group.tracks.values())
+    calls = [track.call(number) for track in group.tracks.values()]
+    if number and all(call is not None and is_object_list(call) for call in calls):
+        parted = _parted(group, number, False, live)
+        yield from [parted] if parted is not None else []
 
 
 def went_past(parted: CallDivergence) -> bool:

@@ -6,17 +6,28 @@ line between them decides nothing. There it is asked what used to answer the cal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.hang.alignment import ROOT
+from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
-from distdoctor.diagnosis.source.deciding import Decision, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import (
+    MEMBERS,
+    SHAPE,
+    TAG,
+    Decision,
+    deciding_condition,
+    deciding_value,
+    most_telling_value,
+)
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.layout import POINT_TO_POINT
+from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
 PAST = 256  # calls of a group that are looked back at
@@ -24,13 +35,79 @@ PAST = 256  # calls of a group that are looked back at
 
 def decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
     """The condition that most likely sent the ranks to different calls, or gave one call different arguments."""
-    one, other = sides(incident)
-    if not facts.recording.sources or one is None:
-        return None
     try:
-        return _by_past(facts, pairs, one, other) or _by_lines(facts, incident, one, other)
+        return _decision_of(facts, pairs, incident) if facts.recording.sources else None
     except RecursionError:  # generated code
         return None
+
+
+def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
+    if incident.kind is IncidentKind.PASSED_BY:
+        return _of_group(facts, incident)
+    if incident.kind is IncidentKind.FAILED:
+        return _of_refusal(facts, incident)
+    one, other = sides(incident)
+    if one is None:
+        return None
+    by_message = _of_message(facts, pairs, incident)
+    return by_message or _by_past(facts, pairs, one, other) or _by_lines(facts, incident, one, other)
+
+
+def _of_group(facts: Collectives, incident: Incident) -> Decision | None:
+    """The condition under which only some ranks make a group, or what each of them makes it of."""
+    sources, making = facts.recording.sources, {rank: Making(one) for rank, one in facts.timelines.items()}
+    made = {rank: [call for call in one.calls if not call.is_local] for rank, one in making.items()}
+    for calls in zip(*made.values(), strict=False):
+        if len({(call.members, call.site) for call in calls}) > 1:
+            return _of_makers(facts, calls)
+    by_count = sorted(made, key=lambda rank: len(made[rank]))
+    fewest, most = by_count[0], by_count[-1]
+    if len(made[fewest]) < len(made[most]):
+        surplus = made[most][len(made[fewest])]
+        return deciding_condition(sources, surplus.site, None, [most], [fewest])
+    inside = [call for rank, one in making.items() if rank not in incident.ranks and (call := one.inside)]
+    return deciding_condition(sources, inside[0].site, None) if inside else None
+
+
+def _of_makers(facts: Collectives, calls: tuple[NewGroup, ...]) -> Decision | None:
+    """What sent ranks to two lines that make a group, or gave one line other members."""
+    sources, first = facts.recording.sources, calls[0]
+    other = next((call for call in calls if call.site != first.site), None)
+    if other is None:
+        return deciding_value(sources, first.site, MEMBERS)
+    mine, theirs = ([call.rank for call in calls if call.site == one.site] for one in (first, other))
+    return deciding_condition(sources, first.site, other.site, mine, theirs)
+
+
+# DistributedDataParallel compares the parameters of all ranks when it is made, and raises where they differ (torch 2.11-2.15).
+_REFUSED_FOR_SIZE = re.compile(
+    r"not to match sizes of the same param|same number of (params|parameters)|expected same number"
+)
+
+
+def _of_refusal(facts: Collectives, incident: Incident) -> Decision | None:
+    """What made the models differ that a wrapper refused for their sizes."""
+    ending = incident.ending
+    if ending is None or not _REFUSED_FOR_SIZE.search(ending.words):
+        return None
+    return deciding_value(facts.recording.sources, ending.site, SHAPE)
+
+
+def _of_message(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
+    """What gave a message another tag than its receiver asks for, or another receiver."""
+    waits = [wait.call for wait in (*incident.cycle, *incident.waiting)] or [one for one in sides(incident) if one]
+    for call in waits:
+        if call.op is not Op.RECV:
+            continue
+        sent = pairs.sends.get((call.group, call.root, call.rank), [])
+        received = pairs.receives.get((call.group, call.root, call.rank), [])
+        unread = [one for one in sent if one.tag not in {other.tag for other in received[: len(sent)]}]
+        if unread and call.tag not in {one.tag for one in sent}:
+            return most_telling_value(facts.recording.sources, [unread[-1].site, call.site], TAG)
+        if not sent:
+            others = [one.site for lane, calls in pairs.sends.items() if lane[1] == call.root for one in calls[-PAST:]]
+            return most_telling_value(facts.recording.sources, others, ROOT)
+    return None
 
 
 def sides(incident: Incident) -> tuple[Call | None, Call | None]:

@@ -256,7 +256,13 @@ class _Judge:
 
         What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
         """
-        for left_the_path in (self._strays, self._ran_out, self._is_under_a_guard, self._strayed_before):
+        for left_the_path in (
+            _receives_another_list,
+            self._strays,
+            self._ran_out,
+            self._is_under_a_guard,
+            self._strayed_before,
+        ):
             suspects = [
                 number for number in (0, 1) if left_the_path(parted.variants[number], parted.variants[1 - number])
             ]
@@ -279,7 +285,9 @@ class _Judge:
         """The side of the one rank that the deciding condition names, when it asks for the rank."""
         one, other = (variant.call.site for variant in parted.variants[:2])
         decision = deciding_condition(self.sources, one, other) if one != other and self.sources else None
-        named = decision.rank_named if decision is not None else None
+        named = (
+            decision.rank_named if decision is not None and "__del__" not in (one.function, other.function) else None
+        )
         sides = [number for number, variant in enumerate(parted.variants) if variant.ranks == (named,)]
         return sides[0] if sides else None
 
@@ -636,6 +644,12 @@ class _Judge:
         if judged is not None:
             kind, ranks, confidence = judged
             yield Incident(kind, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+
+
+def _receives_another_list(mine: Variant, other: Variant) -> bool:
+    """Whether it is about a list of objects that the other side gives out: the receivers' has to be as long."""
+    call = mine.call
+    return alignment.is_object_list(call) and call.root not in mine.ranks and call.root in other.ranks
 
 
 def _completed(known: Verdict, number: int, one: Incident) -> Incident:

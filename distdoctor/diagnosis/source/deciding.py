@@ -35,6 +35,7 @@ LOOP, PER_LOOP = 3.2, 0.8  # at most, and less: how long a loop is says less tha
 STEPS_SHOWN = 4
 RANKS = 64  # of which one is named
 ROOT, DTYPE, SHAPE, REDUCTION = "root", "dtype", "shape", "reduction"  # in what calls differ, as `alignment` says it
+TAG, MEMBERS = "tag", "members"  # the same of messages, and of groups under construction
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class _Test:
     value: ast.AST
     holder: ast.AST
     negated: bool = False
-    case: ast.AST | None = None  # the one of a `match` that leads to the line
+    case: ast.AST | None = None  # the one of a `match`, or of a table of functions, that leads to the line
 
     @property
     def is_loop(self) -> bool:
@@ -172,19 +173,58 @@ def deciding_condition(
 
 
 def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -> Decision | None:
-    """What makes the arguments of the call in a line differ between ranks in this respect (ROOT, DTYPE, SHAPE, REDUCTION); None
-    when nothing in the source tells."""
+    """What makes the arguments of the call in a line differ between ranks in this respect (ROOT, DTYPE, SHAPE, ...); None when
+    nothing in the source tells."""
+    return next((decision for _, decision in _values(sources, site, differs)), None)
+
+
+def _values(sources: Mapping[str, str], site: SourceLine, differs: str) -> Iterator[tuple[float, Decision]]:
+    """What makes an argument of the call in a line differ, and how telling that is: one, or none."""
+    program = program_of(sources)
+    way = _way_to(program, site)
+    if way is None:
+        return
+    (node,) = next(iter(way.nodes.values()))[:1]
+    parts = _arguments(node, differs) if isinstance(node, ast.Call) else [node]
+    origins = (origin(program, part, is_test=False, sizes_matter=differs in (SHAPE, ROOT)) for part in parts)
+    found = max(origins, key=lambda one: one.weight, default=None)
+    if found is not None and found.weight >= LEAST:
+        yield found.weight, _decision(step_of(program, node), found.way, found.also)
+
+
+def most_telling_value(sources: Mapping[str, str], sites: Iterable[SourceLine], differs: str) -> Decision | None:
+    """The same of several lines, of which it is the one that looks most as if each rank answered for itself."""
+    found = ((weight, one) for site in dict.fromkeys(sites) for weight, one in _values(sources, site, differs))
+    return max(found, key=lambda one: one[0], default=(0.0, None))[1]
+
+
+_NAMED = {
+    ROOT: ("src", "dst", "root", "group_src", "group_dst"),
+    REDUCTION: ("op",),
+    TAG: ("tag",),
+    MEMBERS: ("ranks", "mesh_shape"),
+}
+
+
+def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
+    """The arguments that say so; the positional ones too where none is named."""
+    named = [k.value for k in call.keywords if k.arg in _NAMED.get(differs, ())]
+    return named or [*call.args, *(k.value for k in call.keywords)]
+
+
+def awaited_condition(sources: Mapping[str, str], site: SourceLine) -> Decision | None:
+    """What the innermost `while` around a line waits for, with what makes it this rank's own: `while not path.exists()`."""
     program = program_of(sources)
     way = _way_to(program, site)
     if way is None:
         return None
     (node,) = next(iter(way.nodes.values()))[:1]
-    parts = _arguments(node, differs) if isinstance(node, ast.Call) else [node]
-    origins = (origin(program, part, is_test=False, sizes_matter=differs in (SHAPE, ROOT)) for part in parts)
-    found = max(origins, key=lambda one: one.weight, default=None)
-    if found is None or found.weight < LEAST:
+    tests = (one for one in tests_around(program, node) if isinstance(one.holder, ast.While))
+    test = next((one for one in tests if one.value is getattr(one.holder, "test", None)), None)
+    if test is None:
         return None
-    return _decision(step_of(program, node), found.way, found.also)
+    found = origin(program, test.value)
+    return _decision(_step(program, test), found.way, found.also) if found.weight >= LEAST else None
 
 
 def leads_to(sources: Mapping[str, str], site: SourceLine, block: ast.AST) -> bool:
@@ -193,13 +233,6 @@ def leads_to(sources: Mapping[str, str], site: SourceLine, block: ast.AST) -> bo
     way = _way_to(program, site)
     nodes = way.nodes.get(program.scope_of(block), ()) if way is not None else ()
     return any(parent is block for node in nodes for parent, _ in program.above(node))
-
-
-def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
-    """The arguments that say so; the positional ones too where none is named."""
-    names = {ROOT: ("src", "dst", "root", "group_src", "group_dst"), REDUCTION: ("op",)}.get(differs, ())
-    named = [k.value for k in call.keywords if k.arg in names]
-    return named or [*call.args, *(k.value for k in call.keywords)]
 
 
 def program_of(sources: Mapping[str, str]) -> UserProgram:
@@ -224,14 +257,34 @@ def _best(
         if weight >= LEAST and (best is None or weight > best[0]):
             best = weight, test, found
     questions = [test for test in tests if not test.is_loop and _may_separate(test, ranks, others)]
-    questions = [test for test in questions if not is_made_the_same(program, test.value)]
-    if best is None and len(questions) == 1:
-        best = 0.0, questions[0], Origin(0.0, (step_of(program, questions[0].value),))  # nothing else can have decided
+    questions = [
+        test for test in questions if _is_the_users(program, test) and not is_made_the_same(program, test.value)
+    ]
+    left = questions or [test for test in tests if test.is_loop and not _is_spelled_out(program, test.value)]
+    if best is None and len(left) == 1:
+        found = origin(program, left[0].value, is_test=not left[0].is_loop, counted=left[0].is_loop)
+        best = 0.0, left[0], found  # nothing else can have decided
     if best is None:
         return None
     found = best[2]
     decision = _decision(_step(program, best[1]), _with_answer(program, found.way, best[1].value), found.also)
     return replace(decision, call=_call_under(program, best[1], ways), exit=_exit_under(program, best[1]))
+
+
+def _is_the_users(program: UserProgram, test: _Test) -> bool:
+    """Whether it is a question: of a decorator, that one of the user's asks, and not `@torch.no_grad()`."""
+    return not program.decorates(test.value) or bool(program.runs_of_decorator(test.value))
+
+
+def _is_spelled_out(program: UserProgram, value: ast.AST) -> bool:
+    """Whether the source itself says what a loop goes through, the same for everybody: `(1, 2, 3)`, `range(4)`."""
+    return not any(
+        isinstance(node, ast.Name | ast.Attribute) and not (isinstance(node, ast.Name) and node.id in _BUILT_IN)
+        for node in ast.walk(value)
+    )
+
+
+_BUILT_IN = frozenset({"range", "enumerate", "reversed", "zip", "list", "tuple"})
 
 
 def _exit_under(program: UserProgram, test: _Test) -> tuple[SourceLine, str] | None:
@@ -390,11 +443,21 @@ def _tests_down_to(program: UserProgram, way: _Way, top: Scope | None) -> list[_
         below = {t for scope in scopes for node in way.nodes.get(scope, ()) for t in _run_by(program, node, way)}
         scopes = [s for s in below if s not in reached and all(way.depth[s] < way.depth[up] for up in scopes)]
     ordered = sorted((s for s in reached if s in way.nodes), key=lambda s: way.depth[s])
-    found = [test for scope in ordered for node in way.nodes[scope] for test in tests_around(program, node)]
+    found = [
+        replace(test, case=_led_to(program, node, way)) if test.holder is node and test.case is None else test
+        for scope in ordered
+        for node in way.nodes[scope]
+        for test in tests_around(program, node)
+    ]
     return [
         *found,
         *(_Test(one, one) for s in ordered if s is not top for one in getattr(s.node, "decorator_list", ())),
     ]
+
+
+def _led_to(program: UserProgram, node: ast.AST, way: _Way) -> ast.AST | None:
+    """Of several functions that a call chooses from, the one through which the line is reached."""
+    return next((scope.node for scope in _run_by(program, node, way)), None)
 
 
 def _run_by(program: UserProgram, node: ast.AST, way: _Way) -> Iterator[Scope]:

@@ -38,8 +38,16 @@ COLLECTIVES = re.compile(
     r"^(?:all_reduce|broadcast|all_gather|reduce_scatter|scatter|all_to_all|broadcast_object|all_gather_object|gather_object"
     r"|scatter_object|recv|reduce|fsdp_all_reduce)(?:_list|_into_tensor|_tensor|_single|_coalesced|_object_list)?$"
 )
+SALTED = 6.5  # of a string: another number in every process, whatever else is the same (PYTHONHASHSEED)
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
-CHANCE, DATA, MENTION, LENGTH, WORD = 3.0, 3.0, 2.6, 2.5, 1.5
+CHANCE, DATA, MENTION, LENGTH, SIZE, WORD = (
+    3.0,
+    3.0,
+    2.6,
+    2.5,
+    2.0,
+    1.5,
+)  # SIZE: of a value, where it says how and not why
 
 
 LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
@@ -86,6 +94,7 @@ def origin(
     found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
     per_step = PER_STEP if is_test else PER_STEP / 2  # a value has no condition that would be the better answer
     waiting = [_Visit(value, 0, (value,), is_test, counted)]
+    into_instances = not is_test and not counted
     seen: set[tuple[ast.AST, bool]] = {(value, counted)}
     at = 0
     while at < len(waiting) and at < MOST:
@@ -99,14 +108,20 @@ def origin(
             found.append((weight, visit.way))
         if visit.steps >= STEPS:
             continue
-        for made_of, back, by in _made_of(program, visit):
-            counted = visit.counted and not back
+        for made_of, back, by in _made_of(program, visit, into_instances=into_instances):
+            counted = visit.counted and (not back or _is_gone_through(program, made_of))
             if (made_of, counted) not in seen:
                 seen.add((made_of, counted))
                 waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
     best = max(found, key=lambda one: one[0])
-    way = tuple(step_of(program, node) for node in best[1])
+    way = tuple(step_of(program, node) for node in (*best[1], *_sized_by(program, best[1][-1])))
     return Origin(best[0], way, _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING]))
+
+
+def _is_gone_through(program: UserProgram, value: ast.AST) -> bool:
+    """Whether a loop goes through this value: how often its body runs is how many items there are."""
+    loop = program.parents.get(value)
+    return isinstance(loop, ast.For | ast.AsyncFor) and loop.iter is value
 
 
 def _counted_in(value: ast.List | ast.Tuple | ast.Set | ast.BinOp) -> Iterator[ast.expr]:
@@ -116,6 +131,30 @@ def _counted_in(value: ast.List | ast.Tuple | ast.Set | ast.BinOp) -> Iterator[a
             yield from _counted_in(part)
         elif isinstance(value, ast.BinOp) or isinstance(part, ast.Starred):
             yield part
+
+
+def _sized_by(program: UserProgram, value: ast.AST) -> list[ast.expr]:
+    """Where the variable gets its value whose length, or which as a length, makes the expression as large as it is; [] where
+    there is none, or several."""
+    names = [one for one in _sizes_in(program, value) if isinstance(one, ast.Name)]
+    stores = [program.stores(one.id, program.scope_of(value)) for one in names]
+    made = [
+        stored
+        for found in stores
+        for statement, stored in found
+        if len(found) == 1 and isinstance(statement, ast.Assign) and lineno(statement) < lineno(value)
+    ]
+    return made if len(made) == 1 and any(isinstance(node, ast.Call) for node in ast.walk(made[0])) else []
+
+
+def _sizes_in(program: UserProgram, value: ast.AST) -> Iterator[ast.expr]:
+    """What `len` is asked of in an expression, and the sizes beside it: `rows` and `width` of `zeros(len(rows), width)`."""
+    for node in own_nodes(program, value):
+        if isinstance(node, ast.Call) and last_word(node.func) == "len" and len(node.args) == 1:
+            yield node.args[0]
+            beside = program.parents.get(node)
+            given = beside.elts if isinstance(beside, ast.Tuple) else getattr(beside, "args", ())
+            yield from (one for one in given if one is not node)
 
 
 def _as_telling(
@@ -190,6 +229,8 @@ def _asks_for_rank(test: ast.AST) -> bool:
 def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
     function = call.func
     name = last_word(function)
+    if isinstance(function, ast.Name) and name == "hash":
+        return SALTED
     if name in _FILES:
         return FILE
     if name in _CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
@@ -199,7 +240,7 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
     if name in _CHANCE:
         return CHANCE if by_content else 0.0
     if name in _SIZES and sizes_matter:
-        return LENGTH if by_content or name == "len" else WORD
+        return LENGTH if by_content else SIZE if name == "len" else WORD
     return DATA if name in _DATA and by_content else 0.0
 
 
@@ -226,26 +267,49 @@ _Reason = tuple[
 ]  # an expression, whether only that it decides counts, what it decided about
 
 
-def _made_of(program: UserProgram, visit: _Visit) -> Iterator[_Reason]:
-    """What an expression depends on: the values of its names, what its calls return, and the conditions that chose these."""
+def _made_of(program: UserProgram, visit: _Visit, *, into_instances: bool) -> Iterator[_Reason]:
+    """What an expression depends on: the values of its names, what its calls return, and the conditions that chose these.
+
+    `into_instances`: an instance of a class is as large as what it is made of.
+    """
     value, is_test, counted = visit.value, visit.back, visit.counted
     scope = program.scope_of(value)
     if isinstance(value, ast.ExceptHandler):
         yield from ((test, True, ()) for test in raising_tests(program, getattr(program.parents[value], "body", ())))
         return
+    if isinstance(value, ast.Name) and value.id == "self":
+        yield from ((one, False, ()) for one in _receivers(program, scope)[:3])
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp):
             yield node.test, is_test, ()
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield from _of_variable(program, node, scope)
+            for handed_on in _handed_on(program, node):
+                yield from _of_function(program, handed_on, True, counted=False)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield from _of_stores(program, program.stores(node.attr, None)[:8])
         for target in program.targets(node)[:3]:
             yield from _of_function(program, target, is_test, counted)
+            if into_instances and isinstance(node, ast.Call) and target.name in ("__init__", "__post_init__"):
+                yield from ((one, False, ()) for one in (*node.args, *(k.value for k in node.keywords)))
     yield from ((test, True, ()) for test in tests_of_decorator(program, value))
     if isinstance(value, ast.expr):
         for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__", "__bool__")[:4]:
             yield from _of_function(program, target, is_test, counted)
+
+
+def _receivers(program: UserProgram, method: Scope) -> list[ast.expr]:
+    """The objects whose method it is where it is called: `kind()` of `kind().run()`."""
+    calls = (node.func for node in program.callers.get(method, ()) if isinstance(node, ast.Call))
+    return [one.value for one in calls if isinstance(one, ast.Attribute)]
+
+
+def _handed_on(program: UserProgram, name: ast.Name) -> list[Scope]:
+    """The user's function that a call gets as an argument: `takewhile(affordable, costs)`."""
+    call = program.parents.get(name)
+    if not isinstance(call, ast.Call) or name not in call.args:
+        return []
+    return [one for one in program.functions.get(name.id, ()) if not one.of_class][:1]
 
 
 def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator[_Reason]:

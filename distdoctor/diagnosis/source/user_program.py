@@ -288,12 +288,23 @@ class UserProgram:
                     found[one] += [n for w in self.functions.get(word, ()) for n in self._runs_first_parameter(w)]
                 if not found.get(one):
                     found[one] += [n for n in self._mentions.get(name, ()) if self.scope_of(n) is not one]
+        for finalizer in self.functions.get("__del__", ()):
+            found[finalizer] += self._keepers(finalizer.of_class)
         for scope in [one for one in self.scopes.values() if one.node in self.parents]:
             inner = self.parents[scope.node]
             if inner in self.scopes and isinstance(inner, FunctionNode) and inner.name in self._decorated_by:
                 found[scope] += [n for one in self._decorated_by[inner.name] for n in found.get(one, [])
                                  if self.scope_of(n) is not scope]  # fmt: skip
         return found
+
+    def _keepers(self, class_name: str) -> list[ast.AST]:
+        """What keeps an instance of a class alive beyond the function that made it, so that it is finalized later."""
+        return [
+            statement
+            for stored in self._stores.values()
+            for statement, value in stored
+            if isinstance(statement, ast.Call) and class_name in self.classes_of(value)
+        ]
 
     def decorates(self, node: ast.AST) -> bool:
         """Whether an expression stands above a function as its decorator."""

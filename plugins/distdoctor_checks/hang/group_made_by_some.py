@@ -25,7 +25,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, have_waited, seconds
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, have_waited, seconds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
@@ -69,8 +69,9 @@ def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Findi
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=place,
-        places=tuple(
-            Place(sites[ranks], ranks, f"makes new_group({list(members)})") for members, ranks in own.makers.items()
+        places=(
+            *(Place(sites[ranks], ranks, f"makes new_group({list(members)})") for members, ranks in own.makers.items()),
+            *deciding_places(incident),
         ),
         evidence={"new_groups": {str(list(members)): list(ranks) for members, ranks in own.makers.items()}},
         why=f"groups are named by a running number, and members find each other by that name ({asked}){silent}",
@@ -113,6 +114,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
                 for rank, (ranks, where) in sorted(inside.items())
             ),
             *by_site(verdict, instead),
+            *deciding_places(incident),
         ),
         evidence={"new_groups": {rank: [text for text, _ in made] for rank, made in sorted(asked.items())}},
         why="all ranks of the job must enter new_group, in the same order; calls so far: "

@@ -29,7 +29,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site
+from distdoctor.diagnosis.hang.wording import at, by_site, decision_places
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
@@ -189,7 +189,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         confidence=LIKELY if guessed else CERTAIN,
         stalls=incident.stalls,
         place=place,
-        places=(*([Place(place, incident.ranks, _role(ending))] if place else []), *by_site(verdict, stuck)),
+        places=(
+            *([Place(place, incident.ranks, _role(ending))] if place else []),
+            *by_site(verdict, stuck),
+            *decision_places(incident.decision, {place}),
+        ),
         evidence={
             "exception": ending.words,
             "exit_code": ending.exit_code,

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import KEY, RanksApart, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, pairwise, seconds
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, pairwise, seconds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
@@ -101,7 +101,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=calls[0].site,
-        places=tuple(by_site(verdict, calls)),
+        places=(*by_site(verdict, calls), *deciding_places(incident)),
         evidence={"cycle": edges},
         why=why,
         prescriptions=(

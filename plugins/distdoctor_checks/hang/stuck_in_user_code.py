@@ -44,6 +44,8 @@ from distdoctor.diagnosis.hang.live.obstacle import obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wording import decision_places
+from distdoctor.diagnosis.source.deciding import Decision, awaited_condition
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -163,11 +165,24 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             ranks=(standing.rank,),
             confidence=standstill.confidence(standing),
             place=standing.site,
-            places=(mine, *(Place(site, (standing.rank,), words) for site, words in also), *others),
+            places=(
+                mine,
+                *(Place(site, (standing.rank,), words) for site, words in also),
+                *others,
+                *decision_places(_awaited(standing, standstill), {standing.site}),
+            ),
             evidence=evidence_of(standing.process) | _children(standing) | (dict(obstacle.facts) if obstacle else {}),
             why=_why(standing, standstill),
             prescriptions=(Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing)),),
         )
+
+
+def _awaited(standing: RankActivity, standstill: Stall) -> Decision | None:
+    """The condition of the loop in which a rank polls."""
+    try:
+        return awaited_condition(standstill.recording.sources, standing.site)
+    except RecursionError:  # generated code
+        return None
 
 
 def _all_of_them(standstill: Stall) -> Finding:

@@ -6,7 +6,17 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.diagnosis.source.deciding import DTYPE, ROOT, Decision, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import (
+    DTYPE,
+    MEMBERS,
+    ROOT,
+    SHAPE,
+    Decision,
+    awaited_condition,
+    deciding_condition,
+    deciding_value,
+    most_telling_value,
+)
 from distdoctor.recording.recording import SourceLine
 
 CLOCK = """\
@@ -156,6 +166,94 @@ TABLE = """\
     """
 
 
+PADDED = """\
+    def pad(seqs):
+        width = max(len(one) for one in seqs)
+        return torch.full((len(seqs), width), 0)
+    def gather(t):
+        dist.all_gather_into_tensor(torch.empty(8, t.size(1)), t)
+    gather(pad(model.generate()))
+    """
+VOCABULARY = """\
+    class Vocab:
+        def __init__(self, lines):
+            self.index = {word: i for i, word in enumerate(sorted(set(lines)))}
+        def __len__(self):
+            return len(self.index)
+    def main(rank):
+        vocab = Vocab(TEXT[rank::2])
+        model = DDP(Model(len(vocab)))
+    main(RANK)
+    """
+MEMBERS_OF_A_NODE = """\
+    rank = dist.get_rank()
+    node = rank // 2
+    members = list(range(node * 2, node * 2 + 2))
+    local = dist.new_group(members)
+    """
+TABLE_OF_FUNCTIONS = """\
+    def full(t):
+        dist.all_reduce(t)
+    def cheap(t):
+        dist.broadcast(t, src=0)
+    PATHS = {True: full, False: cheap}
+    def main(rank):
+        noisy = 1 + (rank if step > 3 else 0)
+        PATHS[noisy < 2](t)
+    main(RANK)
+    """
+AFFORDABLE = """\
+    def affordable(cost):
+        return cost < BUDGET[dist.get_rank()]
+    def main():
+        for cost in itertools.takewhile(affordable, range(20)):
+            dist.all_reduce(t)
+        dist.barrier()
+    main()
+    """
+CHUNKS = """\
+    def split(batch):
+        return batch.chunk(6)
+    @torch.no_grad()
+    def forward(stage, batch):
+        for part in split(batch):
+            dist.send(part, dst=1)
+    def main(stage):
+        for n in (12, 18, 8):
+            forward(stage, torch.randn(n))
+        dist.barrier()
+    main(STAGE)
+    """
+FINALIZED = """\
+    class Writer:
+        def __del__(self):
+            dist.barrier()
+    def keep(writer):
+        if dist.get_rank() == 0:
+            KEPT.append(writer)
+    def main():
+        keep(Writer())
+        dist.all_reduce(t)
+    main()
+    """
+BACKWARD = """\
+    def forward_out(self, y):
+        dist.send(y, dst=self.rank + 1)
+    def backward_out(self, x):
+        peer = self.rank - 1 if self.rank == 2 else self.rank + 1
+        dist.send(x, dst=peer)
+    """
+SALTED = """\
+    class Cache:
+        @property
+        def path(self):
+            return self.root / f"{hash(self.text)}.pt"
+        def wait(self):
+            while not self.path.exists():
+                time.sleep(1)
+    """
+
+
 def found(source: str, one: int, other: int | None) -> list[int]:
     """The lines of the condition and of what it depends on."""
     there = SourceLine("t.py", other) if other else None
@@ -178,6 +276,10 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         ),
         pytest.param(EXITS, 5, None, [3, 2], id="a process that ends itself before the call"),
         pytest.param(FROZEN, 6, 10, [5, 3, 9], id="a setting of a module that was changed in place"),
+        pytest.param(TABLE_OF_FUNCTIONS, 2, 4, [8, 7], id="which function of a table is called"),
+        pytest.param(AFFORDABLE, 5, 6, [4, 2], id="a function that is handed to what the loop goes through"),
+        pytest.param(CHUNKS, 6, 10, [5, 2], id="the one loop whose length the source does not spell out"),
+        pytest.param(FINALIZED, 3, 9, [5], id="who keeps an object alive whose finalizer communicates"),
         pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
     ],
 )
@@ -194,12 +296,33 @@ def test_a_condition_that_both_ranks_answer_alike_decides_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("source", "line", "differs", "lines"),
-    [(DTYPES, 5, DTYPE, [4, 2]), (OWNERS, 6, ROOT, [7, 3]), (TABLE, 7, ROOT, [7, 5, 3])],
+    [
+        (DTYPES, 5, DTYPE, [4, 2]),
+        (OWNERS, 6, ROOT, [7, 3]),
+        (TABLE, 7, ROOT, [7, 5, 3]),
+        (PADDED, 5, SHAPE, [6, 3, 2]),
+        (VOCABULARY, 8, SHAPE, [8, 7]),
+        (MEMBERS_OF_A_NODE, 4, MEMBERS, [4, 3, 2]),
+    ],
 )
 def test_what_makes_an_argument_differ_is_named(source: str, line: int, differs: str, lines: list[int]) -> None:
     decision = deciding_value({"t.py": dedent(source)}, SourceLine("t.py", line), differs)
     assert decision is not None
     assert {site.line for site, _ in decision.way} >= set(lines[1:])
+
+
+def test_of_several_lines_the_value_that_asks_for_the_rank_is_named() -> None:
+    sites = [SourceLine("t.py", 2), SourceLine("t.py", 5)]
+    decision = most_telling_value({"t.py": dedent(BACKWARD)}, sites, ROOT)
+    assert decision is not None
+    assert [decision.site.line, decision.way[0][0].line] == [5, 4]
+
+
+def test_a_hash_that_every_process_salts_is_what_a_polled_file_depends_on() -> None:
+    decision = awaited_condition({"t.py": dedent(SALTED)}, SourceLine("t.py", 7))
+    assert decision is not None
+    assert [decision.site.line, decision.way[-1][0].line] == [6, 4]
+    assert awaited_condition({"t.py": dedent(AGREED)}, SourceLine("t.py", 3)) is None
 
 
 def test_the_statement_that_leads_away_is_named() -> None:
