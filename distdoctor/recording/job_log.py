@@ -9,7 +9,6 @@ Every pattern runs in linear time: no two neighbouring parts of one can match th
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,13 +76,19 @@ _STRIPPED = re.compile(
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 
-def read_log(path: Path) -> Recording:
-    """What a log file tells; `-` is standard input.
+def read_log_stream(stream: BinaryIO) -> Recording:
+    """What a log tells that comes by the standard input.
 
     NothingToInspect: nothing that names a rank, a size or an error.
     """
-    if str(path) == "-":
-        return _telling(parse_lines(_cut(sys.stdin.buffer)), "the text on standard input")
+    return _telling(parse_lines(_cut(stream)), "the text on standard input")
+
+
+def read_log(path: Path) -> Recording:
+    """What a log file tells.
+
+    NothingToInspect: nothing that names a rank, a size or an error.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

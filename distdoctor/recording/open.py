@@ -3,18 +3,21 @@ torchcomms' clog."""
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
-from distdoctor.recording.flight.clog import looks_like_clog, read_clogs
+from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in
 from distdoctor.recording.flight.reading import read_dumps
-from distdoctor.recording.job_log import read_log
-from distdoctor.recording.ras import looks_like_ras, read_ras
+from distdoctor.recording.job_log import read_log, read_log_stream
+from distdoctor.recording.ras import begins_like_ras, looks_like_ras, read_ras, read_ras_stream
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.layout import MAGIC
@@ -53,7 +56,7 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
     if path.is_dir():
         return _folder(path, executor)
     if str(path) == "-":
-        return read_log(path)
+        return _standard_input()
     if not path.exists():
         raise NothingToInspect(
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
@@ -67,6 +70,18 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
     if looks_like_clog(path):
         return read_clogs([path])
     return read_log(path)
+
+
+def _standard_input() -> Recording:
+    """What comes by the standard input, by how it begins: clog of torchcomms, NCCL's RAS, else the log of a job."""
+    given = sys.stdin.buffer
+    stream = given if isinstance(given, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, given))
+    head = stream.peek()
+    if begins_like_clog(head):
+        return read_clog_stream(stream)
+    if begins_like_ras(head):
+        return read_ras_stream(stream)
+    return read_log_stream(stream)
 
 
 def _folder(folder: Path, executor: Executor | None) -> Recording:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.flight.entries import text, whole
@@ -44,7 +44,12 @@ def looks_like_ras(path: Path) -> bool:
             head = file.read(65536)
     except OSError:
         return False
-    return _is_ras(head.decode("utf-8", "replace"))
+    return begins_like_ras(head)
+
+
+def begins_like_ras(begin: bytes) -> bool:
+    """Whether these are the first bytes of RAS, as text or JSON."""
+    return _is_ras(begin.decode("utf-8", "replace"))
 
 
 def _is_ras(head: str) -> bool:
@@ -63,10 +68,25 @@ def read_ras(path: Path) -> Recording:
             raise ValueError("it is larger than anything RAS writes")
         return recording_of(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError) as trouble:
-        raise UnreadableRecording(
-            f"{path} is no output of NCCL RAS, or a torn one: {str(trouble)[:200]}",
-            way_out="Run ncclras -f json -v again.",
-        ) from None
+        raise _torn(str(path), trouble) from None
+
+
+def read_ras_stream(stream: BinaryIO) -> Recording:
+    """The recording in the output of RAS that comes by a stream.
+
+    UnreadableRecording: torn, or something else.
+    """
+    try:
+        return recording_of(stream.read(LARGEST_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError) as trouble:
+        raise _torn("the text on standard input", trouble) from None
+
+
+def _torn(name: str, trouble: Exception) -> UnreadableRecording:
+    return UnreadableRecording(
+        f"{name} is no output of NCCL RAS, or a torn one: {str(trouble)[:200]}",
+        way_out="Run ncclras -f json -v again.",
+    )
 
 
 def recording_of(words: str) -> Recording:

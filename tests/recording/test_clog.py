@@ -89,6 +89,23 @@ def test_a_job_whose_calls_are_all_complete_is_healthy(tmp_path: Path, say: Call
     assert say("examine", tmp_path).code == 0
 
 
+def test_logs_that_come_by_the_standard_input_are_read_alike(tmp_path: Path, say: Callable[..., Said]) -> None:
+    ranks = job(2)
+    ranks[0].call(AVERAGE, "")
+    ranks[1].call(WIDER, "")
+    together = "".join(one.write(tmp_path).read_text() for one in ranks)
+    here, by_input = say("examine", tmp_path), say("examine", "-", given=together)
+    assert (here.code, here.out) == (by_input.code, by_input.out)
+    assert "DD103" in by_input.out
+
+
+def test_logs_in_a_store_are_read_alike(tmp_path: Path, say: Callable[..., Said]) -> None:
+    for one in job(2):
+        one.write(tmp_path)
+    here, there = say("examine", tmp_path), say("examine", f"local://{tmp_path}")
+    assert (here.code, here.out) == (there.code, there.out)
+
+
 def test_a_rank_that_skips_a_call(tmp_path: Path, say: Callable[..., Said]) -> None:
     ranks = job(3)
     for one in ranks:

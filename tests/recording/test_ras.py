@@ -6,10 +6,12 @@ import json
 import socket
 import threading
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Said
 
 from distdoctor import plugins
 from distdoctor.attach import ras as port
@@ -171,6 +173,14 @@ def test_a_file_of_ras_is_examined(tmp_path: Path) -> None:
 
     assert read_any(tmp_path / "ras.json").ras is not None
     assert read_any(tmp_path / "ras.txt").world_size == 8
+
+
+def test_what_comes_by_the_standard_input_is_examined(say: Callable[..., Said]) -> None:
+    assert "DD116" in say("examine", "-", given=TABLE + BEHIND).out
+    assert (
+        "DD116"
+        in say("examine", "-", given=json.dumps(answer([rank(n, AllReduce=9 + (n == 1)) for n in range(3)]))).out
+    )
 
 
 def test_a_torn_file_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.flight.dumps import MOST_RANKS, rank_in
@@ -97,6 +97,18 @@ class ClogFile:
     _to_start: dict[int, deque[_Issued]] = field(default_factory=lambda: defaultdict(deque))
     _to_end: dict[int, deque[_Issued]] = field(default_factory=lambda: defaultdict(deque))
     _replayed: Counter[tuple[int, int]] = field(default_factory=Counter)  # (graph, kind) -> begun and not ended
+
+    def begin(self, head: bytes) -> None:
+        """Take in the first line. ValueError: of another version."""
+        match = _VERSION.match(head.decode("utf-8", "replace").strip())
+        if match is None:
+            raise ValueError("it does not begin with V|1|base_timestamp=")
+        self.began_ns = _nanoseconds(match[1], match[2])
+
+    def take(self, line: bytes) -> None:
+        """Take in a line as it stands in the file: one that is being written when the process dies is no line."""
+        if line.endswith(b"\n"):
+            self.read(line.decode("utf-8", "replace").rstrip("\r\n"))
 
     def read(self, line: str) -> None:
         """Take in one line. What is not understood is left out."""
@@ -236,9 +248,14 @@ def looks_like_clog(path: Path) -> bool:
     """Whether the first bytes are those of a clog file."""
     try:
         with path.open("rb") as file:
-            return _HEAD.match(file.read(64)) is not None
+            return begins_like_clog(file.read(64))
     except OSError:
         return False
+
+
+def begins_like_clog(head: bytes) -> bool:
+    """Whether these are the first bytes of a clog file."""
+    return _HEAD.match(head) is not None
 
 
 def read_clog(path: Path) -> ClogFile:
@@ -251,20 +268,40 @@ def read_clog(path: Path) -> ClogFile:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError("it is larger than any that a training writes")
         with path.open("rb") as file:
-            head = _VERSION.match(file.readline(256).decode("utf-8", "replace").strip())
-            if head is None:
-                raise ValueError("it does not begin with V|1|base_timestamp=")
-            found.began_ns = _nanoseconds(head[1], head[2])
+            found.begin(file.readline(256))
             while line := file.readline(_LONGEST_LINE):
-                if line.endswith(b"\n"):  # a line that is being written when the process dies is no line
-                    found.read(line.decode("utf-8", "replace").rstrip("\r\n"))
+                found.take(line)
     except (OSError, ValueError, RecursionError) as trouble:
-        raise UnreadableRecording(
-            f"{path} is no clog of torchcomms, or a torn one: {str(trouble)[:200]}",
-            way_out="Copy it again; the other ranks can be examined without it.",
-        ) from None
+        raise _torn(str(path), trouble) from None
     found.close()
     return found
+
+
+def _torn(name: str, trouble: Exception) -> UnreadableRecording:
+    return UnreadableRecording(
+        f"{name} is no clog of torchcomms, or a torn one: {str(trouble)[:200]}",
+        way_out="Copy it again; the other ranks can be examined without it.",
+    )
+
+
+def read_clog_stream(stream: BinaryIO) -> Recording:
+    """The recording in one or more logs, one after another in a stream (`cat clog_*`), each of which says its rank.
+
+    NothingToInspect: none says it. UnreadableRecording: one of them is torn.
+    """
+    files: list[ClogFile] = []
+    try:
+        while line := stream.readline(_LONGEST_LINE):
+            if begins_like_clog(line):
+                files.append(ClogFile(Path("the standard input")))
+                files[-1].begin(line)
+            else:
+                files[-1].take(line)
+    except (OSError, ValueError, RecursionError) as trouble:
+        raise _torn("the text on standard input", trouble) from None
+    for file in files:
+        file.close()
+    return _recording_in(files, [])
 
 
 def read_clogs(paths: Iterable[Path]) -> Recording:
@@ -280,6 +317,10 @@ def read_clogs(paths: Iterable[Path]) -> Recording:
         except UnreadableRecording as error:
             rank = _rank_in_name(path)
             troubles.append(Trouble(f"{error}. {error.way_out}", -1 if rank is None else rank, fault="unreadable"))
+    return _recording_in(files, troubles)
+
+
+def _recording_in(files: Iterable[ClogFile], troubles: list[Trouble]) -> Recording:
     by_rank = _by_rank(files, troubles)
     if not by_rank and troubles:
         raise UnreadableRecording(troubles[0].what, way_out="No other log is there.")
