@@ -30,5 +30,14 @@ def branch_line(sources: Mapping[str, str], parameters: Iterable[str]) -> Source
     return SourceLine(path, line, name)
 
 
+def are_never_called(sources: Mapping[str, str], parameters: Iterable[str]) -> bool:
+    """Whether the source makes the modules which hold these parameters and mentions them nowhere else."""
+    wanted = {name.split(".")[-2] if "." in name else "" for name in parameters}
+    files = filter(None, (source_file(sources, path) for path in sources))
+    mentioned = [(one.attr, type(one.ctx)) for file in files for one in file.attributes if one.attr in wanted]
+    made, read = ({name for name, context in mentioned if context is kind} for kind in (ast.Store, ast.Load))
+    return bool(wanted) and made == wanted and not read
+
+
 def _used(node: ast.AST, wanted: set[str]) -> set[str]:
     return {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and part.attr in wanted}

@@ -34,10 +34,11 @@ def row_above(sources: Mapping[str, str], path: str, statement: ast.stmt, row: s
 
 
 def dropped(sources: Mapping[str, str], path: str, statement: ast.stmt) -> tuple[Edit, ...]:
-    """The edit that takes a statement out; () where nothing would be left of its block."""
+    """The edit that takes a statement out; `pass` is left where it was its whole block."""
     file = source_file(sources, path)
     block = block_of(file, statement) if file is not None else []
-    return (rows_replaced(path, statement.lineno, _last(statement), []),) if len(block) > 1 else ()
+    rows = [] if len(block) > 1 else [f"{_margin(sources[path], statement)}pass"]
+    return (rows_replaced(path, statement.lineno, _last(statement), rows),) if block else ()
 
 
 def under(sources: Mapping[str, str], path: str, statement: ast.stmt, header: str) -> tuple[Edit, ...]:

@@ -68,7 +68,8 @@ def _edits(
     read = any(load.event.path in names for load in checkpoints.loads)
     logs = recording.ranks.values()
     meets = any(site in {log.site(number) for number in set(log.calls["site"].tolist())} for log in logs)
-    return () if read or meets else on_rank_zero(recording.sources, site, "save")
+    zero_writes = all(0 in {save.rank for save in saves} for saves in together)
+    return () if read or meets or not zero_writes else on_rank_zero(recording.sources, site, "save")
 
 
 def _overlap(saves: Together) -> bool:

@@ -236,8 +236,14 @@ def _as_many_turns(incident: Incident, loop: Decision) -> Prescription:
 
 
 def _together(verdict: Verdict, incident: Incident, site: SourceLine, test: str) -> tuple[Edit, ...]:
-    """The condition answered by all ranks alike, where what it comes from is nothing that only a rank of this number has."""
-    decision = incident.decision
+    """The condition answered by all ranks alike, where what it comes from is nothing that only a rank of this number has.
+
+    Up to the number where they parted the calls of the group agree. Only if it is the group of all ranks is it known of every
+    rank that it comes to the condition between the same calls.
+    """
+    decision, group = incident.decision, incident.group
+    if group is None or set(group.members) != set(range(verdict.recording.world_size)):
+        return ()
     same = decision is not None and (decision.site.path, decision.site.line) == (site.path, site.line)
     if decision is None or not same or decision.comes_from_the_rank:
         return ()

@@ -34,7 +34,7 @@ from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
-from distdoctor.diagnosis.source.branches import branch_line
+from distdoctor.diagnosis.source.branches import are_never_called, branch_line
 from distdoctor.diagnosis.source.statement_edits import wrapper_told
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -100,7 +100,7 @@ def _never_reduced(verdict: Verdict, incident: Incident, ranks: tuple[int, ...],
         evidence={"parameters": list(names[:16])},
         why=f"{len(names)} gradients were None at the optimizer step of {named(ranks)}; the reducer waits for them and does not "
         "reduce the buckets that they share with others",
-        prescriptions=(_cure(verdict, line),),
+        prescriptions=(_cure(verdict, line, names),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         specificity=TOLD,
@@ -131,18 +131,19 @@ def _before_it_raises(verdict: Verdict, parting: ReplicaDivergence, names: tuple
         evidence=evidence(parting, parameters=list(names[:16])),
         why=f"{len(names)} gradients are None on every rank; the reducer waits for them and has not finished the buckets that "
         "they share with others. The next forward will raise",
-        prescriptions=(_cure(verdict, line),),
+        prescriptions=(_cure(verdict, line, names),),
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
 
 
-def _cure(verdict: Verdict, branch: SourceLine) -> Prescription:
-    """The search for unused parameters, where a branch leaves them out. What a forward returns and the loss does not use counts
-    as used, so that without a branch the search may not help."""
+def _cure(verdict: Verdict, branch: SourceLine, names: tuple[str, ...]) -> Prescription:
+    """The search for unused parameters, where a branch leaves them out or nothing calls their modules. What a forward returns and
+    the loss does not use counts as used: there the search does not help."""
     logs = verdict.recording.ranks.values()
     wrapped = {event.site for log in logs for event in log.noted(Wrapped) if not event.searches_unused}
-    if not branch or len(wrapped) != 1:
+    unused = bool(branch) or are_never_called(verdict.recording.sources, names)
+    if not unused or len(wrapped) != 1:
         return Prescription("find-unused-parameters")
     edits = wrapper_told(verdict.recording.sources, wrapped.pop(), "find_unused_parameters", "True")
     return Prescription("find-unused-parameters", edits=edits)
@@ -181,7 +182,7 @@ def _finding(verdict: Verdict, incident: Incident, known: tuple[str, ...]) -> Fi
         ),
         evidence={"exception": ending.words[:500], "parameters": words, "traceback": ending.traceback},
         why="the reducer waits for the gradient of every trainable parameter; these did not contribute to the previous loss",
-        prescriptions=(_cure(verdict, line),),
+        prescriptions=(_cure(verdict, line, known),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         specificity=TOLD,

@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.source.branches import are_never_called
+from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.decided_together import decided_together
 from distdoctor.diagnosis.source.edits import Edit, applied, diff
 from distdoctor.diagnosis.source.rank_choice import singled_out, without_choice
@@ -13,13 +17,16 @@ from distdoctor.diagnosis.source.sampler_calls import epoch_told_above
 from distdoctor.diagnosis.source.statement_edits import (
     averaged_below,
     averaged_once,
+    dropped,
     met_before,
     on_rank_zero,
+    statement_of,
     waited_for,
     wrapper_told,
     zeroed_after_step,
 )
 from distdoctor.recording.recording import SourceLine
+from distdoctor.testing import recording
 
 IMPORTS = (
     "import torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
@@ -241,3 +248,53 @@ def test_a_sampler_is_told_the_epoch_where_it_is_counted() -> None:
     assert told(plain) == ["+    train.sampler.set_epoch(n)"]
     assert told(plain.replace("train)", "make())")) == []
     assert told(plain + "epoch(net, test)\n") == []
+
+
+def test_a_barrier_that_is_all_a_function_does_leaves_pass_behind() -> None:
+    def without(sources: dict[str, str], site: SourceLine) -> tuple[Edit, ...]:
+        call = only_call(sources, site, "barrier")
+        statement = statement_of(sources, site, call) if call is not None else None
+        return dropped(sources, AT, statement) if statement is not None else ()
+
+    assert on_line(without, "def meet():\n    dist.barrier()\n", "barrier") == ["-    dist.barrier()", "+    pass"]
+    assert on_line(without, "opt.step()\ndist.barrier()\n", "barrier") == ["-dist.barrier()"]
+
+
+def test_a_module_that_is_made_and_mentioned_nowhere_else_is_never_called() -> None:
+    text = "class Net:\n    def __init__(self):\n        self.spare = f()\n        self.head = f()\n    def forward(self, x):\n"
+    text += "        return self.head(x)\n"
+
+    assert are_never_called({AT: text}, ["spare.weight", "spare.bias"])
+    assert not are_never_called({AT: text}, ["spare.weight", "head.bias"])
+    assert not are_never_called({AT: text}, ["blocks.3.weight"])
+
+
+EARLY = """\
+import torch.distributed as dist
+
+
+def fit(model, loader, patience):
+    for batch in loader:
+        loss = model(batch)
+        if loss.item() > patience:
+            break
+        dist.all_reduce(loss)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("everybody", [True, False])
+def test_the_ranks_vote_on_what_let_one_of_them_leave_where_all_come_to_the_question(everybody: bool) -> None:
+    ranks = 3 if everybody else 4
+    script = recording(ranks=ranks).source("train.py", EARLY).group("replicas", list(range(3)))
+    group = "0" if everybody else "replicas"
+    for _ in range(3):
+        script.collective("all_reduce", [1], group=group, site="train.py:9 fit").step()
+    script.collective("all_reduce", [1], group=group, only=[0, 1], site="train.py:9 fit")
+    script.collective("barrier", group=group, only=2, site="train.py:10 fit")
+
+    (finding,) = (one for one in examine(script.live(), plugins.load().checks.values()).findings if one.code == "DD101")
+    patches = [cure.patch.text for cure in finding.prescriptions if cure.patch is not None]
+
+    assert "decide once for all ranks" in finding.prescriptions[0].change
+    assert [("any(votes)" in text) for text in patches] == ([True] if everybody else [])
