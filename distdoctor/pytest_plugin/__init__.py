@@ -17,6 +17,7 @@ Loaded by an entry point; it imports no torch, and costs nothing where the mark 
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from _pytest.unittest import TestCaseFunction
@@ -25,6 +26,7 @@ from distdoctor.errors import WrongUse
 from distdoctor.pytest_plugin.fixtures import diagnose, dist, inject_fault, nproc
 from distdoctor.pytest_plugin.in_rank import RANK, WARNED, list_of_warnings
 from distdoctor.pytest_plugin.mark import FORM, counts_of, is_marked, mark_of
+from distdoctor.pytest_plugin.ranks_repr import pack, unpack
 from distdoctor.pytest_plugin.refusals import explain, refuse, without_group
 
 __all__ = ["diagnose", "dist", "inject_fault", "nproc"]
@@ -105,6 +107,33 @@ def pytest_runtest_makereport(
 
         as_ranks_told(item, report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(config: pytest.Config, report: Any) -> Generator[None, Any, Any]:
+    """What the ranks told reaches the controller of pytest-xdist whole."""
+    data = yield
+    pack(config, report, data)
+    return data
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> Generator[None, Any, Any]:
+    shown = unpack(config, data)
+    report = yield
+    if shown is not None:
+        report.longrepr = shown
+    return report
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
+    """pytest-timeout's limit holds for the ranks as well; they are looked at before they are ended."""
+    if is_marked(item):
+        from distdoctor.pytest_plugin.ranks import TIMER
+
+        item.stash[TIMER] = settings
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

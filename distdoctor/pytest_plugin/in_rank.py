@@ -92,7 +92,7 @@ class InRank:
         _report_only_to(_Subtests(self.item.config, self.outcome.subtests), self.item.config)
 
     def run(self) -> int:
-        """The exit code: 1 when the function has failed."""
+        """The exit code: 1 when the function has raised."""
         before = {*sys.modules}
         self._become()
         warned_before = len(self.item.stash[WARNED])
@@ -107,7 +107,8 @@ class InRank:
         self.outcome.loaded = [name for name in sys.modules if name.startswith("torch.") and name not in before]
         self.outcome.properties = [*self.item.user_properties]
         self._leave_behind()
-        return int(error is not None and (self.outcome.report or {}).get("outcome") != "skipped")
+        ended_well = error is None or _is_verdict(error) or (self.outcome.report or {}).get("outcome") == "skipped"
+        return int(not ended_well)
 
     def _become(self) -> None:
         size = self.task.mark.nproc
@@ -128,7 +129,7 @@ class InRank:
         if call.excinfo is None:
             return None
         error = call.excinfo.value
-        if self.task.recorded and not isinstance(error, _NO_FAILURE):
+        if self.task.recorded and not isinstance(error, _NO_FAILURE) and not _is_verdict(error):
             importlib.import_module("distdoctor.probe.start").note_exception(error)
         if isinstance(error, pytest.exit.Exception):
             self.outcome.leave = str(error)
@@ -322,6 +323,14 @@ def _log() -> Iterator[_Log]:
 
 def _named(category: type[Warning]) -> str:
     return f"{category.__module__}:{category.__qualname__}"
+
+
+def _is_verdict(error: BaseException) -> bool:
+    """Whether pytest has failed the test for what it did not raise, as it does with unexpected successes of unittest."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, pytest.fail.Exception) and all(
+        str(frame.f_globals.get("__name__")).startswith("_pytest.") for frame in frames
+    )
 
 
 def _flush() -> None:

@@ -12,8 +12,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,10 @@ _LOADED = pytest.StashKey[list[str]]()
 """Modules of torch to load before the next fork: ranks have loaded them (DDP loads 900 on its first use, in 2 s of CPU)."""
 
 
+TIMER = pytest.StashKey[Any]()
+"""The settings of the timer that pytest-timeout has started for a test."""
+
+
 class RanksFailed(bdb.BdbQuit):
     """The ranks have failed; their own reports say how. A debugger has nothing to find in this process, so it is not opened."""
 
@@ -56,19 +62,34 @@ def run(item: pytest.Function, mark: RankMark) -> None:
             import_module(loaded.pop(0))
     if item.config.pluginmanager.hasplugin("terminalreporter"):
         item.config.get_terminal_writer().flush()
-    with _folder(item) as folder:
+    with _folder(item) as folder, _timer_held(item, mark) as mark:
         result = item.stash[RESULT] = _run(item, mark, folder)
         item.user_properties.extend(p for p in result.properties() if p not in item.user_properties)
         loaded.extend(dict.fromkeys(name for outcome in result.outcomes.values() for name in outcome.loaded))
         rank_coverage.collect(folder)
         _warn_again(result)
         result.keep_output(folder)
-        result.judge()
+        result.judge(folder)
         subtests.log_again(item, result.outcomes)
-    if result.leave is not None:
+    if result.leave is not None and not result.reports:
         pytest.exit(result.leave)
+    item.session.shouldstop = result.leave or item.session.shouldstop  # once this failure is reported
     if not result.passed:
         raise RanksFailed(result.headline)
+
+
+@contextlib.contextmanager
+def _timer_held(item: pytest.Function, mark: RankMark) -> Iterator[RankMark]:
+    """The mark within the limit of pytest-timeout, whose own timer would end this process before anybody looked at the ranks."""
+    timer = item.stash.get(TIMER, None)
+    if timer is None:
+        yield mark
+        return
+    item.ihook.pytest_timeout_cancel_timer(item=item)
+    try:
+        yield replace(mark, timeout=min(mark.timeout, timer.timeout))
+    finally:
+        item.ihook.pytest_timeout_set_timer(item=item, settings=timer)
 
 
 def _run(item: pytest.Function, mark: RankMark, folder: Path) -> TestResult:

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
-from _pytest._io import TerminalWriter
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.pytest_plugin.in_rank import RankOutcome, output_file
 from distdoctor.pytest_plugin.mark import RankMark
+from distdoctor.pytest_plugin.ranks_repr import RankReport, RanksRepr, location_of, read_report
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd
 from distdoctor.recording.stacks import Stacks
 from distdoctor.report.root_cause import signal_name
-
-
-@dataclass
-class RankReport:
-    """What the function raised in one rank, as pytest reports it; `ranks` are all that raised the same at the same line."""
-
-    ranks: list[int]
-    report: pytest.TestReport
-    at_ns: int
-
-    @property
-    def reason(self) -> str:
-        """One line: why it was skipped, or what it raised."""
-        longrepr = self.report.longrepr
-        if isinstance(longrepr, tuple):
-            return str(longrepr[2])
-        crash = getattr(longrepr, "reprcrash", None)
-        return str(crash.message if crash is not None else longrepr).strip().partition("\n")[0]
 
 
 @dataclass
@@ -113,15 +93,16 @@ class TestResult:
         for name, text in self.output:
             self.item.add_report_section("call", name, text)
 
-    def judge(self) -> None:
-        """Lay the diagnosis beside the test's other sections where it says more than the tracebacks."""
+    def judge(self, folder: Path) -> None:
+        """Lay the diagnosis beside the other sections where it says more than the tracebacks; `folder` has what it names."""
         if self.passed or self.is_skip or self.diagnosis is None:
             return
         base = str(self.item.config.rootpath)
-        if self.diagnosis.findings:
+        if not all(map(self._is_said, self.diagnosis.findings)):
             from distdoctor.report.text import render
 
-            self.item.add_report_section("call", "diagnosis", render(self.diagnosis, base=base))
+            text = f"{render(self.diagnosis, base=base).rstrip()}\n  recording  {folder}\n"
+            self.item.add_report_section("call", "diagnosis", text)
         if self.stacks is not None:
             from distdoctor.report.stack_tree import render as tree
 
@@ -140,14 +121,12 @@ class TestResult:
         return "and never would have" if self.for_good else f"within {self.mark.timeout:g} s"
 
     def _leading(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.errors if not self._is_said(finding))[:1]
+
+    def _is_said(self, finding: Finding) -> bool:
+        """Whether it says no more than the tracebacks of its ranks, which stand above it: no special check explains it."""
         told = {rank for one in self.reports for rank in one.ranks}
-        said = tuple(f for f in self.errors if not (_retells_a_traceback(f) and told.issuperset(f.ranks)))
-        return said[:1]
-
-
-def _retells_a_traceback(finding: Finding) -> bool:
-    """Whether it says no more than the traceback of a rank, which stands above it: no special check explains it."""
-    return bool(finding.evidence.get("traceback")) and not finding.specificity
+        return bool(finding.evidence.get("traceback")) and not finding.specificity and told.issuperset(finding.ranks)
 
 
 RESULT = pytest.StashKey[TestResult]()
@@ -157,7 +136,7 @@ def grouped(item: pytest.Item, raised: Iterable[tuple[int, int, dict[str, Any]]]
     """One report for all ranks that raised the same. `raised`: rank, when, and pytest's report as it serialises it."""
     found: dict[tuple[object, ...], RankReport] = {}
     for rank, at_ns, data in raised:
-        one = RankReport([rank], read_report(item, data), at_ns)
+        one = RankReport([rank], read_report(item.config, data), at_ns)
         crash = getattr(one.report.longrepr, "reprcrash", None)
         key = (one.report.outcome, one.reason, getattr(crash, "path", ""), getattr(crash, "lineno", 0))
         if key in found:
@@ -165,16 +144,6 @@ def grouped(item: pytest.Item, raised: Iterable[tuple[int, int, dict[str, Any]]]
         else:
             found[key] = one
     return [*found.values()]
-
-
-def read_report(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
-    report: pytest.TestReport = item.config.hook.pytest_report_from_serializable(
-        config=item.config,
-        data=deepcopy(data),  # which it takes apart
-    )
-    if isinstance(report.longrepr, list):  # JSON has no tuples: where it was skipped, and why
-        report.longrepr = tuple(report.longrepr)
-    return report
 
 
 def _is_xfail(one: RankReport) -> bool:
@@ -185,37 +154,6 @@ def _ended(end: RankEnd | None) -> str:
     if end is None:
         return "ended"
     return f"was ended by {signal_name(end.signal)}" if end.signal else f"ended with exit code {end.exit_code}"
-
-
-class RanksRepr(TerminalRepr):
-    """What pytest prints: the headline, then the traceback of each rank under its own line."""
-
-    def __init__(self, headline: str, reports: list[RankReport], item: pytest.Item) -> None:
-        self.headline, self.reports = headline, reports
-        path, line, _ = item.location
-        words = headline.partition("\n")[0] or f"{named(reports[0].ranks)}: {reports[0].reason}"
-        crash = getattr(reports[0].report.longrepr, "reprcrash", None) if reports else None
-        self.reprcrash = ReprFileLocation(
-            crash.path if crash is not None else path, crash.lineno if crash is not None else (line or 0) + 1, words
-        )
-
-    def toterminal(self, tw: TerminalWriter) -> None:
-        for line in self.headline.splitlines():
-            tw.line(line, red=True, bold=True)
-        for number, one in enumerate(self.reports):
-            first = " (the first to fail)" if number == 0 and len(self.reports) > 1 else ""
-            tw.sep("_ ", f"{named(one.ranks)}{first}")
-            _show(one, tw)
-
-
-def _show(one: RankReport, tw: TerminalWriter) -> None:
-    longrepr = one.report.longrepr
-    if one.report.skipped:
-        tw.line(f"skipped: {one.reason}")
-    elif isinstance(longrepr, TerminalRepr):
-        longrepr.toterminal(tw)
-    else:
-        tw.line(str(longrepr))
 
 
 def as_ranks_told(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -231,6 +169,6 @@ def as_ranks_told(item: pytest.Item, report: pytest.TestReport) -> None:
         return
     if first is not None or not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = RanksRepr(result.headline, result.reports, item)
+        report.longrepr = RanksRepr(result.headline, result.reports, location_of(item))
         if hasattr(report, "wasxfail"):
             del report.wasxfail

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from distdoctor.pytest_plugin.in_rank import RankOutcome
-from distdoctor.pytest_plugin.reports import RanksRepr, grouped, read_report
+from distdoctor.pytest_plugin.ranks_repr import RanksRepr, location_of, read_report
+from distdoctor.pytest_plugin.reports import grouped
 from distdoctor.recording.rank_set import named
 
 _Key = tuple[str, int]
@@ -42,9 +43,9 @@ def _on_the_terminal(config: pytest.Config) -> contextlib.AbstractContextManager
 
 def _of_all_ranks(item: pytest.Function, by_rank: dict[int, dict[str, Any]]) -> pytest.TestReport:
     failed = [(rank, 0, data) for rank, data in by_rank.items() if data["outcome"] == "failed"]
-    report = read_report(item, failed[0][2] if failed else next(iter(by_rank.values())))
+    report = read_report(item.config, failed[0][2] if failed else next(iter(by_rank.values())))
     if failed:
-        report.longrepr = RanksRepr("", grouped(item, failed), item)
+        report.longrepr = RanksRepr("", grouped(item, failed), location_of(item))
     report.sections = [
         (f"{title} ({named([rank])})", text) for rank, data in by_rank.items() for title, text in data["sections"]
     ]

@@ -60,7 +60,8 @@ def run_suite(folder: Path, files: Mapping[str, str], *arguments: str, typed: st
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     reports = folder / "reports.jsonl"
-    command = [sys.executable, "-m", "pytest", "-p", "keeps_reports", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", "-p", "keeps_reports", "-p", "no:cacheprovider"]
+    command += [] if "-n" in arguments else ["-p", "no:xdist"]
     command += [f"--basetemp={folder / 'base'}", "-p", "no:randomly", *arguments]
     environment = {**_environment(), "REPORTS": str(reports), "PYTHONPATH": str(folder)}
     done = subprocess.run(

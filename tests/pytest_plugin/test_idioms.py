@@ -273,6 +273,10 @@ class Old(unittest.TestCase):
     def test_xfailed_unittest(self):
         self.fail("known")
 
+    @unittest.expectedFailure
+    def test_failed_unexpected_unittest(self):
+        dist.all_reduce(self.total)
+
     def test_failed_subtest_of_unittest(self):
         for number in range(2):
             with self.subTest(number=number):
@@ -331,7 +335,7 @@ def test_every_idiom_ends_as_its_name_says(session: Session) -> None:
     others = {n: o for n, o in session.outcomes().items() if not n.startswith(f"test_{o}")}
 
     assert not others, session.output
-    assert len(session.tests) == 41, sorted(session.tests)
+    assert len(session.tests) == 42, sorted(session.tests)
 
 
 def test_assertions_are_explained_for_every_rank(session: Session) -> None:
@@ -351,15 +355,15 @@ def test_every_error_is_shown_the_first_one_first(session: Session) -> None:
     assert text.index("rank 1 (the first to fail)") < text.index("KeyError: 'first'") < text.index("ValueError: second")
 
 
-def test_files_that_a_diagnosis_names_are_still_there(session: Session) -> None:
-    text = session.tests["test_failed_two_ways"].everything
+def test_a_diagnosis_that_only_repeats_the_tracebacks_is_left_out(session: Session) -> None:
+    assert "Captured diagnosis call" not in dict(session.tests["test_failed_two_ways"].sections)
 
-    assert "rank-00001.a0.traceback.txt" in text
-    assert list(
-        Path(session.output.partition("rootdir: ")[2].split("\n")[0]).glob(
-            "base/distdoctor*/rank-00001.a0.traceback.txt"
-        )
-    )
+
+def test_an_unexpected_success_accuses_no_line(session: Session) -> None:
+    failed = session.tests["test_failed_unexpected_unittest"]
+
+    assert "Unexpected success" in failed.text
+    assert "Captured diagnosis call" not in dict(failed.sections)
 
 
 @pytest.mark.parametrize(

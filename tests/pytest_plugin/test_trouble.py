@@ -37,6 +37,14 @@ def test_one_rank_leaves_out_a_barrier():
             dist.barrier()
 
 
+@pytest.mark.timeout(4, method="thread")  # which ends the whole process
+@pytest.mark.distdoctor(nproc=2)
+def test_that_pytest_timeout_ends():
+    if dist.get_rank() == 1:
+        time.sleep(100)
+    dist.barrier()
+
+
 def test_without_ranks_is_an_ordinary_test():
     assert True
 """
@@ -65,6 +73,21 @@ def test_a_proven_standstill_does_not_wait_for_the_time_limit(hangs: Session) ->
     assert stuck.seconds < 40
 
 
+def test_the_recording_that_a_diagnosis_names_is_still_there(hangs: Session) -> None:
+    stuck = hangs.tests["test_one_rank_leaves_out_a_barrier"].everything
+
+    folder = Path(stuck.partition("\n  recording  ")[2].partition("\n")[0])
+    assert len([*folder.glob("rank-*")]) >= 2
+
+
+def test_the_limit_of_pytest_timeout_holds_with_a_verdict(hangs: Session) -> None:
+    late = hangs.tests["test_that_pytest_timeout_ends"]
+
+    assert late.text.startswith("DD116 rank 1: ")
+    assert "ranks 0-1 did not end within 4 s" in late.text
+    assert hangs.tests["test_without_ranks_is_an_ordinary_test"].outcome == "passed"
+
+
 DEBUGGED = """
 import pytest
 import torch.distributed as dist
@@ -75,6 +98,10 @@ def test_wrong_here():
     secret = 40 + dist.get_rank()
     if dist.get_rank() == 1:
         assert secret == 0
+
+
+def test_that_comes_after():
+    pass
 """
 
 
@@ -85,8 +112,24 @@ def test_the_debugger_opens_in_the_rank_that_failed(tmp_path: Path) -> None:
 
     assert "('secret is', 41)" in session.output
     assert "'still here'" in session.output  # after the time limit of the test
-    assert session.outcomes() == {"test_wrong_here": "failed"}
+    assert session.outcomes() == {"test_wrong_here": "failed", "test_that_comes_after": "passed"}
     assert session.output.count("entering PDB") == 1
+
+
+def test_a_failure_counts_although_its_debugger_is_quit(tmp_path: Path) -> None:
+    session = run_suite(tmp_path, {"test_debugged.py": DEBUGGED}, "--pdb", typed="q\n")
+
+    assert session.outcomes() == {"test_wrong_here": "failed"}
+    assert "1 failed" in session.output
+    assert "Quitting debugger" in session.output
+    assert session.exit_code == 2
+
+
+def test_ranks_that_a_worker_of_xdist_ran_are_shown_as_without_it(tmp_path: Path) -> None:
+    session = run_suite(tmp_path, {"test_debugged.py": DEBUGGED}, "-n", "1", "--junitxml=junit.xml")
+
+    assert "FAILED test_debugged.py::test_wrong_here - rank 1: assert 41 == 0" in session.output
+    assert '<failure message="rank 1: assert 41 == 0' in (tmp_path / "junit.xml").read_text()
 
 
 COVERED = """
