@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,7 @@ def diagnose(*paths: str | Path, ignore: Iterable[str] = (), executor: Executor 
     """
     found = plugins.load()
     recording = post_mortem.open_recording(*(Path(path) for path in paths), means=post_mortem.Means(executor))
+    recording = replace(recording, sources={**recording.sources, **_cells(paths)})
     made = post_mortem.diagnose(recording, found.checks, found.remedies, tuple(ignore))
     return Report(**{field.name: getattr(made, field.name) for field in fields(made)})
 
@@ -205,6 +206,13 @@ def _folder_or_models(what: Any, folder: str | Path | None) -> tuple[str | Path 
             way_out="Leave it out: models, optimizers and loaders are found by themselves.",
         )
     return folder, models
+
+
+def _cells(paths: Iterable[str | Path]) -> dict[str, str]:
+    """The cells of this notebook, where it is itself that recorded into one of `paths`."""
+    written = _probe().destination() if _probe() is not None else None
+    own = {os.path.realpath(path) for path in paths}
+    return sys.modules["distdoctor.probe.notebook"].cell_texts() if written and os.path.realpath(written) in own else {}
 
 
 def _members(group: ProcessGroup | None) -> tuple[int, ...]:

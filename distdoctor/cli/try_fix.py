@@ -201,7 +201,7 @@ def _in_the_folder(one: Finding, copy: Path, folder: Path) -> Finding:
 
 
 def _named(one: Finding) -> str:
-    place = f" at {one.place.path.rpartition('/')[2]}:{one.place.line}" if one.place else ""
+    place = f" at {one.place.short}" if one.place else ""
     return f"{one.code}{place}: {one.title}"
 
 

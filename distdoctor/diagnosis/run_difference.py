@@ -92,7 +92,7 @@ def _first_other(group: GroupCalls, other: GroupCalls, rank: int) -> tuple[int, 
 def _call(call: Call | None) -> str:
     if call is None:
         return "a call that is forgotten"
-    where = f" at {call.site.path.rpartition('/')[2]}:{call.site.line}" if call.site else ""
+    where = f" at {call.site.short}" if call.site else ""
     return f"{call.op.word} {call.shape}{where}"
 
 

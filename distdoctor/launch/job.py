@@ -495,7 +495,7 @@ class RunningJob:
 
 def _named(finding: Finding) -> str:
     """`DD116 rank 1 train.py:57`, in one line of progress."""
-    place = f"{finding.place.path.rpartition('/')[2]}:{finding.place.line}" if finding.place else ""
+    place = finding.place.short if finding.place else ""
     return " ".join(filter(None, (finding.code, finding.ranks_named if finding.ranks else "", place)))
 
 

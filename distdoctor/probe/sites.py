@@ -11,6 +11,7 @@ from types import FrameType
 
 import torch
 
+from distdoctor.probe.notebook import cell_of
 from distdoctor.recording.trace.layout import site_text
 
 _HOUSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -54,6 +55,8 @@ _WALK = 96  # frames; deeper than any training loop seen, and a bound on the cos
 def _belongs_to_user(path: str) -> bool:
     if any(part in path for part in _OUR_WORKLOADS):
         return True
+    if path.startswith("<ipython-input-"):
+        return True
     if path.startswith("<"):  # <string>, <stdin>: somebody typed it; <frozen ...>, <eval_with_key>: nobody did
         return path in ("<stdin>", "<string>")
     whole = os.path.abspath(path)
@@ -92,11 +95,16 @@ def site_of(frame: FrameType) -> str:
     key = (code.co_filename, frame.f_lineno, code.co_name)
     text = _site_texts.get(key)
     if text is None:
-        path = key[0]
-        text = site_text(path if path.startswith("<") else os.path.abspath(path), key[1], key[2])
-        if len(_site_texts) < _KEPT:
+        text = site_at(*key)
+        if len(_site_texts) < _KEPT and not cell_of(key[0]):  # a cell that is run again has another number
             _site_texts[key] = text
     return text
+
+
+def site_at(path: str, line: int, function: str) -> str:
+    """`path\\0line\\0function` of a line, by the names that a code object has; of a cell, the name that its notebook shows."""
+    cell = cell_of(path)
+    return site_text(cell or (path if path.startswith("<") else os.path.abspath(path)), line, function)
 
 
 def user_site() -> str:

@@ -17,7 +17,12 @@ class SourceLine:
     function: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.function}" if self.path else "unknown line"
+        return f"{numbered(self.path, self.line)} {self.function}" if self.path else "unknown line"
+
+    @property
+    def short(self) -> str:
+        """`train.py:41`, as prose mentions it; `In [3], line 4` in a notebook."""
+        return numbered(self.path.rpartition("/")[2], self.line)
 
     def __bool__(self) -> bool:
         return bool(self.path)
@@ -26,6 +31,16 @@ class SourceLine:
     def parse(cls, text: str) -> SourceLine:
         """From the text of a trace; anything else is an unknown line."""
         return _parsed(text)
+
+
+def cell_path(number: int) -> str:
+    """The path of a cell of a notebook: what stands beside it there."""
+    return f"In [{number}]"
+
+
+def numbered(path: str, line: int) -> str:
+    """`train.py:41`, and `In [3], line 4` in a notebook."""
+    return f"{path}, line {line}" if path.startswith("In [") else f"{path}:{line}"
 
 
 @lru_cache(maxsize=1 << 16)  # ranks run the same lines again and again

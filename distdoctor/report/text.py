@@ -10,6 +10,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.source_line import numbered
 from distdoctor.report.printable import one_line
 from distdoctor.report.root_cause import brought_down, root_cause
 from distdoctor.report.verdict import gap, verdict
@@ -102,7 +103,7 @@ def shown(site: SourceLine, base: str = "") -> str:
         path = path[len(base.rstrip("/")) + 1 :]
     elif len(path) > 60:
         path = os.path.join("...", *path.split("/")[-3:])
-    return f"{path}:{site.line} {site.function}".rstrip() if path else "unknown line"
+    return f"{numbered(path, site.line)} {site.function}".rstrip() if path else "unknown line"
 
 
 def _places(places: tuple[Place, ...], base: str, width: int = 0) -> list[str]:

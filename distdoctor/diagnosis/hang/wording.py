@@ -47,7 +47,7 @@ def seconds(value: float) -> str:
 
 def at(site: SourceLine) -> str:
     """`train.py:41`: the line as prose mentions it."""
-    return f"{site.path.rpartition('/')[2]}:{site.line}" if site else "an unknown line"
+    return site.short if site else "an unknown line"
 
 
 def wait(ranks: Collection[int]) -> str:

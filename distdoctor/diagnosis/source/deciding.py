@@ -120,7 +120,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 
 def _at(site: SourceLine) -> str:
-    return f"{site.path.rpartition('/')[2]}:{site.line}"
+    return site.short
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ class LoopExit:
     @property
     def words(self) -> str:
         """`if loss < best:` (train.py:41)."""
-        return f"`if {self.test}:` ({self.site.path.rpartition('/')[2]}:{self.site.line})"
+        return f"`if {self.test}:` ({self.site.short})"
 
     @property
     def effect(self) -> str:

@@ -19,7 +19,7 @@ from distdoctor.probe.progress.step_counts import StepCounts
 from distdoctor.probe.progress.step_times import StepTimer
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
-from distdoctor.recording.trace.layout import Claim, site_text
+from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.redaction import redacted
 
 
@@ -160,6 +160,6 @@ def _innermost_user_site(error: BaseException) -> str:
     while trace is not None:
         if sites.is_users(trace.tb_frame):
             code = trace.tb_frame.f_code
-            site = site_text(os.path.abspath(code.co_filename), trace.tb_lineno, code.co_name)
+            site = sites.site_at(code.co_filename, trace.tb_lineno, code.co_name)
         trace = trace.tb_next
     return site

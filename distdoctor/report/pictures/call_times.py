@@ -79,7 +79,7 @@ def _span(number: int, found: Sequence[tuple[Call, int, int]], start: int, last:
     over = all(returned for _, _, returned in found)
     until = (max(returned for _, _, returned in found) - start) / 1e9 if over else None
     waited = 0.0 if over else max(0.0, (last - since) / 1e9)
-    site = f"{call.site.path.rpartition('/')[2]}:{call.site.line}" if call.site else ""
+    site = call.site.short if call.site else ""
     words = f"{call.op.word} {call.shape}".strip()
     return Span(number, call.op.word, words, site, (since - start) / 1e9, until, waited)
 

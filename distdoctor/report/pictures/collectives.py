@@ -97,7 +97,7 @@ def _what(call: Call) -> str:
 
 
 def _where(call: Call) -> str:
-    return f"{call.site.path.rpartition('/')[2]}:{call.site.line}" if call.site else ""
+    return call.site.short if call.site else ""
 
 
 def _last_used(numbers: range, rows: dict[tuple[_Cell, ...], list[int]]) -> int:

@@ -101,7 +101,7 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
 def _change(worker: ProcessStacks | None, site: SourceLine) -> str:
     if worker is not None and worker.is_stopped:
         return f"kill -CONT {worker.pid}, once you know what stopped it"
-    where = f"{site.path.rpartition('/')[2]}:{site.line}"
+    where = site.short
     return f"bound the wait at {where}, and let the loader report it: DataLoader(..., timeout=120)"
 
 

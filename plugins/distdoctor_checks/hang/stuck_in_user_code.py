@@ -213,7 +213,7 @@ def _starved(standing: RankActivity, standstill: Stall) -> Finding:
     thread = process.gil_thread
     frame = thread.user_frame or thread.frames[0]
     name = f"its thread {thread.name}" if thread.name else f"its thread {thread.os_id}"
-    where = f"{frame.path.rpartition('/')[2]}:{frame.line}"
+    where = frame.site.short
     code = line_of(standstill.recording.sources, frame.site).strip()
     return Finding(
         title=f"has not moved{standstill.how_long(standing)}: {name} never releases the GIL, in {frame.function} at {where}"

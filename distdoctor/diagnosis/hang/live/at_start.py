@@ -67,7 +67,7 @@ def _why(late: list[RankActivity], standstill: Stall) -> str:
 def _change(late: list[RankActivity], missing: tuple[int, ...], standstill: Stall) -> str:
     there = [s for s in late if s.process is not None and s.site]
     if there:
-        where = f"{there[0].site.path.rpartition('/')[2]}:{there[0].site.line}"
+        where = f"{there[0].site.short}"
         return f"let {named(missing)} reach init_process_group: move the work at {where} after that call"
     if standstill.stacks.elsewhere:
         return f"start {named(missing)} on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"

@@ -41,7 +41,7 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
 
 
 def _short(site: SourceLine) -> str:
-    return f"{site.path.rpartition('/')[2]}:{site.line}"
+    return site.short
 
 
 def _in_file(wait: FileWait, where: str, stacks: Stacks) -> Obstacle | None:

@@ -78,4 +78,4 @@ def _peer(one: RankActivity) -> int:
 
 def line_of(standing: RankActivity) -> str:
     """`train.py:41`."""
-    return f"{standing.site.path.rpartition('/')[2]}:{standing.site.line}" if standing.site else "an unknown line"
+    return standing.site.short if standing.site else "an unknown line"
