@@ -6,7 +6,9 @@ module says what came of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from distdoctor.errors import CouldNotLook, DoctorError
@@ -142,7 +144,10 @@ def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", ra
     from distdoctor.planning.fake_training import trace
 
     try:
-        return trace(request, world_size, rank, on_cpu=device == "cpu")
+        with _silent(
+            logging.getLogger("torch._subclasses.fake_tensor")
+        ):  # it logs a traceback of what is raised anyway
+            return trace(request, world_size, rank, on_cpu=device == "cpu")
     except DoctorError:
         raise
     except Exception as error:  # the model is the user's, and fake tensors refuse what depends on values
@@ -151,6 +156,16 @@ def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", ra
             f"{request.strategy} with {request.model} cannot be predicted: {type(error).__name__}: {reason}",
             way_out="Measure it: `distdoctor run` with the strategy, on a small batch.",
         ) from error
+
+
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def sent_bytes(traffic: Mapping[str, int], world_size: int) -> int:

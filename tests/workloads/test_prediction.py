@@ -145,6 +145,18 @@ def test_what_cannot_be_gone_through_without_data_says_so() -> None:
         predict(request("pipeline", model="gpt", batch_size=8), 2)
 
 
+def test_a_model_that_takes_other_data_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "narrow.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(2, 10)\n")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(CouldNotLook, match="same reduction dim"):
+        predict(request("ddp", model="narrow:make", batch_size=8), 2)
+
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_sizes_that_do_not_change_in_step_are_not_extrapolated() -> None:
     small, large = MemoryTimeline(), MemoryTimeline()
     for timeline, sizes in ((small, (10, 20)), (large, (10,))):
