@@ -63,3 +63,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "site" / "index.html").read_text("utf-8")
     assert "fonts.googleapis.com" not in page
+    assert 'href="../reference/codes/DD301/"' in (tmp_path / "site" / "codes" / "index.html").read_text("utf-8")
+    code = (tmp_path / "site" / "reference" / "codes" / "DD301" / "index.html").read_text("utf-8")
+    assert "What to do" in code
+    assert "distdoctor explain DD301" in code  # the report
