@@ -115,7 +115,8 @@ def origin(
                 waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
     best = max(found, key=lambda one: one[0])
     way = tuple(step_of(program, node) for node in (*best[1], *_sized_by(program, best[1][-1])))
-    return Origin(best[0], way, _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING]))
+    also = _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING])
+    return Origin(best[0], way, also or _in_the_other_branch(program, best[1]))
 
 
 def _is_gone_through(program: UserProgram, value: ast.AST) -> bool:
@@ -164,6 +165,22 @@ def _as_telling(
     lines = {(hop.path, hop.line) for hop in way}
     hops = [step_of(program, one[-1]) for _, one in sorted(found, key=lambda one: -one[0])]
     return next((hop for hop in hops if len(way) > 1 and (hop.path, hop.line) not in lines), None)
+
+
+def _in_the_other_branch(program: UserProgram, way: tuple[ast.AST, ...]) -> Hop | None:
+    """What is stored under the same name in the other branch of the `if` by which the way ends."""
+    if len(way) < 2 or not isinstance(choice := program.parents.get(way[-1]), ast.If) or choice.test is not way[-1]:
+        return None
+    name = next((name for name, stored in _stored_in(choice) if stored is way[-2]), "")
+    others = (stored for other, stored in _stored_in(choice) if other == name and stored is not way[-2])
+    return next((step_of(program, stored) for stored in others), None)
+
+
+def _stored_in(choice: ast.If) -> Iterator[tuple[str, ast.expr]]:
+    """(variable, value) of the assignments in both branches."""
+    for statement in (*choice.body, *choice.orelse):
+        if isinstance(statement, ast.Assign):
+            yield from ((one.id, statement.value) for one in statement.targets if isinstance(one, ast.Name))
 
 
 def step_of(program: UserProgram, node: ast.AST) -> Hop:

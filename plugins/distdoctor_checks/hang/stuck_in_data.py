@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.live.obstacle import lock_made_at
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -80,11 +81,14 @@ def _places(
     if worker is None or not site:
         return rows
     line = line_of(standstill.recording.sources, site).strip()
+    lock = lock_made_at(standstill.recording.sources, site)
+    made = (Place(lock, (), "makes the lock, which a worker inherits as it is when it is forked"),) if lock else ()
     return (
         Place(
             site, (standing.rank,), f"worker {max(worker.worker, 0)} is at `{line}`" if line else "its worker is here"
         ),
         *rows,
+        *made,
     )
 
 

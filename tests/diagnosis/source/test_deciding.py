@@ -243,6 +243,13 @@ BACKWARD = """\
         peer = self.rank - 1 if self.rank == 2 else self.rank + 1
         dist.send(x, dst=peer)
     """
+TWO_LISTS = """\
+    if dist.get_rank() == 0:
+        items = read(root)
+    else:
+        items = [None] * 3
+    dist.broadcast_object_list(items, src=0)
+    """
 SALTED = """\
     class Cache:
         @property
@@ -303,12 +310,19 @@ def test_a_condition_that_both_ranks_answer_alike_decides_nothing() -> None:
         (PADDED, 5, SHAPE, [6, 3, 2]),
         (VOCABULARY, 8, SHAPE, [8, 7]),
         (MEMBERS_OF_A_NODE, 4, MEMBERS, [4, 3, 2]),
+        (TWO_LISTS, 5, SHAPE, [5, 2, 1]),
     ],
 )
 def test_what_makes_an_argument_differ_is_named(source: str, line: int, differs: str, lines: list[int]) -> None:
     decision = deciding_value({"t.py": dedent(source)}, SourceLine("t.py", line), differs)
     assert decision is not None
     assert {site.line for site, _ in decision.way} >= set(lines[1:])
+
+
+def test_what_the_other_branch_stores_is_shown_too() -> None:
+    decision = deciding_value({"t.py": dedent(TWO_LISTS)}, SourceLine("t.py", 5), SHAPE)
+    assert decision is not None
+    assert decision.also == (SourceLine("t.py", 4, "<module>"), "[None] * 3")
 
 
 def test_of_several_lines_the_value_that_asks_for_the_rank_is_named() -> None:

@@ -162,6 +162,27 @@ def _locking(thread: ThreadStack, sources: Mapping[str, str]) -> _Locking | None
     return _Locking(thread, wants, user.site, holds)
 
 
+_LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
+
+
+def lock_made_at(sources: Mapping[str, str], site: SourceLine) -> SourceLine | None:
+    """Where the lock is made that is asked for in a line."""
+    file = source_file(sources, site.path)
+    if file is None:
+        return None
+    asked = [name for name, _, asks in _taken(file, site.line) if asks]
+    for one in file.nodes(ast.Assign) if asked else ():
+        names = {last_word(target) for target in one.targets}
+        if (
+            asked[-1].rpartition(".")[2] in names
+            and isinstance(one.value, ast.Call)
+            and last_word(one.value.func) in _LOCKS
+        ):
+            function = file.function_at(one.lineno)
+            return SourceLine(site.path, one.lineno, getattr(function, "name", "<module>"))
+    return None
+
+
 def _is_innermost(frame: Frame, thread: ThreadStack) -> bool:
     """Whether nothing of Python runs below: what a lock waits in is C."""
     return frame is thread.frames[0]
