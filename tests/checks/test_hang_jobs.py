@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from jobs import hang as hang_jobs
@@ -114,6 +119,42 @@ def test_handles_that_nobody_waits_for_are_reported_after_a_job_that_ended_in_or
     assert (finding.code, finding.ranks, finding.confidence) == ("DD120", (0, 1), "likely")
     assert finding.place.line == line("dist.all_reduce(loss, async_op=True)  # nobody waits")
     assert finding.evidence["dropped"] == {0: 3, 1: 3}
+
+
+def test_messages_that_nobody_received_are_told_of_a_job_that_ended_in_order() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.sends_too_often, seconds=60)).findings
+
+    assert (finding.code, finding.ranks, finding.evidence["lost"]) == ("DD113", (0, 1), 2)
+    assert finding.place.line == line("dist.isend(torch.ones(4), dst=1))  # one per round")
+
+
+BY_NAME = """\
+import torch
+import torch.distributed as dist
+
+NAMES = {"loss", "accuracy", "precision", "recall", "f1", "auroc", "mae", "rmse", "bleu", "chrf", "wer", "cer"}
+sums = {name: torch.ones(1) for name in NAMES}
+dist.init_process_group("gloo")
+for name in NAMES:
+    dist.all_reduce(sums[name])
+for name in sorted(NAMES):
+    dist.all_reduce(sums[name])
+dist.destroy_process_group()
+"""
+
+
+def test_sums_in_the_order_of_a_set_are_told_of_processes_that_each_hash_with_a_seed_of_their_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "job.py").write_text(BY_NAME)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    subprocess.run(
+        [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "-o", "report.json", "job.py"],
+        cwd=tmp_path, env=environment, timeout=120, check=False, capture_output=True,
+    )  # fmt: skip
+    (finding,) = json.loads((tmp_path / "report.json").read_text())["findings"]
+    assert (finding["code"], finding["ranks"], finding["place"]["line"]) == ("DD107", [0, 1], 8)
+    assert "+for name in sorted(NAMES):" in finding["remedies"][0]["patch"]
 
 
 def test_a_sharded_module_that_runs_on_every_rank_is_left_in_peace() -> None:

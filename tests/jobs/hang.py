@@ -332,6 +332,17 @@ def wrong_tag(rank: int) -> None:
     dist.barrier()
 
 
+def sends_too_often(rank: int) -> None:
+    """Every rank ends in order; what rank 0 sent last arrived nowhere."""
+    works = []
+    for number in range(4):
+        if rank == 0:
+            works.append(dist.isend(torch.ones(4), dst=1))  # one per round
+        elif number < 2:
+            dist.recv(torch.ones(4), src=0)
+    dist.barrier()
+
+
 def two_groups(rank: int) -> None:
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     x = torch.ones(4)
