@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,13 @@ MOST_RANKS = 64
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @no_plugin
 def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:
-    """Show a run (default: the latest): its ranks and groups, what was not examined and why, and what distdoctor could not do."""
+    """Show a run (default: the latest), or a bundle: its ranks and groups, what was found, what was not examined and why, and
+    what distdoctor could not do."""
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import diagnose, find_run, open_recording
 
     plugins = load_plugins(load({"no_plugin": no_plugin}))
-    folder = find_run(path)
+    folder = path if path is not None and path.is_file() and path.suffix != ".trace" else find_run(path)
     recording = open_recording(folder)
     diagnosis = diagnose(recording, plugins.checks, plugins.remedies)
     for line in (f"run    {folder}", *_job(recording), *_ranks(recording), *_groups(recording), *_examined(diagnosis)):
@@ -84,7 +87,18 @@ def _groups(recording: Recording) -> list[str]:
 
 
 def _examined(diagnosis: Diagnosis) -> list[str]:
+    from distdoctor.cli import deliver
+    from distdoctor.report.text import headline
+    from distdoctor.report.verdict import summary, verdict
+
+    width = deliver.width_of(sys.stdout)
+    found = [line for one in diagnosis.findings for line in headline(one, os.getcwd(), width)]
+    reasons: dict[str, list[str]] = {}
+    for one in diagnosis.not_examined:
+        reasons.setdefault(one.reason, []).append(one.code)
     return [
-        f"checks {len(diagnosis.examined)} made, {len(diagnosis.findings)} findings, {len(diagnosis.suppressed)} suppressed",
-        *(f"  {one.code} {one.slug} not examined: {one.reason}" for one in diagnosis.not_examined),
+        f"checks {len(diagnosis.examined)} made: {summary(diagnosis)}",
+        *(f"  {line}" for line in found or [verdict(diagnosis)]),
+        *(["not examined"] if reasons else []),
+        *(f"  {reason}: {' '.join(codes)}" for reason, codes in reasons.items()),
     ]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
+import sick
 
 from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
-from distdoctor.report import json_report, text
+from distdoctor.report import github, html, json_report, junit, markdown, sarif, text
 from distdoctor.report.root_cause import brought_down, root_cause
 from distdoctor.report.verdict import summary
 
@@ -274,3 +277,25 @@ def test_every_report_fits_the_schema_that_is_printed() -> None:
     assert set(about["required"]) <= set(json.loads(document)) <= set(about["properties"])
     assert (schema["$id"], schema["$schema"][-14:]) == ("urn:distdoctor:report:2", "2020-12/schema")
     assert msgspec.json.decode(document, type=json_report.ReportJson).findings[0].code == "DD101"
+
+
+@pytest.mark.parametrize("code", ["DD101", "DD116", "DD202", "DD301", "DD405", "DD504", "DD801"])
+def test_every_format_gives_the_same_verdict(code: str) -> None:
+    found = sick.diagnosis_of(code)
+    finding = found.findings[0]
+    (first,) = text.headline(finding)
+
+    (junit_failed, *_) = ElementTree.fromstring(junit.render(found)).iter("failure")
+    result = json.loads(sarif.render(found))["runs"][0]["results"][0]
+    document = json.loads(json_report.render(found))["findings"][0]
+    page = re.search(r'<h1 id="verdict">(.*?)</h1>', html.render(found), re.DOTALL)
+    assert page is not None
+
+    assert text.render(found).partition("\n")[0] == first
+    assert junit_failed.get("message") == first
+    assert result["message"]["text"].partition("\n")[0] == first
+    assert github.render(found).partition("::")[2].partition("::")[2].partition("%0A")[0] == first.replace("%", "%25")
+    assert first in markdown.render(found)
+    assert unescape(page[1]).endswith(finding.title)
+    assert (document["code"], document["title"], document["ranks"]) == (code, finding.title, list(finding.ranks))
+    assert document["confidence"] == str(finding.confidence) == result["properties"]["confidence"]
