@@ -60,7 +60,7 @@ def rendered(
     diagnosis: Diagnosis, form: str, plugins: Plugins | None = None, *, known: Collection[Finding] = (), width: int = 0
 ) -> str:
     """The report in a format that `require_format` let pass; text as wide as the terminal (`width_of`), and short about what is
-    `known`: findings that have been shown in full on the same terminal."""
+    `known`: findings that have been shown in full to the same reader."""
     if form == "text":
         from distdoctor.report import text
 
@@ -88,6 +88,15 @@ def step_summary(diagnosis: Diagnosis) -> None:
             page.write(markdown.render(diagnosis) + "\n")
     except OSError as trouble:
         remark(f"GITHUB_STEP_SUMMARY cannot be written: {trouble.strerror}")
+
+
+def one_reader(one: TextIO, other: TextIO) -> bool:
+    """Whether what goes to two streams comes out in one place: on a terminal, or in one file or pipe (`2>&1`)."""
+    try:
+        ends = {(end.st_dev, end.st_ino) for end in (os.fstat(stream.fileno()) for stream in (one, other))}
+    except (OSError, ValueError):  # no file, or closed
+        return False
+    return len(ends) == 1 or (one.isatty() and other.isatty())
 
 
 def width_of(stream: TextIO | None, output: Path | None = None) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distdoctor.plugins import Plugins
 
 STREAMS = Recording(Job(), {}).streams  # everything that the probe can record
-_shown_live: list[Finding] = []  # in full, on stderr: a terminal shows the same only once
+_shown_live: list[Finding] = []  # in full, on stderr: whoever reads both streams gets the same only once
 NAN = "nan"  # in `--stop-on nan`: whatever is not finite
 
 
@@ -484,7 +484,7 @@ def _report(
                 diagnosis,
                 settings.output_format,
                 plugins,
-                known=_shown_live if output is None and stdout.isatty() and sys.stderr.isatty() else (),
+                known=_shown_live if output is None and deliver.one_reader(stdout, sys.stderr) else (),
                 width=deliver.width_of(stdout, output),
             ),
             settings.output_format,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from distdoctor.cli import deliver
 
 Say = Callable[..., Any]
 GOLDEN = Path(__file__).parents[1] / "recording" / "golden"
@@ -38,3 +42,19 @@ def test_colours_are_as_asked(say: Say, run_folder: Path, monkeypatch: pytest.Mo
     assert "\x1b[" in say("examine", run_folder, "--color", "always").out
     assert "\x1b[" not in say("examine", run_folder).out
     assert "\x1b[" not in say("examine", run_folder, "--color", "never").out
+
+
+def test_two_streams_into_one_file_or_pipe_have_one_reader(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    with (
+        open(tmp_path / "log", "w") as log,
+        open(tmp_path / "log", "a") as again,
+        open(tmp_path / "other", "w") as other,
+        os.fdopen(writes, "w") as pipe,
+        os.fdopen(os.dup(writes), "w") as same_pipe,
+    ):
+        assert deliver.one_reader(log, again)
+        assert deliver.one_reader(pipe, same_pipe)
+        assert not deliver.one_reader(log, other)
+        assert not deliver.one_reader(log, io.StringIO())
+    os.close(reads)
