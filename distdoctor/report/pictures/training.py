@@ -19,6 +19,8 @@ from distdoctor.report.pictures.drawing import LETTER, MOST_VIEWS, Picture, Shee
 from distdoctor.report.table import Table
 
 WIDE, HIGH, LEFT = 640.0, 170.0, 74.0
+MOST_DOTS = 100  # of a line: with more it is one
+MOSTLY = 0.8
 MOST_LAYERS, MOST_SINGLE, MOST_COLUMNS = 30, 16, 32
 MOST_MARKS = 4000  # of all maps together: a page stays small
 HELD = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
@@ -273,7 +275,7 @@ def loss(recording: Recording) -> Picture | None:
     return Picture(
         "loss",
         "Loss and gradient norm",
-        "One line for each rank, or for ranks with the same numbers; a cross marks what was not finite.",
+        "One line for each rank, or for ranks with the same numbers; dots are steps on record, crosses were not finite.",
         Markup("").join(parts),
         Table(
             "loss",
@@ -287,15 +289,26 @@ def loss(recording: Recording) -> Picture | None:
 
 def _series(gradients: Gradients, name: str) -> list[tuple[list[Point], list[int]]]:
     """The values of one number by step, ranks with equal values together; the first optimizer's."""
-    found: dict[tuple[Point, ...], list[int]] = {}
+    by_rank: dict[int, tuple[Point, ...]] = {}
     for rank, one in sorted(gradients.ranks.items()):
         updates = [u for u in one.updates if u.optimizer == one.updates[0].optimizer and u.step] if one.updates else []
         points = tuple((float(u.step), u.value(name)) for u in updates if not (name == "norm" and u.value(name) < 0))
         points = tuple(p for p in points if name != "loss" or not math.isnan(p[1]) or _has_nan(updates))
         if sum(math.isfinite(value) for _, value in points) > 1:
-            found.setdefault(points, []).append(rank)
+            by_rank[rank] = points
+    found: dict[tuple[Point, ...], list[int]] = {}
+    for rank, points in _on_common_steps(by_rank).items():
+        found.setdefault(points, []).append(rank)
     rows = sorted(found.items(), key=lambda row: (-len(row[1]), row[1]))[:8]
     return [(_thinned(list(points)), ranks) for points, ranks in rows]
+
+
+def _on_common_steps(by_rank: dict[int, tuple[Point, ...]]) -> dict[int, tuple[Point, ...]]:
+    """Without the few steps that some ranks still remember and others do not: their numbers would be no difference."""
+    common = set.intersection(*({step for step, _ in points} for points in by_rank.values())) if by_rank else set()
+    if len(common) < max(2, MOSTLY * max(map(len, by_rank.values()), default=0)):
+        return by_rank
+    return {rank: tuple(point for point in points if point[0] in common) for rank, points in by_rank.items()}
 
 
 def _has_nan(updates: Sequence[Update]) -> bool:
@@ -318,6 +331,8 @@ def _plot(words: str, lines: list[tuple[list[Point], list[int]]]) -> Markup:
     for number, (points, ranks) in enumerate(lines):
         good = [(across(step), up(value)) for step, value in points if math.isfinite(value)]
         sheet.line(good, f"curve s{number % 8}", f"{words} of {named(ranks)}")
+        for x, y in good if len(good) <= MOST_DOTS else ():
+            sheet.rect(x - 1.5, y - 1.5, 3, 3, colour(number))
         for step, value in points:
             if not math.isfinite(value):
                 sheet.text(across(step), HIGH + 18, "✕", "error", "middle")
