@@ -263,3 +263,12 @@ def test_a_driver_that_hangs_is_named_and_holds_nobody_up(
     assert facts["variables"]["NCCL_DEBUG"] == "INFO"
     assert "hidden" not in said.out
     assert "cgroup memory.max" in say("env", "--within", "0.1").out
+
+
+def test_a_bundle_shows_what_its_run_folder_shows(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    assert say("bundle", run_folder, "-o", tmp_path / "host.ddb").code == 0
+
+    folder, bundle = (say("show", path).out.splitlines() for path in (run_folder, tmp_path / "host.ddb"))
+
+    assert [line for line in bundle if line.startswith("checks ")]
+    assert bundle[1:] == folder[1:]
