@@ -122,6 +122,7 @@ class Row:
     act: Callable[[Hosts], None] | None = None  # what happens to the hosts once all ranks train
     by: tuple[int, ...] = (1, 2)  # the hosts that are left to tell
     starts: str = "both"  # both, one, later, mixed
+    limit: float = LIMIT_SECONDS
     words: str = ""  # what each of them must say where no code says it
 
 
@@ -163,7 +164,7 @@ ROWS = [
          words="attempt 2 finished"),
     _row("restart-killed", KILLED_ONCE + LOOP.replace("100000", "50") + FINISH, options=("--max-restarts", "1"), env=AGAIN,
          words="attempt 2 finished"),
-    _row("scale-up", SLOW_ALONE + FINISH, options=("--max-restarts", "1"), env=AGAIN, starts="later"),
+    _row("scale-up", SLOW_ALONE + FINISH, options=("--max-restarts", "1"), env=AGAIN, starts="later", limit=200),
     _row("divergence", DIVERGENCE + FINISH, "DD202", [0, 1, 2, 3]),
     _row("set-epoch", SET_EPOCH + FINISH, "DD301", [0, 1, 2, 3]),
     _row("nan", NAN + FINISH, "DD801", [3]),
@@ -311,7 +312,7 @@ def _ended(row: Row, hosts: Hosts, heard: list[Heard]) -> list[int | None]:
 def _watch(row: Row, heard: list[Heard], there: Path, began: float, *, plain: bool) -> None:
     """Until all have ended, or all who are to tell have told and some time has passed; torchrun tells nothing."""
     done: float | None = None
-    while time.time() < began + LIMIT_SECONDS and any(one.code is None for one in heard):
+    while time.time() < began + row.limit and any(one.code is None for one in heard):
         tellers = [heard[host - 1] for host in row.by]
         if all(one.code is not None for one in tellers):
             return

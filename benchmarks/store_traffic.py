@@ -8,7 +8,8 @@ counts is the launcher's own. The same is measured under torchrun alone, whose l
 
 With `--simulate` the signs of life of so many launchers go to one real TCPStore from one process, in a network namespace of its
 own whose loopback interface counts them, headers included; all of it passes through the host of the store. Then one launcher
-falls silent, and it is told after how many seconds host 0 and the last of the others knew.
+falls silent, and it is told after how many seconds host 0 and the last of the others knew, where its silence holds the ranks up
+and, with `--none-waits`, where it does not.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def measure(hosts: int, seconds: int, *, plain: bool) -> list[float]:
     return [(late - early) / seconds for early, late in zip(before, after, strict=True)]
 
 
-def simulate(hosts: int, seconds: float) -> None:
+def simulate(hosts: int, seconds: float, *, rest: bool) -> None:
     """Signs of life alone, of launchers that share a process and have a connection each."""
     import torch.distributed as dist
 
@@ -91,15 +92,22 @@ def simulate(hosts: int, seconds: float) -> None:
     a_second = (looped() - first) / (time.monotonic() - since)
 
     launchers[-1]._over.set()  # as where its process has ended: nothing more is said
-    since, unaware, known = time.monotonic(), set(range(hosts - 1)), []
+    launchers[-1]._wake.set()
+    launchers[-1]._rolls = None
+    since, unaware, known, first = time.monotonic(), set(range(hosts - 1)), [], looped()
     while unaware and time.monotonic() - since < 10 * beat_of(hosts) + 10:
         time.sleep(0.05)
+        for host in range(hosts - 1) if rest else ():  # what their watchers say, each at a moment of its own
+            if int((time.monotonic() - since) * 20) % 10 == host % 10:
+                launchers[host].rests(time.monotonic() - since)
         aware = {host for host in unaware if launchers[host].lost()}
         known += [time.monotonic() - since] if 0 in aware else []
         unaware -= aware
     told = f"{known[0]:.1f} s, by all after {time.monotonic() - since:.1f} s" if known and not unaware else "never"
+    kind = "that holds the ranks up" if rest else "for which no rank waits"
     print(f"{hosts:>6} hosts, a word each {beat_of(hosts):4.1f} s: {a_second / 1024:6.2f} KiB/s at the host of the store, "
-          f"{a_second / 1024 / hosts:.3f} at another; a loss is noticed by host 0 after {told}", flush=True)  # fmt: skip
+          f"{a_second / 1024 / hosts:.3f} at another; a loss {kind} is noticed by host 0 after {told} "
+          f"({(looped() - first) / 1024 / hosts:.1f} KiB a host)", flush=True)  # fmt: skip
     os._exit(0)  # without the goodbyes of a thousand
 
 
@@ -113,16 +121,18 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--simulate", type=int, nargs="+", default=[])
+    parser.add_argument("--none-waits", action="store_true", help="simulate a loss that no rank waits for")
     parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        simulate(asked.inside, asked.seconds)
+        simulate(asked.inside, asked.seconds, rest=not asked.none_waits)
     if trouble := why_not():
         sys.exit(trouble)
     for hosts in asked.simulate:
         words = [sys.executable, __file__, "--inside", str(hosts), "--seconds", str(asked.seconds)]
+        words += ["--none-waits"] * asked.none_waits
         subprocess.run(["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "_", *words], check=True)
     if asked.simulate:
         return

@@ -149,7 +149,8 @@ class RunningJob:
             closer=orders.closer,
             ignored=orders.ignored,
             with_others=self._with_other_hosts,
-            moving=self.exchange.take_back,
+            moving=self._ranks_move,
+            resting=self.presence.rests,
         )
 
     def job(self) -> Job:
@@ -231,6 +232,7 @@ class RunningJob:
     def closing(self) -> None:
         """Look once more before the survivors are ended: what they wait for shows who is to blame."""
         self.watcher.closing = True
+        self.presence.call_all()  # they may fail because a host is gone
         self.ends.closing()
         if self.ends.alive() and not self.state.aborting:
             self.watcher.look(tell=False)
@@ -468,6 +470,11 @@ class RunningJob:
         self.host = replace(self.host, lost=lost)
         self._write()
         return replace(recording, job=replace(recording.job, lost=lost))
+
+    def _ranks_move(self) -> None:
+        """Ranks of ours that had come to rest move again."""
+        self.presence.moves()
+        self.exchange.take_back()
 
     def _hosts_changed(self) -> None:
         """Another host has fallen silent, or is back: the watcher is to say so now."""

@@ -24,7 +24,7 @@ from distdoctor.recording.open import is_dump, open_run, parts_of, read_any
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
-from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run
+from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder
 from distdoctor.recording.trace.state_file import SAVE, START, WEIGHTS
 
 MOST_EARLIER_RUNS = 2
@@ -129,7 +129,7 @@ def _runs_gone_on_from(
     for name in list(starts)[-MOST_EARLIER_RUNS:]:
         with contextlib.suppress(DoctorError):
             path = folder.resolve().parent / name
-            found[name] = read_run(path, only=SECTIONS_OF_SAMPLES, attempt=starts[name], bytes_of=bytes_of)
+            found[name] = open_run(path, only=SECTIONS_OF_SAMPLES, attempt=starts[name], bytes_of=bytes_of)
     return found
 
 

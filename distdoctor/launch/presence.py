@@ -4,8 +4,8 @@ Host 0 reads all of them, at once, and writes down under its own who is silent; 
 first sends the store two small words a beat. Who says goodbye is not missed.
 
 The store lives on one host, and what all others send arrives there: of more than sixteen hosts each speaks less often, so that it
-takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among sixteen hosts, and later the more
-there are: `longest_unnoticed`.
+takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among sixteen hosts. Among more it is noticed as
+soon where it holds the ranks up, for then all hosts are called (`roll_call`), else later the more there are: `longest_unnoticed`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.launch.roll_call import Rest, RollCall
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
 from distdoctor.recording.trace.process_key import ProcessKey
@@ -39,29 +40,38 @@ def beat_of(hosts: int) -> float:
 
 
 def longest_unnoticed(hosts: int) -> float:
-    """Seconds after which host 0 knows that a host has fallen silent: a word may just have come, and one just been looked for.
-    The others read of it a beat later."""
+    """Seconds after which host 0 knows that a host has fallen silent although no rank waits for it: a word may just have come,
+    and one just been looked for. The others read of it a beat later."""
     return 2 * beat_of(hosts) + SLACK_SECONDS
 
 
 @dataclass(frozen=True)
 class _Word:
-    """What a host says: how often it has said it, whether that is the last time, whether the store is there, its ranks."""
+    """What a host says: how often it has said it, how many roll calls it has heard (-1: it cannot hear any), whether that is the
+    last time, whether the store is there, its ranks."""
 
     beat: int
+    rolls: int
     is_last: bool
     keeps_store: bool
     ranks: tuple[int, ...]
     host: str
 
     def to_bytes(self) -> bytes:
-        fields = (self.beat, int(self.is_last), int(self.keeps_store), ranks_text(self.ranks) or "-", self.host)
+        fields = (
+            self.beat,
+            self.rolls,
+            int(self.is_last),
+            int(self.keeps_store),
+            ranks_text(self.ranks) or "-",
+            self.host,
+        )
         return " ".join(map(str, fields)).encode()
 
     @classmethod
     def of(cls, data: bytes) -> _Word:
-        beat, last, store, ranks, host = data.decode("utf-8", "replace").split(" ", 4)
-        return cls(int(beat), last == "1", store == "1", ranks_of(ranks), host[:64])
+        beat, rolls, last, store, ranks, host = data.decode("utf-8", "replace").split(" ", 5)
+        return cls(int(beat), int(rolls), last == "1", store == "1", ranks_of(ranks), host[:64])
 
 
 _NOTHING = "-"  # what the store answers for a key that is not there
@@ -84,6 +94,11 @@ class Presence:
         self._began = 0.0  # when the ranks were started, monotonic seconds
         self._answered = 0.0  # when the store last did, monotonic seconds
         self._heard: dict[int, tuple[_Word, float]] = {}  # of each host its newest word, and when that was new to us
+        self._met: dict[int, float] = {}  # when each host was heard for the first time
+        self._deaf: dict[int, float] = {}  # whom we watch and who did not answer when called, and since when
+        self._rest = Rest()
+        self._rolls: RollCall | None = None  # only among many hosts
+        self._wake = threading.Event()
         self._said_silent: dict[int, float] = {}  # by host 0, and since when
         self._round: threading.Thread | None = None
         self._thread: threading.Thread | None = None
@@ -94,12 +109,32 @@ class Presence:
             return
         with self._lock:
             self._attempt, self._ranks, self._client, self._is_broken = attempt, tuple(ranks), None, False
-            self._heard, self._said_silent, self._answered = {}, {}, time.monotonic()
-            self._began = self._answered
-            self._keeps_store = _is_here(self._rendezvous.store)
+            self._heard, self._met, self._deaf, self._said_silent = {}, {}, {}, {}
+            self._began = self._answered = time.monotonic()
+            self._rest, self._keeps_store = Rest(), _is_here(self._rendezvous.store)
+            if self._rendezvous.hosts > WORDS_A_SECOND:
+                self._rolls = RollCall(self._new_client, f"{PREFIX}/{attempt}", self._wake.set)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="distdoctor-presence", daemon=True)
             self._thread.start()
+
+    def rests(self, seconds: float) -> None:
+        """No rank of ours has moved for so long: somebody may be lost."""
+        rolls = self._rolls
+        if rolls is None:
+            return
+        was_called = time.monotonic() - rolls.since < seconds / 2  # by another host, for the same reason
+        if (was_called or not rolls.is_pending) and self._rest.lasts(seconds) and not was_called:
+            rolls.ask()
+
+    def moves(self) -> None:
+        """A rank of ours has moved again."""
+        self._rest.ends()
+
+    def call_all(self) -> None:
+        """Ask all hosts at once whether they are there, where their words are rare."""
+        if self._rolls is not None:
+            self._rolls.ask()
 
     def lost(self, slack: float = SLACK_SECONDS) -> tuple[LostHost, ...]:
         """The hosts whose word is late by so many seconds, as far as we can know."""
@@ -107,11 +142,9 @@ class Presence:
             return ()
         now = time.monotonic()
         with self._lock:
-            if now - self._answered > self._beat_seconds + SLACK_SECONDS:
+            if self._store_is_silent(now):
                 return () if self._keeps_store else self._the_one_with_the_store(now)
-            late = self._beat_seconds + slack
-            watched = self._watched() & self._heard.keys()
-            silent = {host: self._heard[host][1] for host in watched if self._answered - self._heard[host][1] > late}
+            silent = self._silent(slack) | self._deaf
             silent |= {host: at for host, at in self._said_silent.items() if host in self._heard}
             return tuple(
                 self._lost(self._heard[host][0], at, now)
@@ -124,9 +157,29 @@ class Presence:
         if self._thread is None or self._over.is_set():
             return
         self._over.set()
+        self._wake.set()
         last = threading.Thread(target=self._say_once_more, name="distdoctor-goodbye", daemon=True)
         last.start()
         last.join(BEAT_SECONDS)
+
+    def _silent(self, slack: float) -> dict[int, float]:
+        """Of the hosts that are watched those whose word is late, and since when."""
+        late = self._beat_seconds + slack
+        watched = self._watched() & self._heard.keys()
+        return {host: self._heard[host][1] for host in watched if self._answered - self._heard[host][1] > late}
+
+    def _call_the_roll(self, rolls: RollCall) -> None:
+        """Of the hosts that are watched those that have not heard the newest roll call, though they were there before."""
+        if rolls.number and self._answered >= rolls.since + SLACK_SECONDS:
+            watched = self._watched() & self._heard.keys()
+            deaf = {host for host in watched if 0 <= self._heard[host][0].rolls < rolls.number}
+            self._deaf = {host: rolls.since for host in deaf if self._met[host] < rolls.since} | self._deaf
+
+    def _store_is_silent(self, now: float) -> bool:
+        asked = self._rolls.since if self._rolls is not None else 0.0
+        return now - self._answered > self._beat_seconds + SLACK_SECONDS or (
+            asked > self._answered and now - asked > SLACK_SECONDS
+        )
 
     def _the_one_with_the_store(self, now: float) -> tuple[LostHost, ...]:
         keepers = [word for word, _ in self._heard.values() if word.keeps_store and not word.is_last]
@@ -139,7 +192,11 @@ class Presence:
     def _run(self) -> None:
         """A round a beat. One that hangs in a store that does not answer is left to hang, and no other is begun."""
         known: tuple[str, ...] = ()
-        while not self._over.wait(self._pause()):
+        while not self._over.is_set():
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            if self._over.is_set():
+                return
             if (self._round is None or not self._round.is_alive()) and not self._is_broken:
                 self._round = threading.Thread(target=self._one_round, name="distdoctor-beat", daemon=True)
                 self._round.start()
@@ -150,6 +207,8 @@ class Presence:
 
     def _pause(self) -> float:
         beat = self._beat_seconds
+        if self._rendezvous.host_number == 0 and self._rolls is not None and self._rolls.is_pending:
+            return BEAT_SECONDS / 2
         waits_for_some = not self._watched() <= self._heard.keys()
         return beat * EARLY_SHARE if waits_for_some and time.monotonic() - self._began < EARLY_BEATS * beat else beat
 
@@ -167,21 +226,35 @@ class Presence:
             if self._rendezvous.host_number == 0:  # who is missed is said without waiting for the next beat
                 self._listen(attempt)
                 self._say(is_last=False)
+                self._judge_roll()
             else:
                 self._say(is_last=False)
                 self._listen(attempt)
         except Exception:
             self._is_broken = attempt == self._attempt
 
+    def _judge_roll(self) -> None:
+        """Host 0 has heard all, or waited long enough, and has said who is missed: the others need not wait any longer."""
+        rolls = self._rolls
+        if rolls is not None and rolls.is_pending:
+            with self._lock:
+                all_there = all(word.rolls >= rolls.number or word.is_last for word, _ in self._heard.values())
+                is_due = self._answered >= rolls.since + SLACK_SECONDS
+            if all_there or is_due:
+                rolls.judge(self._store())
+
     def _say_once_more(self) -> None:
         with contextlib.suppress(Exception):
             self._say(is_last=True)
+            if self._keeps_store and self._rolls is not None:
+                self._rolls.end(self._store())
 
     def _say(self, *, is_last: bool) -> None:
         self._beat += 1
         attempt = self._attempt
         here, store = self._rendezvous.host_number, self._store()
-        word = _Word(self._beat, is_last, self._keeps_store, self._ranks, self._process.host).to_bytes()
+        rolls = self._rolls.heard if self._rolls is not None else 0
+        word = _Word(self._beat, rolls, is_last, self._keeps_store, self._ranks, self._process.host).to_bytes()
         store.set(self._key(here), word + b"\n" + self._silent_hosts() if here == 0 else word)
         if self._counted_in != attempt:
             store.add(self._key("came"), 1)
@@ -190,10 +263,8 @@ class Presence:
     def _silent_hosts(self) -> bytes:
         """Those that host 0 misses."""
         with self._lock:
-            late = self._answered - self._beat_seconds - SLACK_SECONDS
-            return ranks_text(
-                [host for host, (word, at) in self._heard.items() if at < late and not word.is_last]
-            ).encode()
+            silent = self._silent(SLACK_SECONDS) | self._deaf
+            return ranks_text(sorted(host for host in silent if not self._heard[host][0].is_last)).encode()
 
     def _listen(self, attempt: int) -> None:
         words, said = self._words_of_all() if self._rendezvous.host_number == 0 else self._words_of_host_0()
@@ -202,11 +273,17 @@ class Presence:
             if attempt != self._attempt:
                 return
             for host, word in words.items():
+                self._met.setdefault(host, now)
                 if host not in self._heard or self._heard[host][0] != word:
                     self._heard[host] = (word, now)
+                    self._deaf.pop(host, None)
             since = now - self._beat_seconds - SLACK_SECONDS
+            if self._rolls is not None and self._rolls.number:
+                since = max(since, self._rolls.since)
             self._said_silent = {host: self._said_silent.get(host, since) for host in said}
             self._answered = now
+            if self._rolls is not None:
+                self._call_the_roll(self._rolls)
 
     def _words_of_all(self) -> tuple[dict[int, _Word], list[int]]:
         """As host 0 hears them; those of whom it has not heard yet are looked for while more have come than it knows."""
@@ -231,10 +308,13 @@ class Presence:
 
     def _store(self) -> Any:
         if self._client is None:
-            client = self._rendezvous.store.clone()
-            client.set_timeout(timedelta(seconds=STORE_SECONDS))
-            self._client = client
+            self._client = self._new_client()
         return self._client
+
+    def _new_client(self) -> Any:
+        client = self._rendezvous.store.clone()
+        client.set_timeout(timedelta(seconds=STORE_SECONDS))
+        return client
 
     def _key(self, word: object) -> str:
         return f"{PREFIX}/{self._attempt}/{word}"

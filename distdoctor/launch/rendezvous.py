@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ class Rendezvous:
         self._handler: Any = None
         self._starts = 0
         self._joined = threading.Event()
+        self._known: list[str] = []  # who had come when it was last looked at: torch forgets them where it gives up
         self.attempt = 0
         self.store: Any = None
         self.host_number = -1  # of this launcher in the current round; -1 before the first
@@ -84,17 +86,19 @@ class Rendezvous:
         """`1 of 2 hosts have come: ddh1`; "" where one host is the whole job."""
         if self.wanted < 2:
             return ""
-        came = self.came
+        came = self.came or self._known
         if not came:
             return f"waiting for {self.wanted} hosts, this one is there"
         return f"{len(came)} of {self.wanted} hosts have come: {', '.join(came[:8])}{', ...' if len(came) > 8 else ''}"
 
     def _tell_who_waits(self) -> None:
-        pause = waited = FIRST_WORD_SECONDS
-        while not self._joined.wait(pause):
-            if self.wanted > 1:
-                self._say(f"{self.who_waits}, after {waited:.0f} s")
-            pause, waited = waited, 2 * waited
+        began, due = time.monotonic(), FIRST_WORD_SECONDS
+        self._known = []
+        while not self._joined.wait(1.0):
+            self._known = self.came or self._known
+            if self.wanted > 1 and time.monotonic() - began >= due:
+                self._say(f"{self.who_waits}, after {due:.0f} s")
+                due *= 2
 
 
 def at_most(seconds: float, ask: Callable[[], Any]) -> bool:

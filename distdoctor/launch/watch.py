@@ -19,6 +19,7 @@ from distdoctor.errors import DoctorError
 from distdoctor.launch.heartbeat import Heartbeat
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.suppressions import suppress
+from distdoctor.recording.merge import joined_stacks
 from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.stacks import Stacks
@@ -60,12 +61,14 @@ class Watcher:
         interval: float = INTERVAL_SECONDS,
         with_others: Callable[[Recording], Recording] = lambda recording: recording,
         moving: Callable[[], None] = lambda: None,
+        resting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
         self._remedies, self._ignored = remedies, frozenset(ignored)
         self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
         self._with_others = with_others  # what other hosts saw, asked while nobody moves here
+        self._say_resting = resting  # with the seconds for which nobody has moved here
         self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
         self._from_outside = frozenset(check.code for check in self._checks if check.outside)
@@ -78,6 +81,7 @@ class Watcher:
         self._heard: set[_Key] = set()
         self._at_rest_since = math.inf
         self._closer_looks = 0  # since the ranks came to rest
+        self._seen_at_rest: Recording | None = None  # by the last of them
         self._sources: Mapping[str, str] = {}
         self._recorded: set[int] = set()
         self._leaving: set[int] = set()  # their interpreters go down, their processes may still be there
@@ -118,7 +122,7 @@ class Watcher:
             self._heard.clear()
             self.standing = StandingFindings(self._waits)
             self._recorded, self._leaving = set(), set()
-            self.hang = self.last = self.stacks = None
+            self.hang = self.last = self.stacks = self._seen_at_rest = None
             self._examined_with_stacks = ()
 
     def said(self, *, succeeded: bool, interrupted: bool, aborting: bool) -> SaidLive:
@@ -163,7 +167,7 @@ class Watcher:
             self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
             self._failing = any(log.has_noted(UncaughtException) for log in recording.ranks.values())
             if self._looks_at_rest:
-                recording = self._with_others(recording)
+                recording = self._with_other_hosts(recording, seen)
             diagnosis = self._examined(recording, seen)
             if seen is None and self._closer is not None and not self.is_hung and self._needs_a_look(diagnosis):
                 diagnosis = self._examined(recording, self._closer())
@@ -173,9 +177,23 @@ class Watcher:
                 self._tell_news(diagnosis)
             return diagnosis
 
+    def _with_other_hosts(self, recording: Recording, seen: Recording | None) -> Recording:
+        """The recording with what other hosts saw, their stacks too; they are given the newest of ours since the ranks came to
+        rest, which for ourselves are looked at but once."""
+        self._seen_at_rest = seen or self._seen_at_rest
+        if self._seen_at_rest is None:
+            return self._with_others(recording)
+        ours = self._seen_at_rest.stacks
+        whole = self._with_others(replace(recording, stacks=ours))
+        if ours is None or whole.stacks is None:
+            return whole
+        theirs = {rank: one for rank, one in whole.stacks.ranks.items() if rank not in ours.ranks}
+        return replace(whole, stacks=replace(whole.stacks, ranks=theirs, launcher=None) if theirs else None)
+
     def _examined(self, recording: Recording, seen: Recording | None) -> Diagnosis:
         if seen is not None:
-            recording = replace(recording, stacks=seen.stacks, backend=seen.backend)
+            stacks = joined_stacks([one for one in (seen.stacks, recording.stacks) if one is not None])
+            recording = replace(recording, stacks=stacks, backend=seen.backend)
         found = examine(recording, self._checks, self._remedies, live=True)
         if seen is not None and seen.stacks:
             self.stacks, self.stacks_wall_ns = seen.stacks, time.time_ns()
@@ -208,7 +226,7 @@ class Watcher:
         if self._looks_at_rest:
             self._say_moving()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
-        self._closer_looks = 0
+        self._closer_looks, self._seen_at_rest = 0, None
         if time.monotonic() >= self._not_before:
             self._timed_look()
 
@@ -216,6 +234,7 @@ class Watcher:
         """No rank has moved: the first two looks are never put off, they find the hang; later ones may bring stacks."""
         self._looks_at_rest += 1
         self._at_rest_since = min(self._at_rest_since, time.monotonic())
+        self._say_resting(time.monotonic() - self._at_rest_since)
         seen = self._look_closer()
         if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
             return

@@ -34,7 +34,7 @@ def merged(parts: Sequence[Recording]) -> Recording:
         streams=frozenset.intersection(*recorded) if recorded else frozenset(),
         troubles=tuple(dict.fromkeys(trouble for part in parts for trouble in part.troubles)),
         sources=_sources(parts),
-        stacks=_stacks([part.stacks for part in now if part.stacks is not None]),
+        stacks=joined_stacks([part.stacks for part in now if part.stacks is not None]),
         clues=tuple(clue for part in now for clue in part.clues),
         backend={rank: state for part in now for rank, state in part.backend.items()},
         comparison=next((part.comparison for part in parts if part.comparison), None),
@@ -141,7 +141,7 @@ def _starts_before(parts: Sequence[Recording], newest: int) -> Iterable[Attempt]
             yield Attempt(part.job.attempt, part.job.world_size, tuple(part.ranks), part.job.ends)
 
 
-def _stacks(found: Sequence[Stacks]) -> Stacks | None:
+def joined_stacks(found: Sequence[Stacks]) -> Stacks | None:
     """One look at the whole job. A rank that some host saw is nowhere else, and absent nowhere."""
     if not found:
         return None

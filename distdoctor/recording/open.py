@@ -33,15 +33,16 @@ def open_run(
     sources: Mapping[str, str] | None = None,
     *,
     only: frozenset[str] | None = None,
+    attempt: int | None = None,
     bytes_of: Callable[[Path], bytes] = bytes_here,
 ) -> Recording:
     """What lies in a run folder, as everybody sees it: with the user's sources, and the streams that the launcher noted as
     recorded; without any rank no stream was. `sources`: those that are known from a read before. `only`: the sections of the
-    traces that are read, all where it is None. `bytes_of` reads one.
+    traces that are read, all where it is None. `attempt`: which start of the ranks, the newest when None. `bytes_of` reads one.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    recording = read_run(folder, only=only, bytes_of=bytes_of)
+    recording = read_run(folder, only=only, attempt=attempt, bytes_of=bytes_of)
     if sources:
         recording = replace(recording, sources={**recording.sources, **sources})
     noted = recorded_streams(folder) if recording.ranks else frozenset()

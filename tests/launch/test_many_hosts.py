@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -234,3 +235,78 @@ def test_of_three_hosts_the_one_that_is_cut_off_is_named_on_the_other_two(
         assert "ddh2 has given" not in words
     assert all("2 of 3 hosts have answered" in one.err for one in done), said(done)
     assert seconds < 8  # 5 where a processor is free
+
+
+def test_a_rank_that_stands_in_its_own_code_is_told_live_on_both_hosts_that_met_by_ipv6(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(TRAIN + "if rank == 1:\n    time.sleep(1000)\ndist.all_reduce(t)\n")
+    commands = hosts.torchrun(1, "--on-hang", "report", separate=True, kind="static6")
+
+    told = [command.hear("DD116", within=60) for command in commands]
+    for host in (1, 2):
+        hosts.signal(host, signal.SIGTERM)
+    finished(commands)
+
+    for words in told:
+        assert "rank 1" in words.partition("DD116")[2].partition("\n")[0], words
+        assert "time.sleep" in words.partition("DD116")[0] + words.partition("DD116")[2]
+        assert "look at the network" not in words.lower()
+
+
+SAME_ORDER_AND_NAN = """
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+data = TensorDataset(torch.arange(32.0).reshape(32, 1).expand(32, 4).clone())
+sampler = DistributedSampler(data, shuffle=True)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+for epoch in range(4):
+    for (inputs,) in DataLoader(data, batch_size=4, sampler=sampler):
+        if epoch == 3 and rank == 1:
+            inputs = inputs * float("nan")
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_orders_and_numbers_of_all_hosts_are_one_finding_each_without_a_shared_folder(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(SAME_ORDER_AND_NAN + FINISH)
+
+    done = finished(hosts.torchrun(1, separate=True))
+
+    for host, one in enumerate(done, 1):
+        told = {finding["code"]: finding for finding in findings(hosts.folder / f"run{host}")}
+        assert one.code == 1, said(done)
+        assert told["DD301"]["ranks"] == [0, 1], said(done)
+        assert (told["DD801"]["ranks"], told["DD801"]["confidence"]) == ([1], "certain"), said(done)
+
+
+def test_a_host_that_never_comes_is_missed_by_name(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(TRAIN + FINISH)
+    words = ["--nnodes", 2, *hosts.meeting(1), "--rdzv-conf", "join_timeout=8", "--run-dir", "run", "train.py"]
+    alone = hosts.start(1, "run", *words)
+
+    done = alone.finish()
+
+    assert done.code == 1, said([done])
+    assert "1 of 2 hosts have come: ddh1" in done.err
+    assert "healthy" not in done.err
+
+
+@pytest.mark.skipif("DISTDOCTOR_OTHER_TORCH" not in os.environ, reason="DISTDOCTOR_OTHER_TORCH names no second torch")
+def test_hosts_with_different_torches_tell_one_verdict(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(TRAIN + "if rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n" + FINISH)
+    words = ["run", "--nnodes", 2, "--run-dir"]
+    other = {"PYTHONPATH": os.environ.get("DISTDOCTOR_OTHER_TORCH", "")}
+    first = hosts.start(1, *words, "run1", *hosts.meeting(1), "train.py")
+    second = hosts.start(2, *words, "run2", *hosts.meeting(2), "train.py", env=other)
+
+    done = finished([first, second])
+
+    assert all("DD112" in codes(one) for one in done), said(done)
+    assert all("rank 1" in one.out for one in done)

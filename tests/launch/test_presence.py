@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
 
 from distdoctor.launch.presence import WORDS_A_SECOND, Presence, beat_of, longest_unnoticed
 from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.launch.roll_call import Rest
 from distdoctor.recording.trace.process_key import ProcessKey
 
-HOSTS = 24
+HOSTS, MANY_HOSTS = 24, 64
 
 
 def test_the_store_takes_as_many_words_a_second_in_a_large_job_as_in_a_small_one() -> None:
@@ -21,14 +22,21 @@ def test_the_store_takes_as_many_words_a_second_in_a_large_job_as_in_a_small_one
     assert longest_unnoticed(1024) < 135
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.fixture
-def launchers() -> Iterator[list[Presence]]:
+def launchers(request: pytest.FixtureRequest) -> Iterator[list[Presence]]:
     """Of one job, each on a connection of its own."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    made = []
-    for host in range(HOSTS):
+    made, hosts = [], getattr(request, "param", HOSTS)
+    for host in range(hosts):
         rendezvous = Rendezvous()
-        rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", server), HOSTS, host
+        rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", server), hosts, host
         made.append(Presence(rendezvous, ProcessKey(host=f"ddh{host}"), lambda: None))
         made[-1].begin(0, [host])
     yield made
@@ -51,3 +59,42 @@ def test_one_that_falls_silent_is_missed_by_all_and_one_that_says_goodbye_by_nob
     for one in rest:
         assert [(lost.host, lost.ranks) for lost in one.lost()] == [("ddh7", (7,))]
     assert beat_of(HOSTS) < seconds < 2 * longest_unnoticed(HOSTS)
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("launchers", [MANY_HOSTS], indirect=True)
+def test_among_many_hosts_all_are_called_where_ranks_wait_and_only_who_is_gone_is_missed(
+    launchers: list[Presence],
+) -> None:
+    wait_until(lambda: launchers[0]._heard.keys() == set(range(1, MANY_HOSTS)))
+    wait_until(
+        lambda: all(0 in one._heard and one._rolls is not None and not one._rolls.heard for one in launchers[1:])
+    )
+    launchers[9].rests(10)
+    wait_until(lambda: all(one._rolls is not None and one._rolls.judged for one in launchers))
+    assert not any(one.lost() for one in launchers)  # everybody was there
+    launchers[5].end()
+
+    launchers[7]._over.set()  # as where its process has ended: nothing more is said
+    launchers[7]._wake.set()
+    since = time.monotonic()
+    rest = [one for host, one in enumerate(launchers) if host not in (5, 7)]
+    while not all(one.lost() for one in rest) and time.monotonic() - since < 30:
+        for one in rest:
+            one.rests(time.monotonic() - since)
+        time.sleep(0.1)
+    seconds = time.monotonic() - since
+
+    for one in rest:
+        (lost,) = one.lost()
+        assert (lost.host, lost.ranks) == ("ddh7", (7,))
+        assert lost.seconds < 10
+    assert seconds < 8 < longest_unnoticed(MANY_HOSTS)
+
+
+def test_all_are_called_when_ranks_rest_for_longer_than_ever_and_then_ever_more_rarely() -> None:
+    rest = Rest()
+
+    assert [seconds for seconds in range(60) if rest.lasts(seconds)] == [2, 4, 8, 16, 32]
+    rest.ends()
+    assert [seconds for seconds in range(200) if rest.lasts(seconds)] == [89, 178]

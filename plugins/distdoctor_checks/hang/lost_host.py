@@ -2,13 +2,15 @@
 DD132 lost-host: a host of the job has given no sign of life for seconds: its launcher, the machine or the way to it is gone.
 
 What it means    Each launcher says again and again that it is there, through the job's own rendezvous store: every second among
-                 16 hosts, less often among more. One of them has stopped without saying goodbye. If the ranks of that host still
+                 16 hosts, less often among more; there all are called when ranks have come to rest for longer than usual. One of
+                 them has stopped without saying goodbye, or has not answered. If the ranks of that host still
                  take part in collectives, only its launcher has gone: they train on, and nobody watches, restarts or ends them.
 Why it hurts     The other hosts wait for ranks that will not come, or see "connection closed by peer" and look for a bug in the
                  training. Ranks without a launcher keep their devices and ports when the job has ended.
-How we know      The last sign of life is older than the interval and 2.5 seconds while the store answers, or the store itself
-                 has not answered for so long. A collective that waits for its members and has come back since shows that the
-                 ranks are alive. From one side a cut link looks like a dead host, so this is never certain.
+How we know      The last sign of life is older than the interval and 2.5 seconds while the store answers, no answer came to a
+                 call within 2.5 seconds, or the store itself has not answered for so long. A collective that waits for its
+                 members and has come back since shows that the ranks are alive. From one side a cut link looks like a dead
+                 host, so this is never certain.
 What to do       Look at that host (is it up, was the launcher killed, `dmesg`) and at the network between the two. End ranks
                  that live on by hand before the job is started again.
 When it is fine  A launcher that came to its end, or a job that was ended from outside: then hosts go one after the other.
