@@ -170,7 +170,7 @@ ROWS = [
     _row("nan", NAN + FINISH, "DD801", [3]),
     _row("static", HANG, "DD112", [3], kind="static"),
     _row("static-ipv6", HANG, "DD112", [3], kind="static6"),
-    _row("c10d-ipv6", HANG, "DD112", [3], kind="c10d6", options=("--rdzv-conf", "join_timeout=35")),
+    _row("c10d-ipv6", HANG, "DD112", [3], kind="c10d6"),
     _row("two-torches", HANG, "DD112", [3], starts="mixed"),
     _row("scheduler", LOOP, act=_end_from_outside, words="ended from outside by SIGTERM"),
 ]  # fmt: skip
@@ -381,14 +381,14 @@ def plain_words(played: Played) -> str:
     return "; ".join(named)
 
 
-def run_row(row: Row, *, shared: bool, with_plain: bool) -> Outcome:
-    plain = plain_words(play(row, plain=True)) if with_plain else "-"
+def told_of(row: Row, *, shared: bool) -> list[Told]:
+    """What distdoctor told of the situation; where that was false, all that was said goes to stderr."""
     played = play(row, plain=False, shared=shared)
     told = [judged(row, host, played) for host in row.by]
     if any(one.false for one in told):
         for host, one in enumerate(played.heard, 1):
             print(f"--- {row.name}: host {host} ---\n{one.text}", file=sys.stderr)
-    return Outcome(row.name, plain, told)
+    return told
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -422,7 +422,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--shared", action="store_true")
-    parser.add_argument("--no-plain", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--no-plain", action="store_true", help="do not run them under torchrun alone")
+    which.add_argument("--plain-only", action="store_true", help="run them under torchrun alone")
     asked = parser.parse_args()
     if asked.table:
         print(table(list(kept(asked.table).values())))
@@ -435,10 +437,11 @@ def main() -> None:
             row.starts == "mixed" and "DISTDOCTOR_OTHER_TORCH" not in os.environ
         ):
             continue
-        before = outcomes.get(row.name)
-        outcomes[row.name] = run_row(row, shared=asked.shared, with_plain=not asked.no_plain)
-        if before and asked.no_plain:
-            outcomes[row.name].plain = before.plain
+        known = outcomes.setdefault(row.name, Outcome(row.name, "-", []))
+        if not asked.no_plain:
+            known.plain = plain_words(play(row, plain=True))
+        if not asked.plain_only:
+            known.hosts = told_of(row, shared=asked.shared)
         print(table([outcomes[row.name]]).splitlines()[-1], flush=True)
         if asked.output:
             asked.output.write_text(json.dumps({name: asdict(one) for name, one in outcomes.items()}, indent=1))

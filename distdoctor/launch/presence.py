@@ -125,7 +125,7 @@ class Presence:
             return
         was_called = time.monotonic() - rolls.since < seconds / 2  # by another host, for the same reason
         if (was_called or not rolls.is_pending) and self._rest.lasts(seconds) and not was_called:
-            rolls.ask()
+            self.call_all()
 
     def moves(self) -> None:
         """A rank of ours has moved again."""
@@ -133,8 +133,8 @@ class Presence:
 
     def call_all(self) -> None:
         """Ask all hosts at once whether they are there, where their words are rare."""
-        if self._rolls is not None:
-            self._rolls.ask()
+        if self._rolls is not None and self._client is not None:
+            self._rolls.ask(self._client)
 
     def lost(self, slack: float = SLACK_SECONDS) -> tuple[LostHost, ...]:
         """The hosts whose word is late by so many seconds, as far as we can know."""

@@ -36,11 +36,10 @@ class RollCall:
         """How many roll calls have been heard of, -1 while none could be."""
         return self.number if self._is_listening else -1
 
-    def ask(self) -> None:
+    def ask(self, store: Any) -> None:
         """Call all hosts. Comes back at once; the store may be gone."""
         if not self.is_pending:
-            self.since = time.monotonic()
-            threading.Thread(target=self._ask, args=(self.number,), name="distdoctor-asks", daemon=True).start()
+            threading.Thread(target=self._ask, args=(store, self.number), name="distdoctor-asks", daemon=True).start()
 
     @property
     def is_pending(self) -> bool:
@@ -61,9 +60,11 @@ class RollCall:
     def _key(self, word: str) -> str:
         return f"{self._prefix}/{word}"
 
-    def _ask(self, number: int) -> None:
+    def _ask(self, store: Any, number: int) -> None:
         with contextlib.suppress(Exception):
-            self._client().set(self._key(f"roll/{number}"), b"1")
+            store.set(self._key(f"roll/{number}"), b"1")
+        if self.number == number:
+            self.since = time.monotonic()
 
     def _hear(self) -> None:
         """Wait for one roll call after the other; ends with the store."""

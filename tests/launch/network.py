@@ -76,7 +76,9 @@ class Hosts:
         first = "[fd77::1]" if kind.endswith("6") else self.addresses[1]
         if kind.startswith("static"):
             return ["--node-rank", str(host - 1), "--master-addr", first, "--master-port", "29400"]
-        return ["--rdzv-backend", "c10d", "--rdzv-id", self.prefix, "--rdzv-endpoint", f"{first}:29400"]
+        # torch finds out by IPv4 alone whose address it is: by IPv6 nobody would open the store
+        conf = ["--rdzv-conf", f"is_host={int(host == 1)}"] if kind.endswith("6") else []
+        return ["--rdzv-backend", "c10d", "--rdzv-id", self.prefix, "--rdzv-endpoint", f"{first}:29400", *conf]
 
     def ssh(self) -> Path:
         """A folder with an `ssh` that leads to the hosts. To `asleep` it connects and nobody answers; any other refuses."""
