@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
+
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.roll_call import Rest, RollCall
 from distdoctor.recording.lost_host import LostHost
@@ -88,7 +90,7 @@ class Presence:
         self._ranks: tuple[int, ...] = ()
         self._client: Any = None
         self._is_broken = False  # the store closed the connection: torch would knock again and again, and say so
-        self._keeps_store = False
+        self._keeps_store = self._serves_store = False  # it is on this host; it is in this process, and ends with it
         self._beat = 0
         self._counted_in = -1  # the newest attempt in which we are counted among those who speak
         self._began = 0.0  # when the ranks were started, monotonic seconds
@@ -112,6 +114,7 @@ class Presence:
             self._heard, self._met, self._deaf, self._said_silent = {}, {}, {}, {}
             self._began = self._answered = time.monotonic()
             self._rest, self._keeps_store = Rest(), _is_here(self._rendezvous.store)
+            self._serves_store = self._keeps_store and _is_ours(self._rendezvous.store)
             if self._rendezvous.hosts > WORDS_A_SECOND:
                 self._rolls = RollCall(self._new_client, f"{PREFIX}/{attempt}", self._wake.set)
         if self._thread is None:
@@ -246,7 +249,7 @@ class Presence:
     def _say_once_more(self) -> None:
         with contextlib.suppress(Exception):
             self._say(is_last=True)
-            if self._keeps_store and self._rolls is not None:
+            if self._serves_store and self._rolls is not None:
                 self._rolls.end(self._store())
 
     def _say(self, *, is_last: bool) -> None:
@@ -320,10 +323,24 @@ class Presence:
         return f"{PREFIX}/{self._attempt}/{word}"
 
 
-def _is_here(store: Any) -> bool:
-    """Whether the store's address is one of this host."""
+def _innermost(store: Any) -> Any:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
+    return store
+
+
+def _is_ours(store: Any) -> bool:
+    """Whether this process listens on the store's port."""
+    with contextlib.suppress(psutil.Error, OSError, AttributeError):
+        port = _innermost(store).port
+        listening = (one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+        return any(one.laddr.port == port for one in listening)
+    return False
+
+
+def _is_here(store: Any) -> bool:
+    """Whether the store's address is one of this host."""
+    store = _innermost(store)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(store.host, 0, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -73,6 +73,7 @@ def test_among_many_hosts_all_are_called_where_ranks_wait_and_only_who_is_gone_i
     launchers[9].rests(10)
     wait_until(lambda: all(one._rolls is not None and one._rolls.judged for one in launchers))
     assert not any(one.lost() for one in launchers)  # everybody was there
+    launchers[5]._serves_store = False  # which is in this process, as all launchers are here
     launchers[5].end()
 
     launchers[7]._over.set()  # as where its process has ended: nothing more is said
