@@ -1,0 +1,49 @@
+"""Where a program deals out a stream by rank, and what shuffles it before."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.source.stream_shares import stream_share
+from distdoctor.recording.source_line import SourceLine
+
+CLASS = """class Stream(IterableDataset):
+    def __iter__(self):
+        order = list(range(self.shards))
+        random.Random(self.seed).shuffle(order)
+        {share}
+        yield from order
+"""
+MADE = SourceLine("/job/train.py", 12, "main")
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        "order = order[dist.get_rank()::dist.get_world_size()]",
+        "order = order[self.rank + worker * self.world_size :: self.world_size * workers]",
+        "order = itertools.islice(order, rank, None, num_replicas)",
+        "order = [one for one in order if one % world_size == rank]",
+        "order = split_dataset_by_node(order, rank=rank, world_size=world)",
+        "order = order.shard(num_shards=dist.get_world_size(), index=dist.get_rank())",
+    ],
+)
+def test_shares_by_rank_are_recognised_in_the_class_of_the_data(share: str) -> None:
+    found = stream_share({"/job/data.py": CLASS.format(share=share)}, "Stream", MADE)
+
+    assert found is not None
+    assert (found.shuffled.line, found.dealt.line, found.dealt.function) == (4, 5, "__iter__")
+
+
+@pytest.mark.parametrize("share", ["order = order[info.id :: info.num_workers]", "order = order[rank * 8 :]", "pass"])
+def test_shares_of_workers_and_parts_are_none(share: str) -> None:
+    assert stream_share({"/job/data.py": CLASS.format(share=share)}, "Stream", MADE) is None
+
+
+def test_a_share_that_is_dealt_where_the_loader_is_made_counts_and_one_elsewhere_does_not() -> None:
+    text = "def {name}(rank, world_size):\n    data = Stream(split_by_node(files.shuffle(seed), rank, world_size))\n"
+    found = stream_share({"/job/train.py": text.format(name="main")}, "Stream", MADE)
+
+    assert found is not None
+    assert (found.shuffled.line, found.dealt.line) == (2, 2)
+    assert stream_share({"/job/train.py": text.format(name="evaluate")}, "Stream", MADE) is None
