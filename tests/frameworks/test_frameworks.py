@@ -1,4 +1,4 @@
-"""Lightning, accelerate, Trainer, timm and recipes like torchtune's, as they come: silent, and equal to the last bit."""
+"""Lightning, accelerate, Trainer, DeepSpeed, timm and recipes like torchtune's, as they come: silent, and equal to the bit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from both_ways import run_both
-from jobs.frameworks import ACCELERATE, LIGHTNING, OTHERS, TRANSFORMERS
+from jobs.frameworks import ACCELERATE, DEEPSPEED, LIGHTNING, OTHERS, TRANSFORMERS
 from test_torch_algorithms import ABOUT_TIME
 
 pytestmark = pytest.mark.job
 
 
-@pytest.mark.parametrize("job", [*LIGHTNING, *ACCELERATE, *TRANSFORMERS, *OTHERS], ids=lambda job: job.__name__)
+@pytest.mark.parametrize(
+    "job", [*LIGHTNING, *ACCELERATE, *TRANSFORMERS, *OTHERS, *DEEPSPEED], ids=lambda job: job.__name__
+)
 def test_a_framework_is_left_alone_and_equal_to_the_last_bit(job: Callable[[int, int], str], tmp_path: Path) -> None:
     pytest.importorskip(job.__name__.partition("_")[0].replace("trainer", "transformers").replace("sharded", "torch"))
 

@@ -225,18 +225,28 @@ def sharded_recipe(rank: int, world_size: int) -> str:
 # -- DeepSpeed -----------------------------------------------------------------------------------------------------------
 
 
-def deepspeed_zero(rank: int, world_size: int) -> str:
-    """ZeRO 0 to 3, one after the other: accumulation, clipping, its own loader, saving and loading."""
+def deepspeed_plain(rank: int, world_size: int) -> str:
+    return _trained_by_zero(0)
+
+
+def deepspeed_zero1(rank: int, world_size: int) -> str:
+    return _trained_by_zero(1)
+
+
+def deepspeed_zero2(rank: int, world_size: int) -> str:
+    return _trained_by_zero(2)
+
+
+def deepspeed_zero3(rank: int, world_size: int) -> str:
+    return _trained_by_zero(3)
+
+
+def _trained_by_zero(stage: int) -> str:
+    """Accumulation, clipping, its own loader, saving and loading."""
     import deepspeed  # type: ignore[import-not-found]
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # its C++ would be compiled, which takes minutes
     deepspeed.init_distributed(dist_backend="gloo")
-    return " ".join(_trained_by_zero(stage) for stage in range(4))
-
-
-def _trained_by_zero(stage: int) -> str:
-    import deepspeed
-
     model = net()
     engine, _, loader, _ = deepspeed.initialize(
         model=model,
@@ -365,7 +375,8 @@ LIGHTNING = (
     lightning_bf16,
     lightning_fabric,
 )
-OTHERS = (timm_recipe, sharded_recipe, deepspeed_zero)
+OTHERS = (timm_recipe, sharded_recipe)
+DEEPSPEED = (deepspeed_plain, deepspeed_zero1, deepspeed_zero2, deepspeed_zero3)
 ACCELERATE = (accelerate_accumulation, accelerate_save_and_resume)
 TRANSFORMERS = (trainer_accumulation_and_evaluation, trainer_save_and_resume)
 for _job in LIGHTNING:
