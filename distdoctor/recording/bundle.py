@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,12 +23,14 @@ from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
-from distdoctor.recording.trace.layout import RECORDS, STREAMS
+from distdoctor.recording.trace.layout import GOLDEN, RECORDS, STREAMS, extend
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
-VERSION = 3  # readers refuse another number
+VERSION = 4
+READABLE = (3, VERSION)  # readers refuse another number
+COMPRESSION = 3  # beyond it the memory that it takes grows, and the bundle hardly shrinks
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
@@ -35,6 +38,14 @@ KEPT_OF_OTHERS = 512
 # Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs.
 WHOLE_STEPS = {"digests": 4}
 IN_JSON = "bundle"  # the field of hang-dump's document
+_MICROSECOND = 1000  # of times no more travels: the clocks of two hosts agree less well than that
+# Times that follow another one of the same row: what travels is by how much.
+_FOLLOWS = {
+    "calls": {"returned_ns": "entered_ns"},
+    "times": {"forward_ended_ns": "at_ns", "backward_ended_ns": "at_ns"},
+}
+_RUNNING_DIGESTS = ("prefix", "site_prefix")
+_INVERSE = np.uint64(pow(GOLDEN, -1, 1 << 64))
 _ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
 
 
@@ -100,7 +111,7 @@ def pack(recording: Recording) -> bytes:
         recording.seen_live,
         {} if recording.ranks else dict(recording.sources),
     )
-    return MAGIC + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(found), 6)
+    return MAGIC + bytes([VERSION]) + lzma.compress(msgspec.msgpack.encode(found), preset=COMPRESSION)
 
 
 class _Shared:
@@ -115,11 +126,65 @@ class _Shared:
         """The sections of each rank, field by field."""
         found = [{name: _Section(len(rows), rows.dtype.itemsize, []) for name, rows in own.items()} for own in ranks]
         for name in dict.fromkeys(name for own in ranks for name in own):
-            holding = [(into[name], own[name]) for into, own in zip(found, ranks, strict=True) if name in own]
+            holding = [
+                (into[name], _relative(name, own[name])) for into, own in zip(found, ranks, strict=True) if name in own
+            ]
             for field in dtype_of(RECORDS[name]).names or ():
                 for section, rows in holding:
                     section.columns.append(_number(self.columns, _written(rows[field])))
         return found
+
+
+def _relative(name: str, rows: Rows) -> Rows:
+    """The rows with what cannot be foretold only: times in microseconds, from the one that they follow; of a running digest the
+    word that went into it, which for signatures is on record already."""
+    found = rows.copy()
+    for field in _times(rows.dtype):
+        found[field] = rows[field] // _MICROSECOND
+    for field, base in _FOLLOWS.get(name, {}).items():
+        found[field] -= found[base]
+    for field in _RUNNING_DIGESTS if name == "calls" else ():
+        found[field] = _words_of(rows, field)
+    if name == "calls":
+        found["prefix"] ^= rows["signature"]
+    return found
+
+
+def _absolute(name: str, rows: Rows) -> None:
+    """Put back what `_relative` took away."""
+    for field, base in _FOLLOWS.get(name, {}).items():
+        rows[field] += rows[base]
+    for field in _times(rows.dtype):
+        rows[field] *= _MICROSECOND
+    if name == "calls":
+        rows["prefix"] ^= rows["signature"]
+    for field in _RUNNING_DIGESTS if name == "calls" else ():
+        rows[field] = _digests_of(rows, field)
+
+
+def _times(dtype: np.dtype[Any]) -> list[str]:
+    return [field for field in dtype.names or () if field.endswith("_ns")]
+
+
+def _words_of(rows: Rows, field: str) -> NDArray[np.uint64]:
+    """What `extend` was given, row by row; each group has a digest of its own, and its first row is told from 0."""
+    order = np.argsort(rows["group"], kind="stable")
+    digests, groups = rows[field][order], rows["group"][order]
+    before = np.where(np.diff(groups, prepend=groups[:1]) == 0, np.roll(digests, 1), np.uint64(0))
+    before[:1] = 0
+    words = np.empty(len(rows), np.uint64)
+    words[order] = ((digests - np.uint64(1)) * _INVERSE) ^ before
+    return words
+
+
+def _digests_of(rows: Rows, field: str) -> list[int]:
+    """The running digests of which `_words_of` tells the words."""
+    latest: dict[int, int] = {}
+    found = []
+    for group, word in zip(rows["group"].tolist(), rows[field].tolist(), strict=True):
+        latest[group] = extend(latest.get(group, 0), word)
+        found.append(latest[group])
+    return found
 
 
 def _written(column: NDArray[Any]) -> bytes:
@@ -197,13 +262,14 @@ def unpack(data: bytes, source: str) -> Recording:
     """
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC):
         raise UnreadableRecording(f"{source} is no host bundle", way_out="Make one with `distdoctor bundle -o FILE`.")
-    if data[len(MAGIC)] != VERSION:
+    version = data[len(MAGIC)]
+    if version not in READABLE:
         raise UnreadableRecording(
-            f"{source} was written by another distdoctor (format {data[len(MAGIC)]}, this one reads {VERSION})",
+            f"{source} was written by another distdoctor (format {version}, this one reads {READABLE[0]} to {VERSION})",
             way_out="Examine it with the version that wrote it, or install that one on all hosts.",
         )
     try:
-        unpacker = zlib.decompressobj()
+        unpacker = zlib.decompressobj() if version == 3 else lzma.LZMADecompressor(memlimit=LARGEST_BYTES)
         raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError("it is cut off, or larger than 1 GiB")
@@ -211,8 +277,8 @@ def unpack(data: bytes, source: str) -> Recording:
         sections = (section for one in found.ranks for section in one.sections.values())
         if sum(section.rows * section.stride for section in sections) > LARGEST_BYTES:
             raise ValueError("its records would take more than 1 GiB")
-        ranks = {one.rank: _unpacked(one, found) for one in found.ranks}
-    except (zlib.error, msgspec.MsgspecError, ValueError, IndexError) as trouble:
+        ranks = {one.rank: _unpacked(one, found, version) for one in found.ranks}
+    except (zlib.error, lzma.LZMAError, EOFError, msgspec.MsgspecError, ValueError, IndexError) as trouble:
         raise UnreadableRecording(
             f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
         ) from trouble
@@ -229,8 +295,10 @@ def unpack(data: bytes, source: str) -> Recording:
     )
 
 
-def _unpacked(one: _Rank, bundle: _Bundle) -> RankTrace:
+def _unpacked(one: _Rank, bundle: _Bundle, version: int) -> RankTrace:
     rows = {name: _rows(name, section, bundle) for name, section in one.sections.items() if name in RECORDS}
+    for name, found in rows.items() if version > 3 else ():
+        _absolute(name, found)
     always: dict[str, Any] = {name: rows.get(name, np.empty(0, dtype_of(RECORDS[name]))) for name in _ALWAYS}
     return RankTrace(
         rank=one.rank,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 import sys
-import zlib
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,19 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.launch.post_mortem import open_recording
-from distdoctor.recording.bundle import IN_JSON, MAGIC, in_json, pack, unpack
+from distdoctor.recording.bundle import IN_JSON, MAGIC, READABLE, in_json, pack, read_bundle, unpack
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording
 from distdoctor.recording.stacks import ProcessStacks, RankStacks, Stacks
+from distdoctor.recording.trace.layout import VERSION
 from distdoctor.recording.trace.process_key import ProcessKey
+from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.testing import recording
 from distdoctor.testing.gradients import trained_job
 
 CHECKS = plugins.load().checks.values()
 OF_MANY_CALLS = ("DD506", "DD508")  # more than travel: from a bundle they are not told
+GOLDEN = Path(__file__).parent / "golden"
 Split = Callable[[Recording], list[Recording]]
 
 
@@ -107,9 +111,9 @@ def test_what_ranks_have_in_common_travels_once() -> None:
 
 def test_records_that_would_fill_the_memory_are_refused() -> None:
     data = pack(job())
-    bundle = msgspec.msgpack.decode(zlib.decompress(data[len(MAGIC) + 1 :]))
+    bundle = msgspec.msgpack.decode(lzma.decompress(data[len(MAGIC) + 1 :]))
     bundle["ranks"][0]["sections"]["calls"][0] = 1 << 40
-    hostile = data[: len(MAGIC) + 1] + zlib.compress(msgspec.msgpack.encode(bundle))
+    hostile = data[: len(MAGIC) + 1] + lzma.compress(msgspec.msgpack.encode(bundle))
 
     with pytest.raises(UnreadableRecording, match="more than 1 GiB"):
         unpack(hostile, "host")
@@ -176,6 +180,23 @@ def test_looks_of_two_hosts_are_one_look() -> None:
     assert stacks is not None
     assert stacks.ranks.keys() == {0, 1, 2, 3}
     assert stacks.elsewhere == ()
+
+
+@pytest.mark.parametrize("version", READABLE)
+def test_a_bundle_of_every_version_gives_the_verdict_of_its_recording(version: int, tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN / str(VERSION) / "hang.tar.xz") as file:
+        file.extractall(tmp_path, filter="data")
+    whole = replace(read_run(tmp_path), sources={})
+
+    bundle = read_bundle(GOLDEN / "bundles" / f"hang-{version}.ddb")
+
+    assert verdict(whole)
+    assert verdict(bundle) == verdict(whole)
+    for rank, log in whole.ranks.items():
+        found = bundle.ranks[rank].calls
+        assert (found["prefix"] == log.calls["prefix"]).all()
+        assert (found["site_prefix"] == log.calls["site_prefix"]).all()
+        assert (log.calls["returned_ns"].view("i8") - found["returned_ns"].view("i8") < 1000).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "newer", "empty"])
