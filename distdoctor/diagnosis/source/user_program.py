@@ -140,6 +140,7 @@ class UserProgram:
             if name in self.classes:
                 yield name
                 return
+            yield from self._classes_held_by(value.func)
             made = [one for target in self.functions.get(name, ())[:2] for one in self.returned(target)]
             parts = made or [*value.args, *(k.value for k in value.keywords)]
             if isinstance(value.func, ast.Attribute) and not made:
@@ -156,6 +157,14 @@ class UserProgram:
             parts = [one for one in ast.iter_child_nodes(value) if isinstance(one, ast.expr)]
         for part in parts[:12]:
             yield from self.classes_of(part, steps - 1)
+
+    def _classes_held_by(self, function: ast.expr) -> Iterator[str]:
+        """The classes of which a variable holds one: `kind` of `kind = Logging if first else Plain`."""
+        if not isinstance(function, ast.Name) or function.id in self.functions:
+            return
+        for _, stored in self.stores(function.id, self.scope_of(function))[:4]:
+            choice = [stored.body, stored.orelse] if isinstance(stored, ast.IfExp) else [stored]
+            yield from (last_word(one) for one in choice if last_word(one) in self.classes)
 
     def _may_be_of(self, statement: ast.AST, owner: ast.expr, owners: frozenset[str]) -> bool:
         """Whether an attribute that is stored here may be one of `owner`, an instance of these classes (none: unknown)."""

@@ -224,6 +224,21 @@ CHUNKS = """\
         dist.barrier()
     main(STAGE)
     """
+CHOSEN_CLASS = """\
+    class Plain:
+        def end(self):
+            pass
+        def run(self):
+            self.end()
+            dist.barrier()
+    class Logging(Plain):
+        def end(self):
+            dist.reduce(t, dst=0)
+    def main():
+        kind = Logging if dist.get_rank() == 0 else Plain
+        kind().run()
+    main()
+    """
 FINALIZED = """\
     class Writer:
         def __del__(self):
@@ -284,6 +299,7 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(EXITS, 5, None, [3, 2], id="a process that ends itself before the call"),
         pytest.param(FROZEN, 6, 10, [5, 3, 9], id="a setting of a module that was changed in place"),
         pytest.param(TABLE_OF_FUNCTIONS, 2, 4, [8, 7], id="which function of a table is called"),
+        pytest.param(CHOSEN_CLASS, 6, 9, [5, 12, 11], id="which class an object is of"),
         pytest.param(AFFORDABLE, 5, 6, [4, 2], id="a function that is handed to what the loop goes through"),
         pytest.param(CHUNKS, 6, 10, [5, 2], id="the one loop whose length the source does not spell out"),
         pytest.param(FINALIZED, 3, 9, [5], id="who keeps an object alive whose finalizer communicates"),
