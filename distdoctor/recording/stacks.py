@@ -206,7 +206,14 @@ _TORCH = (
     "/torch/utils/",
     "/torch/optim/",
 )
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib-dynload/", "/distdoctor/probe/", "/distdoctor/launch/")
+_INSTALLED = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib-dynload/",
+    "/distdoctor/probe/",
+    "/distdoctor/launch/",
+    "/distdoctor/testing/faults.py",
+)
 
 
 def is_users_path(path: str) -> bool:

@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from distdoctor.recording.trace.layout import POINT_TO_POINT
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
+    from distdoctor.recording.recording import RankTrace
 
 _SHOWN = 3
 _PATIENCE = timedelta(seconds=30)
@@ -81,12 +82,14 @@ def assert_same_collectives() -> Iterator[None]:
     global _blocks
     _blocks += 1
     before = len(_calls())
-    yield
     rank, size = dist.get_rank(), dist.get_world_size()
     store = c10d.PrefixStore(f"distdoctor-same-collectives-{_blocks}", c10d._get_default_store())
+    store.set(f"before-{rank}", str(before))
+    yield
     store.set(str(rank), json.dumps(_calls()[before:]))
     missing = [other for other in range(size) if not _comes(store, str(other))]
     if missing:
+        _compare_with(missing, store, size)
         raise AssertionError(f"{named(missing)} did not come to the end of the block within {_PATIENCE.seconds} s")
     _compare_calls([json.loads(store.get(str(other))) for other in range(size)])
     store.set(f"read-{rank}", "1")  # whoever keeps the store has to stay until everybody has read
@@ -220,18 +223,24 @@ def _by_whom(sample: Any, gathered: list[Any], ranks: list[int]) -> str:
     return f"by {named(times)}"
 
 
-def _calls() -> list[list[str]]:
-    """The collectives that this rank has recorded: (group, what has to agree, where)."""
+def _compare_with(missing: list[int], store: Any, size: int) -> None:
+    """AssertionError where what the ranks that are still inside have recorded differs from what the others called."""
+    begun = [rank for rank in range(size) if rank not in missing or store.check([f"before-{rank}"])]
+    calls = {
+        rank: _calls(rank)[int(store.get(f"before-{rank}")) :] if rank in missing else json.loads(store.get(str(rank)))
+        for rank in begun
+    }
+    members = {group.name: group.ranks for log in _recorded().values() for group in log.group_list()}
+    _compare_calls([calls.get(rank, []) for rank in range(size)], members, unfinished=missing)
+
+
+def _calls(of_rank: int | None = None) -> list[list[str]]:
+    """The collectives that a rank has recorded, by default this one: (group, what has to agree, where)."""
     import torch.distributed as dist
 
-    probe = sys.modules.get("distdoctor.probe.start")
-    folder = probe.recorded_in() if probe is not None else None
-    if folder is None:
-        raise WrongUse(
-            "no collective is recorded here",
-            way_out="Mark the test with @pytest.mark.distdoctor, or start the script by `distdoctor run`.",
-        )
-    log = open_run(Path(folder), only=frozenset({"calls"})).ranks[dist.get_rank()]
+    log = _recorded().get(dist.get_rank() if of_rank is None else of_rank)
+    if log is None:  # on another host
+        return []
     calls = [log.call(row) for row in log.calls]
     return [
         [
@@ -244,6 +253,18 @@ def _calls() -> list[list[str]]:
     ]
 
 
+def _recorded() -> Mapping[int, RankTrace]:
+    """The ranks that are recorded on this host."""
+    probe = sys.modules.get("distdoctor.probe.start")
+    folder = probe.recorded_in() if probe is not None else None
+    if folder is None:
+        raise WrongUse(
+            "no collective is recorded here",
+            way_out="Mark the test with @pytest.mark.distdoctor, or start the script by `distdoctor run`.",
+        )
+    return open_run(Path(folder), only=frozenset({"calls", "groups"})).ranks
+
+
 def _comes(store: Any, key: str) -> bool:
     try:
         store.wait([key], _PATIENCE)
@@ -252,14 +273,22 @@ def _comes(store: Any, key: str) -> bool:
     return True
 
 
-def _compare_calls(by_rank: list[list[list[str]]]) -> None:
-    """AssertionError at the first collective of a group that its ranks do not call alike."""
+def _compare_calls(
+    by_rank: list[list[list[str]]],
+    members_of: Mapping[str, Collection[int]] | None = None,
+    unfinished: Collection[int] = (),
+) -> None:
+    """AssertionError at the first collective of a group that its ranks do not call alike. What `unfinished` ranks have not
+    called, they may call yet. Of a group that is not in `members_of`, only those count that have called."""
     for group in dict.fromkeys(call[0] for calls in by_rank for call in calls):
         lists = {rank: [call for call in calls if call[0] == group] for rank, calls in enumerate(by_rank)}
-        members = {rank: calls for rank, calls in lists.items() if calls}
+        known = (members_of or {}).get(group, ())
+        members = {rank: calls for rank, calls in lists.items() if calls or rank in known}
         for number in range(max(map(len, members.values()))):
             at = {
-                rank: calls[number] if number < len(calls) else ["", "nothing", ""] for rank, calls in members.items()
+                rank: calls[number] if number < len(calls) else ["", "nothing", ""]
+                for rank, calls in members.items()
+                if number < len(calls) or rank not in unfinished
             }
             if len({call[1] for call in at.values()}) > 1:
                 lines = [f"rank {rank}: {call[1]}  {call[2]}".rstrip() for rank, call in at.items()]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from distdoctor.errors import WrongUse
+from distdoctor.testing import assertions
 from distdoctor.testing.assertions import (
     assert_disjoint_samples,
     assert_healthy,
@@ -152,3 +155,17 @@ def test_healthy_is_no_error_no_warning_and_something_examined() -> None:
         assert_healthy(_report(exit_code=3))
     with pytest.raises(AssertionError, match="nothing was examined"):
         assert_healthy({**_report(), "examined": []})
+
+
+@pytest.mark.job
+@pytest.mark.distdoctor(nproc=2, timeout=60, allow="all")
+def test_a_collective_that_only_one_rank_calls_is_told_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assertions, "_PATIENCE", timedelta(seconds=1))
+    quick = dist.new_group(timeout=timedelta(seconds=4))
+    with pytest.raises((AssertionError, RuntimeError)) as told, assert_same_collectives():  # noqa: PT012
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(2), group=quick)
+    if dist.get_rank() == 1:
+        assert "ranks disagree on collective 1 of the block\nrank 0: all_reduce [2] float32 sum" in str(told.value)
+        assert "test_assertions.py:" in str(told.value)
+        assert str(told.value).endswith("rank 1: nothing")
