@@ -143,14 +143,18 @@ def _at(epochs: Sequence[Together | None], number: int) -> Together | None:
 
 
 def training_epochs(recording: Recording) -> list[Together]:
-    """The epochs of the loader that was trained on most, in order."""
+    """The epochs of the loader that was trained on most, and of others around its sampler (which skip batches), in order."""
     loaders: dict[str, list[Together]] = defaultdict(list)
     for together in everything(derived(SampleOrders, recording)):
         if together.trains:
             loaders[str(together.one.made_line)].append(together)
     if not loaders:
         raise NotSeen("no optimizer stepped while a loader was read")
-    epochs = max(loaders.values(), key=lambda one: sum(_drawn(together) for together in one))
+    most = max(loaders.values(), key=lambda one: sum(_drawn(together) for together in one))
+    around = [
+        one for epochs in loaders.values() for one in epochs if one.one.sampler.endswith(f">{most[0].one.sampler}")
+    ]
+    epochs = sorted([*most, *around], key=lambda one: one.one.started_ns)
     if not all(one.whole for together in epochs for one in together.passes.values()):
         raise NotSeen("the recording no longer holds every epoch")
     return [Together({rank: _with_padding(one) for rank, one in together.passes.items()}) for together in epochs]

@@ -134,6 +134,18 @@ def test_where_the_save_is_known_what_was_drawn_until_then_counts(
     assert words in found.order
 
 
+def test_the_rest_of_an_epoch_may_come_from_a_loader_around_the_same_sampler() -> None:
+    made = sampled_job(ranks=2, length=100)
+    for epoch, first, sampler, line in ((1, 20, "SkipBatchSampler>BatchSampler>DistributedSampler", "train.py:20 main"),
+                                        (2, 0, "BatchSampler>DistributedSampler", "train.py:12 main")):  # fmt: skip
+        orders = {rank: share(100, 2, rank, epoch=epoch)[first:] for rank in range(2)}
+        made.train(orders=orders, sampler=sampler, made_site=line)
+
+    found = compare(job(*WHOLE), job(*BEFORE), made.recording())
+
+    assert (found.order, found.healthy) == ("continues where it stopped", True)
+
+
 def test_padding_in_the_rest_of_an_epoch_is_no_repetition() -> None:
     def padded(*epochs: tuple[int, int, int]) -> Recording:
         made = sampled_job(ranks=2, length=101)
