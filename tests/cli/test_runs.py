@@ -132,7 +132,7 @@ def test_a_job_that_hang_dump_looked_at_does_not_run_for_ever(say: Say) -> None:
         dump, before = say("hang-dump", "--pid", process.pid), say("runs")
         process.kill()
 
-    assert dump.code == 0
+    assert dump.code in (0, 3)
     assert "still runs" in before.out
     assert "its end was not seen" in say("runs").out
     assert ", running" not in say("show").out
