@@ -23,7 +23,7 @@ class LookedAt:
     number: int
     run_folder: Path | None = None
     over_hosts: bool = False
-    launched_by: ProcessKey | None = None  # whose end is that of the job: its launcher, or the first of its ranks
+    launched_by: ProcessKey | None = None  # whose end is that of the job: one of its ranks, else its launcher
 
     @classmethod
     def here(cls, job: FoundJob, recording: Recording) -> LookedAt:
@@ -40,7 +40,8 @@ class LookedAt:
         about += [f"recorded in {job.run_folder}"] if job.run_folder else []
         first = min((process.pid for process in job.ranks.values()), default=0)
         number = job.launcher.pid if job.launcher is not None else first
-        process = key_of(number) if number else None
+        alive = first or number  # a rank before its launcher, which may be the shell of somebody
+        process = key_of(alive) if alive else None
         # Another user's process names any folder it likes, with links in it: what root writes does not go there.
         ours = all(process.uid == os.geteuid() for process in job.ranks.values())
         return cls(job.command, tuple(about), number, job.run_folder if ours else None, launched_by=process)

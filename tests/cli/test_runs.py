@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from seeds import copy_of, run_folder
 
 Say = Callable[..., Any]
+AS_RANK = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}  # its launcher is we, and we go on
 WAITS = "import time; print('here'); time.sleep(300)"
 
 
@@ -126,7 +128,7 @@ def test_a_misspelt_slug_gets_a_guess_and_a_code_none(say: Say) -> None:
 
 
 def test_a_job_that_hang_dump_looked_at_does_not_run_for_ever(say: Say) -> None:
-    with subprocess.Popen([sys.executable, "-u", "-c", WAITS], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-u", "-c", WAITS], stdout=subprocess.PIPE, env=AS_RANK) as process:
         assert process.stdout is not None
         process.stdout.readline()
         dump, before = say("hang-dump", "--pid", process.pid), say("runs")
