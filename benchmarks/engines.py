@@ -25,6 +25,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flight_dumps import write_dumps
 
 from distdoctor import plugins
@@ -69,7 +70,7 @@ def digest_of(recording: Recording) -> str:
     found = hashlib.sha256(repr((recording.job, recording.troubles)).encode())
     for rank, log in recording.ranks.items():
         found.update(repr((rank, log.texts, sorted(log.lost.items()), sorted(log.environment.items()))).encode())
-        found.update(log.calls.tobytes() + log.groups.tobytes())
+        found.update(np.asarray(log.calls).tobytes() + log.groups.tobytes())
     return found.hexdigest()[:16]
 
 
