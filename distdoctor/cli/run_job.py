@@ -24,6 +24,7 @@ from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
 from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
+from distdoctor.launch.other_launcher import nodes_of
 from distdoctor.launch.step import SchedulerStep, step_of
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.files import write_whole
@@ -266,6 +267,7 @@ class _Wanted:
             )
         self.command = tuple(command)
         self.name = Path(command[0]).name
+        self.nodes = nodes_of(command)
 
     def _ranks_here(self) -> int:
         """How many ranks this node will have, in torch's own reading of --nproc-per-node."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,23 @@ from types import FrameType
 from distdoctor.errors import WrongUse
 from distdoctor.launch.observed_agent import AgentEnd
 
+# Launchers of which every host runs one, and how they are told on how many: --num_machines 2, --nnodes=1:2.
+_ONE_A_HOST = frozenset({"torchrun", "accelerate", "torch.distributed.run", "torch.distributed.launch"})
+_NODES = re.compile(r"--(?:num[-_]machines|nnodes)(?:=(?P<number>.*))?")
 PATIENCE_SECONDS = 30  # as long as torch's agent gives its ranks to end after a signal
+
+
+def nodes_of(command: Sequence[str]) -> int:
+    """On how many hosts such a launcher is to run, by its command line; 1 where that does not say, or where one starts it all."""
+    module = command[2] if list(command[1:2]) == ["-m"] and len(command) > 2 else ""
+    if _ONE_A_HOST.isdisjoint((os.path.basename(command[0]), module)):
+        return 1
+    for word, after in itertools.zip_longest(command, command[1:], fillvalue=""):
+        found = _NODES.fullmatch(word)
+        if found is not None:
+            most = (found["number"] or after).rpartition(":")[2]
+            return max(1, int(most)) if most.isdigit() else 1
+    return 1
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None]) -> AgentEnd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from launching import FINISH, Command
 
+from distdoctor.launch.other_launcher import nodes_of
 from distdoctor.recording.trace.run_folder import read_job, read_run
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
@@ -40,3 +42,48 @@ def test_two_launchers_share_one_recording(
     assert job.ends[1].exit_code == (3 if fails else 0)
     if not fails:
         assert [node.code for node in done] == [0, 0], [node.err for node in done]
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        ("accelerate launch --num_machines 2 train.py", 2),
+        ("accelerate launch --num-machines=3 train.py", 3),
+        ("torchrun --nnodes 1:4 train.py", 4),
+        ("python -m torch.distributed.run --nnodes=2 train.py", 2),
+        ("deepspeed --num_nodes=2 train.py", 1),  # one for all hosts
+        ("srun -N2 torchrun --nnodes 2 train.py", 1),
+        ("torchrun --nnodes", 1),
+        ("python train.py --nodes 4", 1),
+    ],
+)
+def test_other_launchers_say_on_how_many_hosts_they_run(words: str, nodes: int) -> None:
+    assert nodes_of(words.split()) == nodes
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
+def test_launchers_of_accelerate_share_one_recording(
+    start: Callable[..., Command], script: Callable[..., Path], tmp_path: Path
+) -> None:
+    script(FINISH)
+    words = [
+        "accelerate",
+        "launch",
+        "--multi_gpu",
+        "--num_machines",
+        "2",
+        "--num_processes",
+        "2",
+        "--dynamo_backend",
+        "no",
+    ]
+    words += ["--mixed_precision", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
+
+    nodes = [
+        start("run", "--run-dir", "shared", "--", *words, "--machine_rank", str(node), "train.py") for node in (0, 1)
+    ]
+    done = [node.finish() for node in nodes]
+
+    assert [one.code for one in done] == [0, 0], [one.err for one in done]
+    assert read_run(tmp_path / "shared").ranks.keys() == {0, 1}
+    assert all("2 ranks" in one.err and "healthy" in one.err for one in done), [one.err for one in done]
