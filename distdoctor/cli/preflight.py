@@ -40,7 +40,8 @@ def preflight(ctx: click.Context, /, **values: Any) -> None:
     """Can ranks meet and reduce here, with the same versions, and enough cores and shared memory?
 
     Starts empty ranks that join a group, all_reduce known sums of three sizes, compare versions, code and clocks, and
-    leave. With several hosts, run the same command on each, as with torchrun: `distdoctor preflight --nproc 8 --nnodes
+    leave. What NCCL's own diagnostics find (2.31 and newer: NCCL_RUN_DIAGNOSTICS=1, NCCL_RUN_RAS_DIAGNOSTICS=1) is read
+    along. With several hosts, run the same command on each, as with torchrun: `distdoctor preflight --nproc 8 --nnodes
     2 --node-rank 0 --endpoint node0:29500`. Nothing is trained. Exit codes: 0 nothing found, 1 findings.
     """
     from distdoctor.cli import deliver
@@ -69,6 +70,7 @@ def _measured(values: dict[str, Any]) -> Preflight:
 
     from distdoctor.launch.devices import require_backend, require_devices, visible_gpus
     from distdoctor.launch.preflight import machine, trial
+    from distdoctor.recording.nccl_remark import remark_in
     from distdoctor.recording.preflight import Preflight, TrialRank
 
     ranks, hosts = values["nproc"], values["nnodes"]
@@ -83,10 +85,12 @@ def _measured(values: dict[str, Any]) -> Preflight:
         alone = (TrialRank(first + rank, platform.node(), trouble="was not started") for rank in range(ranks))
         return replace(found, ranks={one.rank: one for one in alone})
     meet = "{}:{}".format(*endpoint) if endpoint and hosts > 1 else ""
-    joined = trial.run(ranks, first, ranks * hosts, backend, meet, values["timeout"])
+    joined, printed = trial.run(ranks, first, ranks * hosts, backend, meet, values["timeout"])
+    sys.stderr.write(printed)
+    remarks = tuple(one for line in printed.splitlines() if (one := remark_in(line)))
     if all(not one.trouble for one in joined.values()):
         found = replace(found, machine=replace(here, unreachable=""))  # host 0 was only later than this one
-    return replace(found, ranks=joined)
+    return replace(found, ranks=joined, remarks=remarks)
 
 
 def _endpoint(given: str | None, hosts: int, node_rank: int) -> tuple[str, int] | None:

@@ -24,6 +24,9 @@ class ClueKind(StrEnum):
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
     WARNING = "warning"  # of NCCL
+    DIAGNOSTIC = (
+        "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order
+    )
     EXCEPTION = "exception"
     DETAIL = "detail"  # of the exception above it; a reader's own
 

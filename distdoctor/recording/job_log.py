@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.nccl_remark import remark_in
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import is_users_path
@@ -62,8 +63,8 @@ LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
 # What a line must hold to be looked at: all the others are let go at once.
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
-    r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|NCCL WARN|"
-    r"Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode"
+    r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
+    r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode"
 )
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
@@ -236,6 +237,8 @@ def _clue(words: str) -> Clue | None:
         at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
         numbers = (int(at[1]) if at else -1, int(found[1]), int(found[2]))
         return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
+    if remark_in(words) is not None:
+        return Clue(ClueKind.DIAGNOSTIC, "")
     if _WARNING.search(words):
         return Clue(ClueKind.WARNING, "")
     if _PEER_GONE.search(words):

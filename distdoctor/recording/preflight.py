@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from distdoctor.recording.nccl_remark import NcclRemark
+
 
 @dataclass(frozen=True)
 class CheckedMachine:
@@ -44,9 +46,10 @@ class TrialRank:
 
 @dataclass(frozen=True)
 class Preflight:
-    """All of it. `expected` ranks were started or waited for."""
+    """All of it. `expected` ranks were started or waited for; `remarks` is what diagnostics of NCCL itself printed."""
 
     machine: CheckedMachine
     expected: int
     backend: str
     ranks: Mapping[int, TrialRank] = field(default_factory=dict)
+    remarks: tuple[NcclRemark, ...] = ()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from distdoctor.recording.preflight import Preflight
 
-SKEW_SECONDS = 1.0  # clocks of hosts, beyond the time that a barrier takes
-
 
 def render(found: Preflight) -> str:
     """The answer where nothing was found, and the table."""
@@ -29,8 +27,5 @@ def table(found: Preflight) -> str:
         for size in met[0].sums:
             seconds = max(one.sums[size][0] for one in met)
             lines.append(f"  all_reduce of {size >> 10:,} KiB: {seconds * 1e3:.2f} ms, {size / seconds / 1e9:.2f} GB/s")
-        clocks = [one.clock_ns for one in met]
-        skew = (max(clocks) - min(clocks)) / 1e9
-        if skew > SKEW_SECONDS:
-            lines.append(f"  clocks of the hosts differ by {skew:.1f} s: their logs cannot be put in one order")
+    lines += [f"  NCCL: {one.subject}: {one.words}" for one in dict.fromkeys(found.remarks)]
     return "\n".join(lines) + "\n"

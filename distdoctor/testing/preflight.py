@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distdoctor.recording.nccl_remark import NcclRemark
 from distdoctor.recording.preflight import CheckedMachine, Preflight, TrialRank
 from distdoctor.recording.recording import Job, Recording
 
 VERSIONS = {"python": "3.12.4", "torch": "2.15.0", "code here": "5d41402abc4b"}
 
 
-def checked_machine(ranks: Mapping[int, Mapping[str, Any]] | None = None, **machine: Any) -> Recording:
-    """Four ranks on eight cores that met; `ranks` says what is odd about some of them, `machine` about the host."""
+def checked_machine(
+    ranks: Mapping[int, Mapping[str, Any]] | None = None, *, remarks: tuple[NcclRemark, ...] = (), **machine: Any
+) -> Recording:
+    """Four ranks on eight cores that met; `ranks` says what is odd about some of them, `machine` about the host, `remarks` what
+    NCCL's own diagnostics printed."""
     odd = ranks or {}
     usual: dict[str, Any] = {
         "host": "node0",
@@ -29,5 +33,5 @@ def checked_machine(ranks: Mapping[int, Mapping[str, Any]] | None = None, **mach
         "shm_bytes": 8 << 30,
         "shm_free": 8 << 30,
     }
-    preflight = Preflight(CheckedMachine(**{**about, **machine}), 4, "gloo", found)
+    preflight = Preflight(CheckedMachine(**{**about, **machine}), 4, "gloo", found, remarks)
     return Recording(Job(("preflight",)), {}, frozenset(), preflight=preflight)

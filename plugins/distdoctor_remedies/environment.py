@@ -30,6 +30,14 @@ REMEDIES = (
         source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
     Remedy(
+        slug="set-the-clocks",
+        what="Let a time service set the clock of every host.",
+        how="chronyc makestep; systemctl enable --now chronyd  # or timedatectl set-ntp true",
+        effect="times of different hosts can be compared",
+        safety="changes no result",
+        source="https://chrony-project.org/documentation.html",
+    ),
+    Remedy(
         slug="free-port",
         what="End the process that holds the port, or use another port.",
         how="ss -ltnp 'sport = :29500'; torchrun --rdzv-endpoint HOST:29501 ...",

@@ -11,7 +11,7 @@ import pytest
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.clue import ClueKind
 from distdoctor.recording.job_log import parse_log
@@ -389,3 +389,41 @@ useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
 )
 def test_the_cause_is_told_and_not_what_follows_from_it(text: str, code: str, ranks: tuple[int, ...]) -> None:
     assert verdicts(text) == [(code, ranks)]
+
+
+# As NCCL prints them, without the launcher's prefix and its own, `HOST:PID NCCL DIAG`.
+DIAGNOSTICS = """\
+=== RAS Diagnostics ===
+[OK]   GPU inventory: 8x NVIDIA H100 per node consistent across 8 ranks in comm 0x1234
+[INFO] CUDA driver version: mismatch across 8 ranks in comm 0x1234, rank(s) {4,5} differ from rank 0 (13000)
+[INFO] ECC: uncorrected volatile errors on rank(s) {3} (worst=2) across 8 ranks in comm 0x1234
+[INFO] NVLink: inactive link(s) on rank(s) {6,7} across 8 ranks in comm 0x1234
+[INFO] NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_ALGO
+[INFO] NCCL environment: NCCL_ALGO=Ring on rank(s) {0,1,2,3}
+[INFO] NCCL environment: NCCL_ALGO=Tree on rank(s) {4,5,6,7}
+[INFO] NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG
+[INFO] GPU inventory: unavailable via NVML across 8 ranks in comm 0x5678
+RAS diagnostics completed in 12.3 ms across 8 RAS peers
+[INFO] p2p: write mismatch srcRank=1 srcCudaDev=1 dstRank=2 dstCudaDev=2 path=NVL expected=0x1 got=0x0 verify=0x0; check
+"""
+
+
+def test_what_nccls_own_diagnostics_remarked_on_is_told_rank_by_rank() -> None:
+    loaded = plugins.load()
+
+    log = "".join(f"[default0]:node042:12345 NCCL DIAG {line}\n" for line in DIAGNOSTICS.splitlines())
+    found = examine(parse_log(log), loaded.checks.values(), loaded.remedies).findings
+
+    assert {one.code for one in found} == {"DD610"}
+    assert [(one.severity, one.title, one.ranks) for one in found] == [
+        (ERROR, "ranks 1-2 exchanged data and got other data", (1, 2)),
+        (ERROR, "rank 3: uncorrected errors of the GPU's memory", (3,)),
+        (WARNING, "NCCL_ALGO differs between ranks", ()),
+        (WARNING, "ranks 4-5: another CUDA driver than the others (13000)", (4, 5)),
+        (WARNING, "ranks 6-7: an NVLink is down", (6, 7)),
+    ]
+    assert list(found[2].evidence.values()) == [
+        "mismatch across 8 ranks in comm 0x1234 for NCCL_ALGO",
+        "NCCL_ALGO=Ring on rank(s) {0,1,2,3}",
+        "NCCL_ALGO=Tree on rank(s) {4,5,6,7}",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import platform
@@ -77,30 +78,37 @@ def _endpoint(host: str, port: int, *, hosts_it: bool) -> tuple[str, str, str]:
         return f"{host}: {trouble.strerror or trouble}", "", ""
     if not hosts_it:
         return "", _cannot_connect(found), ""
-    for family, kind, protocol, _, address in found:
+    troubles = [trouble for address in found if (trouble := _cannot_listen(*address))]
+    taken = any(trouble.errno == errno.EADDRINUSE for trouble in troubles)
+    holder = _holder(port) if taken else ""
+    if holder or (not taken and len(troubles) < len(found)):
+        return "", "", holder  # one address will do, as for the store, which listens on all that the host has
+    where = f"{found[0][4][0]}:{port}"
+    return "", f"cannot listen on {where}: {troubles[0].strerror}" if troubles else "", ""
+
+
+def _cannot_listen(family: int, kind: int, protocol: int, _: str, address: Any) -> OSError | None:
+    try:
         with socket.socket(family, kind, protocol) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(address)
-            except OSError as trouble:
-                holder = _holder(port)
-                return "", "" if holder else f"cannot listen on {address[0]}:{port}: {trouble.strerror}", holder
-    return "", "", ""
+            listener.bind(address)
+    except OSError as trouble:
+        return trouble
+    return None
 
 
 def _cannot_connect(addresses: Iterable[tuple[Any, ...]]) -> str:
     trouble = ""
     for family, kind, protocol, _, address in addresses:
-        with socket.socket(family, kind, protocol) as client:
-            client.settimeout(CONNECT_SECONDS)
-            try:
+        try:
+            with socket.socket(family, kind, protocol) as client:
+                client.settimeout(CONNECT_SECONDS)
                 client.connect(address)
-            except TimeoutError:
-                trouble = f"{address[0]}:{address[1]} did not answer within {CONNECT_SECONDS:g} s"
-            except OSError as error:
-                trouble = f"{address[0]}:{address[1]}: {error.strerror or error}"
-            else:
                 return ""
+        except TimeoutError:
+            trouble = f"{address[0]}:{address[1]} did not answer within {CONNECT_SECONDS:g} s"
+        except OSError as error:
+            trouble = f"{address[0]}:{address[1]}: {error.strerror or error}"
     return trouble
 
 

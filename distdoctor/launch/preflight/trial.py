@@ -19,10 +19,13 @@ from distdoctor.recording.preflight import TrialRank
 SIZES = (4 << 10, 1 << 20, 16 << 20)  # bytes: latency, a bucket, several buckets
 TIMES = 3
 LEAVE_SECONDS = 2.0
+LARGEST_OUTPUT = 16 << 20  # of what a rank prints
 
 
-def run(ranks: int, first: int, world_size: int, backend: str, endpoint: str, seconds: float) -> dict[int, TrialRank]:
-    """rank -> what it found, of the ranks of this host, after at most so many seconds.
+def run(
+    ranks: int, first: int, world_size: int, backend: str, endpoint: str, seconds: float
+) -> tuple[dict[int, TrialRank], str]:
+    """rank -> what it found, of the ranks of this host, after at most so many seconds; and what they printed.
 
     `endpoint`: HOST:PORT where ranks of several hosts meet; "": all are here and meet in a folder, without a port.
     """
@@ -34,6 +37,7 @@ def run(ranks: int, first: int, world_size: int, backend: str, endpoint: str, se
         own = {"host": platform.node(), "versions": versions()}
 
         def rank(number: int) -> None:
+            _print_into(Path(folder, f"{number}.out"))
             found = _joined(own, first + number, number, world_size, backend, method, seconds)
             Path(folder, f"{number}.json").write_text(json.dumps(found))
 
@@ -47,7 +51,22 @@ def run(ranks: int, first: int, world_size: int, backend: str, endpoint: str, se
         found: dict[int, TrialRank] = {}
         for number in range(ranks):
             found |= _read(Path(folder, f"{number}.json"), first + number)
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items())), "".join(_text(Path(folder, f"{number}.out")) for number in range(ranks))
+
+
+def _print_into(path: Path) -> None:
+    """What libraries of this rank print goes into a file: NCCL prints what it finds, and our own output is to stay a report."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(file, 1)
+    os.close(file)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_OUTPUT).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _read(path: Path, rank: int) -> dict[int, TrialRank]:
