@@ -14,7 +14,9 @@ def _named(case: Case) -> str:
 
 
 @pytest.mark.parametrize(
-    "case", [*cases("before_sick.txt"), *cases("after_sick.txt"), *cases("tutorials.txt")], ids=_named
+    "case",
+    [*cases("before_sick.txt"), *cases("after_sick.txt"), *cases("tutorials.txt"), *cases("list_sick.txt")],
+    ids=_named,
 )
 def test_what_is_wrong_is_named(case: Case) -> None:
     seen = examine(case.files)
@@ -24,7 +26,14 @@ def test_what_is_wrong_is_named(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*cases("before_healthy.txt"), *cases("after_healthy.txt"), *cases("fixed_after_reading.txt")], ids=_named
+    "case",
+    [
+        *cases("before_healthy.txt"),
+        *cases("after_healthy.txt"),
+        *cases("fixed_after_reading.txt"),
+        *cases("list_healthy.txt"),
+    ],
+    ids=_named,
 )
 def test_what_is_right_is_left_alone(case: Case) -> None:
     seen = examine(case.files)
