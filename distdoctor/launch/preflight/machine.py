@@ -78,8 +78,8 @@ def _endpoint(host: str, port: int, *, hosts_it: bool) -> tuple[str, str, str]:
         return f"{host}: {trouble.strerror or trouble}", "", ""
     if not hosts_it:
         return "", _cannot_connect(found), ""
-    troubles = [trouble for address in found if (trouble := _cannot_listen(*address))]
-    taken = any(trouble.errno == errno.EADDRINUSE for trouble in troubles)
+    troubles = [refusal for address in found if (refusal := _cannot_listen(*address))]
+    taken = any(refusal.errno == errno.EADDRINUSE for refusal in troubles)
     holder = _holder(port) if taken else ""
     if holder or (not taken and len(troubles) < len(found)):
         return "", "", holder  # one address will do, as for the store, which listens on all that the host has
