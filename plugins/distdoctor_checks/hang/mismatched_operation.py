@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.decide_once import decide_once
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, claimed
 from distdoctor.diagnosis.hang.in_ras import other_operations
 from distdoctor.diagnosis.hang.incident import Incident
@@ -96,7 +97,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         }
         | tipped(incident),
         why=why,
-        prescriptions=(_cure(incident),),
+        prescriptions=(_cure(verdict, incident),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.undecided,
@@ -113,9 +114,12 @@ def _who_calls(incident: Incident) -> str:
     return ", ".join(calls)
 
 
-def _cure(incident: Incident) -> Prescription:
+def _cure(verdict: Verdict, incident: Incident) -> Prescription:
     assert incident.odd is not None
     assert incident.usual is not None
+    decided = decide_once(verdict, incident) if incident.is_tie else None
+    if decided is not None and incident.decision is not None and not incident.decision.comes_from_the_rank:
+        return decided
     if incident.is_tie:
         two = " or ".join(f"{call.op.word} at {at(call.site)}" for call in (incident.odd, incident.usual))
         change = f"call the same operation on all ranks: {two}"

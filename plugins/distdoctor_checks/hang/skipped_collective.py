@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.decide_once import decide_once, voted
 from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
@@ -46,13 +47,11 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
-from distdoctor.diagnosis.source.decided_together import decided_together
 from distdoctor.diagnosis.source.deciding import Decision
-from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, Recording, SourceLine
+from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.testing import recording
 
@@ -188,24 +187,20 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             "call-on-every-rank",
             change=f"{incident.guard_at.path.rpartition('/')[2]}:{guard.line}: `{test_of(guard)}` leaves before the "
             f"{behind.op.word} at line {behind.site.line}; call it before leaving, or have all ranks leave together",
-            edits=_together(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
+            edits=voted(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
     if guard is not None:
         return Prescription(
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
-            edits=_together(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
+            edits=voted(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
     left = _left_by(verdict, incident)
     if left is not None:
-        return Prescription("decide-once", change=left.cure, edits=_together(verdict, incident, left.site, left.test))
-    if incident.decision is not None and incident.decision.decides_alone:
-        return Prescription(
-            "decide-once",
-            change=f"decide once for all ranks: all_reduce or broadcast what `{incident.decision.test}` tests before "
-            f"{at(incident.decision.site)}",
-            edits=_together(verdict, incident, incident.decision.site, incident.decision.question),
-        )
+        return Prescription("decide-once", change=left.cure, edits=voted(verdict, incident, left.site, left.test))
+    decided = decide_once(verdict, incident)
+    if decided is not None:
+        return decided
     if incident.decision is not None and incident.decision.is_loop:
         return _as_many_turns(incident, incident.decision)
     if incident.is_tie and usual is not None:
@@ -233,22 +228,6 @@ def _as_many_turns(incident: Incident, loop: Decision) -> Prescription:
         change=f"give every rank as many turns of `{loop.test}` ({at(loop.site)}){why}: cut what it goes through to one length "
         "on all ranks, or let them agree on the shortest before the loop",
     )
-
-
-def _together(verdict: Verdict, incident: Incident, site: SourceLine, test: str) -> tuple[Edit, ...]:
-    """The condition answered by all ranks alike, where what it comes from is nothing that only a rank of this number has.
-
-    Up to the number where they parted the calls of the group agree. Only if it is the group of all ranks is it known of every
-    rank that it comes to the condition between the same calls.
-    """
-    decision, group = incident.decision, incident.group
-    if group is None or set(group.members) != set(range(verdict.recording.world_size)):
-        return ()
-    same = decision is not None and (decision.site.path, decision.site.line) == (site.path, site.line)
-    if decision is None or not same or decision.comes_from_the_rank:
-        return ()
-    calls = [call.site for call in (incident.odd, incident.usual) if call is not None]
-    return decided_together(verdict.recording.sources, site, test, calls)
 
 
 def _left_by(verdict: Verdict, incident: Incident) -> LoopExit | None:

@@ -1,0 +1,39 @@
+"""What to do where ranks answered a question of the source each for itself: in words, and as an edit by which they vote."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.finding import Prescription
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.hang.wording import at
+from distdoctor.diagnosis.source.decided_together import decided_together
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.recording.recording import SourceLine
+
+
+def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
+    """The remedy for the condition that most likely let the ranks part; None where it is no question, or is about the rank."""
+    decision = incident.decision
+    if decision is None or not decision.decides_alone:
+        return None
+    return Prescription(
+        "decide-once",
+        change=f"decide once for all ranks: all_reduce or broadcast what `{decision.test}` tests before {at(decision.site)}",
+        edits=voted(verdict, incident, decision.site, decision.question),
+    )
+
+
+def voted(verdict: Verdict, incident: Incident, site: SourceLine, test: str) -> tuple[Edit, ...]:
+    """The condition answered by all ranks alike, where what it comes from is nothing that only a rank of this number has.
+
+    Up to the number where they parted the calls of the group agree. Only if it is the group of all ranks is it known of every
+    rank that it comes to the condition between the same calls.
+    """
+    decision, group = incident.decision, incident.group
+    if group is None or set(group.members) != set(range(verdict.recording.world_size)):
+        return ()
+    same = decision is not None and (decision.site.path, decision.site.line) == (site.path, site.line)
+    if decision is None or not same or decision.comes_from_the_rank:
+        return ()
+    calls = [call.site for call in (incident.odd, incident.usual) if call is not None]
+    return decided_together(verdict.recording.sources, site, test, calls)
