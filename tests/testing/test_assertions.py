@@ -155,6 +155,8 @@ def test_healthy_is_no_error_no_warning_and_something_examined() -> None:
         assert_healthy(_report(exit_code=3))
     with pytest.raises(AssertionError, match="nothing was examined"):
         assert_healthy({**_report(), "examined": []})
+    with pytest.raises(WrongUse, match="ignore='dd999': there is no such check"):
+        assert_healthy(_report(ill), ignore=["DD999"])
 
 
 @pytest.mark.job

@@ -226,7 +226,10 @@ def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
         words = " ".join(words.split())
         return f"raised {kind}: {words[:160]}{' ...' if len(words) > 160 else ''}" if words else f"raised {kind}"
     if _is_killed(ending):
-        if _kernel_kills(verdict, ending) == 0:
+        kills = _kernel_kills(verdict, ending)
+        if kills is None:
+            return "was killed by SIGKILL, which the kernel's out-of-memory killer or a process sent"
+        if kills == 0:
             return "was killed by a SIGKILL that a process sent, not the OOM killer"
         return "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"
     if ending.how == SIGNALLED:
@@ -291,6 +294,12 @@ def _cure(verdict: Verdict, ending: Ending, place: SourceLine, ranks: tuple[int,
         return Prescription(
             "mend-the-first-failure",
             change="find out what kills processes on that host: the scheduler, a watchdog, `kill -9`",
+        )
+    if _is_killed(ending) and _kernel_kills(verdict, ending) is None:
+        return Prescription(
+            "mend-the-first-failure",
+            change=f"search `dmesg` on the host of rank {ending.rank}: if the kernel killed it for lack of memory, lower what "
+            "a rank and its workers hold; else find out what sends the signal",
         )
     if _is_killed(ending):
         return Prescription("lower-host-memory")

@@ -64,7 +64,7 @@ def test_what_grew_until_the_end_is_the_first_thing_to_mend() -> None:
     ("kills", "code", "confidence", "words"),
     [
         (0, "DD110", CERTAIN, "was killed by a SIGKILL that a process sent, not the OOM killer"),
-        (None, "DD110", LIKELY, "was killed by SIGKILL, most likely by the kernel's out-of-memory killer"),
+        (None, "DD110", LIKELY, "was killed by SIGKILL, which the kernel's out-of-memory killer or a process sent"),
         (
             2,
             "DD408",
