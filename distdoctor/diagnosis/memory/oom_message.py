@@ -51,6 +51,11 @@ class Request:
     cached: int = 0
 
 
+def tells_of_an_allocator(words: str) -> bool:
+    """Whether the words are an allocator's report. The type of an exception alone says nothing of who has made it."""
+    return bool(_OURS.search(words))
+
+
 def request_of(words: str) -> Request | None:
     """The request that the exception `Type: message` is about; None when it is about something else."""
     kind = words.partition(":")[0].rpartition(".")[2]

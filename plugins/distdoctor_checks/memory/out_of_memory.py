@@ -12,6 +12,8 @@ How we know      The exception itself reports the failed allocation and its size
                  when memory ran low, otherwise the last one on record.
 What to do       The fix depends on the phase and on what was held; the first thing to try comes first.
 When it is fine  Never. A script that catches the exception and continues with a smaller batch is not reported.
+                 An exception that a `raise` of the program itself makes, without an allocator's words, shows no failed
+                 allocation: DD110 tells it.
 Source           c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; torch.cuda memory management notes.
 """
 
@@ -28,7 +30,7 @@ from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site
 from distdoctor.diagnosis.memory.memory import Memory, PhasePeak, RankMemory, Shortage, mib
-from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, Request, request_of
+from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, Request, request_of, tells_of_an_allocator
 from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.rank_set import named
@@ -55,9 +57,15 @@ def examine(verdict: Verdict | None, memory: Memory | None, log: LogFacts | None
             yield _killed(verdict, incident, incident.ending, end, own)
             continue
         request = request_of(incident.ending.words) if incident.ending is not None else None
-        if request is not None and incident.ending is not None:
+        if request is not None and incident.ending is not None and not _is_its_own(verdict, incident.ending):
             own = memory.ranks.get(incident.ending.rank) if memory is not None else None
             yield _finding(verdict, incident, incident.ending, request, own)
+
+
+def _is_its_own(verdict: Verdict, ending: Ending) -> bool:
+    """Whether a `raise` of the program made the exception (of a limit it keeps itself), and no allocator speaks in it."""
+    raised = bool(ending.site) and statement_at(verdict.recording.sources, ending.site).startswith("raise ")
+    return raised and not tells_of_an_allocator(ending.words)
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line
@@ -181,3 +183,27 @@ def test_of_what_is_kept_together_the_one_element_with_a_graph_is_named(line: st
     assert found is not None
     assert found.value == value
     assert found.text[found.at :].startswith(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "code"),
+    [
+        ('raise MemoryError(f"cannot reserve {size} bytes")', "MemoryError: cannot reserve 64000000 bytes", "DD110"),
+        ("rows = bytearray(size)", "MemoryError: ", "DD408"),
+        (
+            "raise RuntimeError(str(error)) from error",
+            "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+            "DD408",
+        ),
+    ],
+    ids=["a limit of the program", "an allocation", "an allocator's words, raised again"],
+)
+def test_an_exception_that_the_program_makes_itself_shows_no_failed_allocation(
+    line: str, words: str, code: str
+) -> None:
+    source = f"def reserve(size):\n    {line}\n"
+    job = memory_job(2).trains(5).fails(1, words, "t.py:2 reserve")
+
+    told = examine(job.recording(sources={"/job/t.py": source}), [load().checks[one] for one in ("DD110", "DD408")])
+
+    assert [(one.code, one.ranks, one.confidence) for one in told.findings] == [(code, (1,), CERTAIN)]
