@@ -13,6 +13,7 @@ from pathlib import Path
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
+from distdoctor.diagnosis.hang.ending import CRASHES
 from distdoctor.errors import DoctorError, NothingToInspect
 from distdoctor.launch.ends import Ends, asked_from_outside, ended_from_outside
 from distdoctor.launch.environment import environment
@@ -34,7 +35,7 @@ from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
 from distdoctor.recording.seen_live import SeenLive
-from distdoctor.recording.trace.events import Exiting
+from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
 from distdoctor.recording.trace.layout import site_text
 from distdoctor.recording.trace.probe_settings import ProbeSettings
@@ -409,7 +410,8 @@ class RunningJob:
             recording = open_recording(self.orders.folder)
         except NothingToInspect:
             recording = Recording(job, {}, streams=frozenset())
-        here = _with_exit_events(job.ends, recording, end)
+        ends = _ended_after_their_work(job.ends, recording) if self.launch.command and not end.exit_code else job.ends
+        here = _with_exit_events(ends, recording, end)
         self._keep_start(here)
         self._write()
         whole = replace(
@@ -526,6 +528,20 @@ def _ended_by_another_launcher(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd
         else end
         for rank, end in ends.items()
     }
+
+
+def _ended_after_their_work(ends: Mapping[int, RankEnd], recording: Recording) -> dict[int, RankEnd]:
+    """The ends under a command that succeeded: a rank that was in no call and noted no end of its own was ended by its parent,
+    whatever code that left. Not what a process does to itself, nor what the kernel does."""
+    found = dict(ends)
+    for rank, end in ends.items():
+        log = recording.ranks.get(rank)
+        if log is None or log.has_noted(Exiting) or log.has_noted(UncaughtException):
+            continue
+        in_call = bool(len(log.calls)) and not log.calls[-1]["returned_ns"]
+        if (end.exit_code or end.signal) and end.signal not in CRASHES and not end.killed_for_memory and not in_call:
+            found[rank] = replace(end, ended_by_launcher=True)
+    return found
 
 
 def _with_exit_events(ends: Mapping[int, RankEnd], recording: Recording, end: AgentEnd) -> dict[int, RankEnd]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.recording import RankEnd, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
@@ -148,7 +148,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
             return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
     if end is not None:
-        if end.ended_by_launcher:
+        if end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):
             return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)
         if end.signal:
             aborted = end.signal == SIGABRT and timeline is not None and timeline.failed_call is not None
@@ -165,6 +165,18 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     if end is not None:
         return Ending(rank, ENDED, at_ns)
     return None
+
+
+def _may_be_its_parents_doing(facts: Collectives, rank: int, end: RankEnd) -> bool:
+    """Whether a launcher other than ours may have ended a rank whose work was done: the job still runs, so that its own exit code
+    does not tell yet, the rank noted no end of its own in Python, and nobody is in a call."""
+    job, timeline = facts.recording.job, facts.timelines.get(rank)
+    if not job.running or job.launcher == "torchrun" or timeline is None:
+        return False
+    if end.signal in CRASHES or end.killed_for_memory or not (end.exit_code or end.signal):
+        return False
+    calls = [one.last_call for one in facts.timelines.values()]
+    return all(call is None or bool(call.returned_ns) for call in calls)
 
 
 def _of_its_own(facts: Collectives, rank: int) -> bool:
