@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, POSSIBLE
 from distdoctor.plugins import load
+from distdoctor.recording.recording import RankEnd
 from distdoctor.testing.script import recording
 
 DIED = [check for check in load().checks.values() if check.code == "DD110"]
@@ -36,3 +39,17 @@ def test_a_rank_that_gave_up_waiting_for_a_key_of_the_store_lost_nobody() -> Non
 
     assert (finding.code, finding.ranks, finding.confidence, finding.place.line) == ("DD129", (0,), POSSIBLE, 16)
     assert finding.title.startswith("had not come yet when rank 1 gave up waiting: DistStoreError: wait timeout")
+
+
+@pytest.mark.parametrize(("launcher", "accused"), [("python", False), ("torchrun", True)])
+def test_the_exit_code_of_an_idle_rank_of_another_launcher_proves_nothing_while_the_job_runs(
+    launcher: str, accused: bool
+) -> None:
+    """Its parent may have ended it when its work was done; torchrun's ranks are children of ours."""
+    read = (
+        recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step().stays(0).stays(1).finished()
+    )
+    ends = {0: RankEnd(1, at_ns=1)}
+    job = replace(read.job, launcher=launcher, running=True, exit_code=None, ends=ends)
+
+    assert bool(examine(replace(read, job=job), DIED).findings) is accused
