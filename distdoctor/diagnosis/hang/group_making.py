@@ -61,19 +61,19 @@ class Making:
 @dataclass(frozen=True)
 class Stalled:
     """Ranks are `inside` new_group, and `absent` ones have not come there, or have come there after another number of groups
-    (`miscounted`). `odd`: the fewer of the two; `instead` are the calls in which absent ones wait for ranks inside, which proves
-    that neither can go on."""
+    (`miscounted`). `instead` are the calls in which absent ones wait for ranks inside, which proves that neither can go on;
+    `makers` all who are in a call of new_group, be it for another group."""
 
     inside: tuple[NewGroup, ...]
     absent: tuple[int, ...]
     instead: tuple[Call, ...] = ()
     miscounted: bool = False
+    makers: tuple[int, ...] = ()
 
     @property
     def odd(self) -> tuple[int, ...]:
         """Those who are fewer did something else than the job; of equals, those who stayed away."""
-        makers = tuple(call.rank for call in self.inside)
-        return makers if len(makers) < len(self.absent) else self.absent
+        return self.makers if not self.miscounted and len(self.makers) < len(self.absent) else self.absent
 
     @property
     def is_proven(self) -> bool:
@@ -128,19 +128,23 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     inside = {rank: made.inside for rank, made in making.items() if made.inside is not None}
     if not inside:
         return None
-    first = min(inside, key=lambda rank: (-len(making[rank].calls), rank))
-    makers = tuple(call for call in inside.values() if call.members == inside[first].members)
-    absent = tuple(
-        rank
-        for rank in sorted(living)
-        if rank not in {call.rank for call in makers}
-        and makers[0].needs(rank)
-        and _is_behind(making[rank], making[makers[0].rank])
-    )
+    by_progress = sorted(inside, key=lambda rank: (-len(making[rank].calls), rank))
+    missed = {rank: _missing_at(inside[rank], making) for rank in by_progress}
+    first = by_progress[0]
+    if set(missed[first]) & inside.keys():  # they wait in turn: for whom?
+        first = next((rank for rank in by_progress if missed[rank] and not set(missed[rank]) & inside.keys()), first)
+    together = tuple(call for call in inside.values() if call.members == inside[first].members)
+    absent = tuple(rank for rank in missed[first] if rank not in {call.rank for call in together})
     if not absent:
-        return _miscounted(makers, making)
-    held = {call.rank for call in makers if not living[call.rank].many_threads}
-    return Stalled(makers, absent, tuple(call for rank in absent for call in _waits_for(facts, living[rank], held)))
+        return _miscounted(together, making)
+    held = {call.rank for call in together if not living[call.rank].many_threads}
+    instead = tuple(call for rank in absent for call in _waits_for(facts, living[rank], held))
+    return Stalled(together, absent, instead, makers=tuple(rank for rank in sorted(inside) if rank not in absent))
+
+
+def _missing_at(call: NewGroup, making: Mapping[int, Making]) -> tuple[int, ...]:
+    """Whom the call needs, and who has not come to it."""
+    return tuple(rank for rank in sorted(making) if call.needs(rank) and _is_behind(making[rank], making[call.rank]))
 
 
 def _miscounted(makers: tuple[NewGroup, ...], making: Mapping[int, Making]) -> Stalled | None:

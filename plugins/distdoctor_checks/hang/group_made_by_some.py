@@ -15,12 +15,12 @@ Source           torch.distributed.new_group: "requires that all processes in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.group_making import EachItsOwn, Making, each_its_own
+from distdoctor.diagnosis.hang.group_making import EachItsOwn, Making, NewGroup, each_its_own
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
@@ -88,45 +88,47 @@ def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Findi
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:
-    asked = {
-        rank: [(",".join(map(str, one.members)), one.site) for one in timeline.log.noted(NewGroupBegun)]
-        for rank, timeline in verdict.facts.timelines.items()
-    }
-    inside = {
-        rank: asked[rank][-1]
-        for rank, timeline in verdict.facts.timelines.items()
-        if rank not in incident.ranks and Making(timeline).inside
-    }
-    site = inside[min(inside)][1] if inside else SourceLine()
-    members = inside[min(inside)][0] if inside else ""
+    making = {rank: Making(timeline) for rank, timeline in verdict.facts.timelines.items()}
+    inside = {rank: one for rank, made in sorted(making.items()) if (one := made.inside) is not None}
+    waiting = {rank: one for rank, one in inside.items() if rank not in incident.ranks} or inside
+    needing = [one for rank, one in waiting.items() if any(one.needs(other) for other in set(incident.ranks) - {rank})]
+    group = next(iter([*needing, *waiting.values()]), NewGroup(0, "", SourceLine(), 0, 0, False))
+    away = (
+        [rank for rank in making if group.needs(rank) and rank not in inside] if waiting is inside else incident.ranks
+    )
+    title, where = _words(
+        group, [rank for rank, one in waiting.items() if one.members == group.members], incident, away
+    )
     silent = incident.silence.seconds if incident.silence else 0.0
-    instead = [call for wait in incident.waiting for call in wait.calls if call.rank in incident.ranks]
-    since = f" for {seconds(silent)}" if silent else ""
     return Finding(
-        title=f"never called new_group for ranks {members or 'all ranks'}, in which {have_waited(inside)}{since}",
+        title=title + (f" for {seconds(silent)}" if silent else ""),
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
-        place=site,
+        place=group.site,
         places=(
-            *(
-                Place(where, (rank,), f"waits in new_group([{ranks}])")
-                for rank, (ranks, where) in sorted(inside.items())
-            ),
-            *by_site(verdict, instead),
+            *(Place(one.site, (rank,), f"waits in new_group([{one.members}])") for rank, one in waiting.items()),
+            *by_site(verdict, (call for rank in away for call in verdict.timeline(rank).sitting)),
             *deciding_places(incident),
         ),
-        evidence={"new_groups": {rank: [text for text, _ in made] for rank, made in sorted(asked.items())}},
+        evidence={"new_groups": {rank: [one.members for one in made.calls] for rank, made in sorted(making.items())}},
         why="all ranks of the job must enter new_group, in the same order; calls so far: "
-        + ", ".join(f"rank {rank} {len(made)}" for rank, made in sorted(asked.items())[:8]),
-        prescriptions=(
-            Prescription(
-                "new-group-on-every-rank",
-                change=f"call new_group at {at(site)} unconditionally, on {named(incident.ranks)} too",
-            ),
-        ),
+        + ", ".join(f"rank {rank} {len(made.calls)}" for rank, made in sorted(making.items())[:8]),
+        prescriptions=(Prescription("new-group-on-every-rank", change=f"call new_group at {at(group.site)} {where}"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+    )
+
+
+def _words(group: NewGroup, there: Sequence[int], incident: Incident, away: Sequence[int]) -> tuple[str, str]:
+    """The title, and where the call of new_group belongs. Ranks who make a group are blamed where they are fewer."""
+    members = f"ranks {group.members}" if group.members else "all ranks"
+    if set(there) & set(incident.ranks):
+        title = f"called new_group for {members}, in which {have_waited(there)}, and {named(away)} never did"
+        return title, f"on {named(away)} too, or on no rank"
+    return (
+        f"never called new_group for {members}, in which {have_waited(there)}",
+        f"unconditionally, on {named(incident.ranks)} too",
     )
 
 

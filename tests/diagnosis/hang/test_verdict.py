@@ -306,6 +306,31 @@ def test_ranks_that_are_no_members_of_a_group_under_construction_are_not_accused
     assert codes(Recording(Job(world_size=3, running=True, read_at_ns=START_NS + 3 * SECOND), logs)) == []
 
 
+def test_whoever_waits_in_another_group_is_not_said_to_wait_for_the_rank_that_stayed_away() -> None:
+    """A mesh of two by two without rank 3: rank 0 waits for rank 1, and ranks 1 and 2 for rank 3, in groups of their own."""
+    script = recording(ranks=4)
+    for made, members in enumerate([(0, 2), (1, 3), (0, 1), (2, 3)]):
+        for rank, last in ((0, 2), (1, 1), (2, 3)):
+            if made <= last:
+                script.note(NewGroupBegun(members, done_ns=int(made < last)), [rank], site="train.py:15 main")
+    script.stays([0, 1, 2]).collective("barrier", site="train.py:20 main")
+
+    (finding,) = findings(script.live(silent_for=3))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (3,), CERTAIN)
+    assert finding.title == "never called new_group for ranks 1,3, in which rank 1 has waited"
+
+
+def test_a_rank_that_alone_makes_a_group_is_not_said_never_to_have_made_it() -> None:
+    script = recording(ranks=4).note(NewGroupBegun((0, 1, 2, 3)), [0], site="train.py:15 main")
+    script.stays([0]).collective("barrier", site="train.py:20 main")
+
+    (finding,) = findings(script.live(silent_for=3))
+
+    assert (finding.code, finding.ranks) == ("DD119", (0,))
+    assert finding.title == "called new_group for ranks 0,1,2,3, in which rank 0 has waited, and ranks 1-3 never did"
+
+
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_groups_that_only_their_own_members_make_share_a_name(everywhere: bool) -> None:
     logs = {}
