@@ -468,6 +468,26 @@ def averaged_by_hand(rank: int, world_size: int) -> str:
     return train(model, rank, before_step=average)
 
 
+def one_critic_and_actors_apart(rank: int, world_size: int) -> str:
+    """The ranks average the critic's gradients, flattened; every rank's actor is its own, on purpose."""
+    critic, batches = Net(), Batches(rank)
+    torch.manual_seed(rank)
+    actor = nn.Linear(20, 10)
+    optimizers = adam(critic), adam(actor)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        (cross_entropy(critic(inputs), targets) + cross_entropy(actor(inputs), targets)).backward()
+        grads = [parameter.grad for parameter in critic.parameters() if parameter.grad is not None]
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        dist.all_reduce(flat)
+        for grad, part in zip(grads, (flat / world_size).split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return digest_of_training(critic)
+
+
 def accumulated(rank: int, world_size: int, *, k: int = 3) -> str:
     model, batches = DistributedDataParallel(Net()), Batches(rank)
     optimizer = adam(model)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from distdoctor.diagnosis.facts.collectives import Members, members_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
-from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep
+from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep, Names
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 
 _BY_HAND = "all_reduce of every gradient by hand"
@@ -30,11 +30,22 @@ _ENOUGH = 0.9  # of the gradients' shapes have to be found among the collectives
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """Ranks whose gradients are averaged. `by`: DistributedDataParallel, fully_shard, ... `proven`: it said so itself."""
+    """Ranks whose gradients are averaged. `by`: DistributedDataParallel, fully_shard, ... `proven`: it said so itself.
+
+    `averaged` and `left`: of averages by hand, the shapes of optimizers' gradients that collectives have, and that none have.
+    """
 
     ranks: tuple[int, ...]
     by: str
     proven: bool
+    averaged: frozenset[Names] = frozenset()
+    left: frozenset[Names] = frozenset()
+
+    def averages(self, shapes: Iterable[str]) -> bool:
+        """Whether it holds for an optimizer of parameters of these shapes: no other one's gradients are averaged in its place."""
+        held = Counter(shapes)
+        mine, others = (any(Counter(one) <= held for one in known) for known in (self.averaged, self.left))
+        return mine or not others
 
     @property
     def words(self) -> str:
@@ -108,29 +119,40 @@ def _joined(groups: Iterable[frozenset[int]]) -> list[set[int]]:
 
 def _by_hand(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
     """Groups in which every member's collectives have the shapes of its gradients (or their sum, when they are flattened)."""
-    members: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    members: dict[tuple[int, ...], dict[int, set[Names]]] = defaultdict(dict)
+    every: set[Names] = set()
     for rank, log in logs.items():
-        for ranks in _averaging_groups(log):
-            members[ranks].add(rank)
+        every.update(first.shapes for first in log.noted(FirstStep))
+        for ranks, shapes in _averaging_groups(log):
+            members[ranks].setdefault(rank, set()).update(shapes)
     for ranks, seen in members.items():
-        if len(ranks) > 1 and seen >= set(ranks) & set(logs):
-            yield ReplicaSet(ranks, _BY_HAND, proven=False)
+        if len(ranks) > 1 and seen.keys() >= set(ranks) & set(logs):
+            averaged = frozenset().union(*seen.values())
+            yield ReplicaSet(ranks, _BY_HAND, proven=False, averaged=averaged, left=frozenset(every - averaged))
 
 
-def _averaging_groups(log: RankTrace) -> Iterable[tuple[int, ...]]:
+def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Names]]]:
+    """The members of each such group, and the shapes of the optimizers whose gradients go through it."""
     noted = list(log.noted(FirstStep))
     if not noted or not len(log.steps):
         return
-    wanted = Counter(shape for first in noted for shape in first.shapes if shape)
-    totals = {f"[{first.elements}]" for first in noted}
-    step = _whole_step(log)
+    every, step = {first.shapes for first in noted}, _whole_step(log)
     calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & (log.calls["step"] == step)]
     calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
     for group in np.unique(calls["group"]):
         found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
-        matched = sum((found & wanted).values())
-        if (matched >= 2 and matched >= _ENOUGH * sum(wanted.values())) or totals & found.keys():
-            yield _members(log, int(group)).ranks
+        flat = {first.shapes for first in noted if f"[{first.elements}]" in found}
+        if flat or _are_among([shape for first in noted for shape in first.shapes], found):
+            yield (
+                _members(log, int(group)).ranks,
+                flat | {one for one in every - flat if _are_among(one, found)} or every,
+            )
+
+
+def _are_among(shapes: Iterable[str], found: Counter[str]) -> bool:
+    wanted = Counter(filter(None, shapes))
+    matched = (found & wanted).total()
+    return matched >= 2 and matched >= _ENOUGH * wanted.total()
 
 
 def _whole_step(log: RankTrace) -> int:

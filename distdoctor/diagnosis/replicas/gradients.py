@@ -155,6 +155,7 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
     alone: dict[int, set[int]] = defaultdict(
         set
     )  # optimizer -> ranks that hold tensors of which nobody has told anything
+    shapes: dict[int, dict[str, str]] = defaultdict(dict)  # optimizer -> those of its tensors, by name
     for tensors, holding in _holders(ranks):
         for tensor in tensors.values():
             if tensor.flags & TensorFlag.BUFFER:
@@ -164,10 +165,12 @@ def _peers(ranks: Mapping[int, RankGradients], recording: Recording) -> Iterator
                     known[agree, tensor.optimizer] = None
                 elif not agree:
                     alone[tensor.optimizer].update(holding)
+                    shapes[tensor.optimizer][tensor.name] = tensor.shape
     for agree, optimizer in sorted(known):
         yield ReplicaGroup(agree, optimizer, reduced_by.get(agree, PLACEMENT), agree)
     for optimizer, holders in sorted(alone.items()):
-        told = [tuple(r for r in members if r in holders) for members in by_hand(recording) if len(holders) > 1]
+        averaged = by_hand(recording, shapes[optimizer].values()) if len(holders) > 1 else ()
+        told = [tuple(rank for rank in members if rank in holders) for members in averaged]
         told = [members for members in told if len(members) > 1]
         for members in told:
             yield ReplicaGroup(members, optimizer, BY_HAND, ())
@@ -197,8 +200,10 @@ def _holders(ranks: Mapping[int, RankGradients]) -> Iterable[tuple[Tensors, list
     return found.values()
 
 
-def by_hand(recording: Recording) -> Iterable[tuple[int, ...]]:
-    """Sets of ranks whose collectives have the shapes of their gradients."""
+def by_hand(recording: Recording, shapes: Iterable[str] = ()) -> Iterable[tuple[int, ...]]:
+    """Sets of ranks whose collectives have the shapes of their gradients: of an optimizer of parameters of these, if given."""
     if not Replicas.streams <= recording.streams:
         return []
-    return [one.ranks for one in derived(Replicas, recording).sets if not one.proven]
+    held = tuple(shapes)
+    known = (one for one in derived(Replicas, recording).sets if not one.proven)
+    return [one.ranks for one in known if not held or one.averages(held)]
