@@ -37,7 +37,7 @@ from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, Sou
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
-from distdoctor.recording.trace.layout import site_text
+from distdoctor.recording.trace.layout import CallFlag, site_text
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.process_key import started_at
 from distdoctor.recording.trace.reader import read_trace
@@ -383,7 +383,8 @@ class RunningJob:
         lines = self.last_lines.stop()
         ends = {rank: _with_line(one, lines.get(rank)) for rank, one in self.ends.stop().items()}
         ends = _ended_by_another_launcher(ends) if self.launch.command else ends
-        if not self.state.signal and not self.state.aborting and asked_from_outside(ends):
+        succeeded = bool(self.launch.command) and not end.exit_code  # then it ended its ranks itself
+        if not (self.state.signal or self.state.aborting or succeeded) and asked_from_outside(ends):
             self.state.signal = signal.SIGTERM
         return ended_from_outside(ends) if self.state.signal in ASKED_TO_END else ends
 
@@ -532,8 +533,10 @@ def _ended_by_another_launcher(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd
 
 def _ended_after_their_work(ends: Mapping[int, RankEnd], recording: Recording) -> dict[int, RankEnd]:
     """The ends under a command that succeeded: a rank that was in no call and noted no end of its own was ended by its parent,
-    whatever code that left. Not what a process does to itself, nor what the kernel does."""
+    whatever code that left. Not what a process does to itself, nor what the kernel does, nor where a call of any rank failed."""
     found = dict(ends)
+    if any((log.calls["flags"] & CallFlag.FAILED).any() for log in recording.ranks.values()):
+        return found
     for rank, end in ends.items():
         log = recording.ranks.get(rank)
         if log is None or log.has_noted(Exiting) or log.has_noted(UncaughtException):

@@ -169,14 +169,15 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
 
 def _may_be_its_parents_doing(facts: Collectives, rank: int, end: RankEnd) -> bool:
     """Whether a launcher other than ours may have ended a rank whose work was done: the job still runs, so that its own exit code
-    does not tell yet, the rank noted no end of its own in Python, and nobody is in a call."""
+    does not tell yet, the rank noted no end of its own in Python, and nobody is in a call or has had one fail."""
     job, timeline = facts.recording.job, facts.timelines.get(rank)
     if not job.running or job.launcher == "torchrun" or timeline is None:
         return False
     if end.signal in CRASHES or end.killed_for_memory or not (end.exit_code or end.signal):
         return False
     calls = [one.last_call for one in facts.timelines.values()]
-    return all(call is None or bool(call.returned_ns) for call in calls)
+    failed = any(one.failed_call is not None for one in facts.timelines.values())
+    return not failed and all(call is None or bool(call.returned_ns) for call in calls)
 
 
 def _of_its_own(facts: Collectives, rank: int) -> bool:
