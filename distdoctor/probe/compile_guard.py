@@ -14,7 +14,7 @@ import torch
 Function = TypeVar("Function", bound=Callable[..., Any])
 _PROBE = os.path.dirname(__file__) + os.sep
 _SKIPPED = "_distdoctor_skipped"
-_PASSED_OVER = " (like importlib._bootstrap)"
+PASSED_OVER = " (like importlib._bootstrap)"  # what `passed_over` adds to the name of a file
 
 
 def skipped(function: Function) -> Function:
@@ -34,8 +34,8 @@ def passed_over(function: Function) -> Function:
     """
     if isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_PROBE):
         code = function.__code__
-        if not code.co_filename.endswith(_PASSED_OVER):
-            function.__code__ = code.replace(co_filename=code.co_filename + _PASSED_OVER)
+        if not code.co_filename.endswith(PASSED_OVER):
+            function.__code__ = code.replace(co_filename=code.co_filename + PASSED_OVER)
         if function.__dict__.get(_SKIPPED):
             skipped(function)
     return function

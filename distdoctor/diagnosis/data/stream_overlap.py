@@ -52,7 +52,9 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         for sets in by_loader.values():
             one = sets[0].one
-            pairs = _shared_pairs(sets) if all(map(_has_no_repeats, sets)) else {}
+            pairs = (
+                _shared_pairs(sets) if all(map(_has_no_repeats, sets)) and not all(map(_is_one_stream, sets)) else {}
+            )
             share = stream_share(sources, one.data.name, one.made_line) if pairs else None
             if share is not None:
                 yield _shared(sets, share, pairs)
@@ -64,6 +66,12 @@ def _is_whole_stream(one: LoaderPass) -> bool:
 
 def _has_no_repeats(together: Together) -> bool:
     return all(len(_read(one)) == len(np.unique(_read(one))) for one in together.passes.values())
+
+
+def _is_one_stream(together: Together) -> bool:
+    """Whether all ranks read the same in the same order: then nobody has dealt it out (DD306), whatever the source holds."""
+    first = together.one
+    return all(np.array_equal(first.indices, other.indices) for other in together.passes.values())
 
 
 def _read(one: LoaderPass) -> Indices:

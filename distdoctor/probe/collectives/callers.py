@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch.distributed
 
 from distdoctor.probe import sites
+from distdoctor.probe.compile_guard import PASSED_OVER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import CallFlag, ReduceOp, chain_text, digest_of
 
@@ -124,7 +125,7 @@ class Codes:
 
 
 def _kind_of(code: CodeType) -> int:
-    path = code.co_filename
+    path = code.co_filename.removesuffix(PASSED_OVER)
     if sites.belongs_to_user(path):
         return _USER
     return _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
