@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
 import re
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def names(folder: Path) -> list[str]:
         if path.is_file():
             data = path.read_bytes()
             if data.startswith(MAGIC):
-                data = zlib.decompress(data[len(MAGIC) + 1 :])
+                data = lzma.decompress(data[len(MAGIC) + 1 :])
             found += [f"{path.name}: {told.decode()}" for told in sorted(set(CANARY.findall(data)))]
     return found
 
