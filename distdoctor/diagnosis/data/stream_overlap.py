@@ -69,7 +69,7 @@ def _has_no_repeats(together: Together) -> bool:
 
 
 def _is_one_stream(together: Together) -> bool:
-    """Whether all ranks read the same in the same order: then nobody has dealt it out (DD306), whatever the source holds."""
+    """Whether all ranks read the same in the same order: then nobody has dealt it out, whatever the source holds."""
     first = together.one
     return all(np.array_equal(first.indices, other.indices) for other in together.passes.values())
 
