@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 ANSWER_SECONDS = 2.5  # for a word that is late on a busy machine
+LOOK_SECONDS = 0.4  # between two looks for host 0's judgement: at most 13 of some 250 bytes each
 REST_SECONDS = 1.5  # without a move of our ranks, at least, before all are called
 LONGER_THAN_EVER = 1.5  # times the longest rest that ended by itself
 _A_LONG_TIME = timedelta(days=30)
@@ -74,12 +75,18 @@ class RollCall:
             self._woken()
             while self._next(store):
                 self._woken()
-                with contextlib.suppress(Exception):  # host 0 may be gone while the store is elsewhere
-                    store.wait([self._key(f"judged/{self.number - 1}")], timedelta(seconds=2 * ANSWER_SECONDS))
+                self._await_judgement(store)
                 self.judged = max(self.judged, self.number)
                 self._woken()
         self._is_listening = False
         self._woken()
+
+    def _await_judgement(self, store: Any) -> None:
+        """Host 0 has judged the newest roll call, or is late: it may be gone while the store is elsewhere. The store is asked now
+        and then, for torch writes a warning to the terminal where a timed wait for a key ends in vain."""
+        judged, late = [self._key(f"judged/{self.number - 1}")], time.monotonic() + 2 * ANSWER_SECONDS
+        while time.monotonic() < late and not self.is_over and not store.check(judged):
+            time.sleep(LOOK_SECONDS)
 
     def _next(self, store: Any) -> bool:
         """The next roll call has come; False where there will be none."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,7 +13,7 @@ import torch.distributed as dist
 
 from distdoctor.launch.presence import WORDS_A_SECOND, Presence, beat_of, longest_unnoticed
 from distdoctor.launch.rendezvous import Rendezvous
-from distdoctor.launch.roll_call import Rest
+from distdoctor.launch.roll_call import ANSWER_SECONDS, Rest
 from distdoctor.recording.trace.process_key import ProcessKey
 
 HOSTS, MANY_HOSTS = 24, 64
@@ -91,6 +94,49 @@ def test_among_many_hosts_all_are_called_where_ranks_wait_and_only_who_is_gone_i
         assert (lost.host, lost.ranks) == ("ddh7", (7,))
         assert lost.seconds < 10
     assert seconds < 8 < longest_unnoticed(MANY_HOSTS)
+
+
+HOST_0 = """
+import sys, time
+import torch.distributed as dist
+from distdoctor.launch.presence import Presence
+from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.recording.trace.process_key import ProcessKey
+
+rendezvous = Rendezvous()
+client = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
+rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", client), int(sys.argv[2]), 0
+Presence(rendezvous, ProcessKey(host="ddh0"), lambda: None).begin(0, [0])
+time.sleep(60)
+"""
+
+
+@pytest.mark.job
+def test_a_roll_call_that_host_0_judges_late_leaves_no_word_of_torch_on_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    host_0 = subprocess.Popen([sys.executable, "-c", HOST_0, str(server.port), str(HOSTS)])
+    rendezvous = Rendezvous()
+    rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", server), HOSTS, 1
+    other = Presence(rendezvous, ProcessKey(host="ddh1"), lambda: None)
+    try:
+        other.begin(0, [1])
+        rolls = other._rolls
+        assert rolls is not None
+        wait_until(lambda: 0 in other._heard and not rolls.heard)
+        host_0.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+        other.call_all()
+        wait_until(lambda: rolls.judged > 0)
+        given_up = time.monotonic() - since
+    finally:
+        host_0.kill()
+        host_0.wait()
+        other.end()
+
+    assert 2 * ANSWER_SECONDS - 0.5 < given_up < 2 * ANSWER_SECONDS + 5
+    assert "".join(capfd.readouterr()) == ""
 
 
 def test_all_are_called_when_ranks_rest_for_longer_than_ever_and_then_ever_more_rarely() -> None:
