@@ -25,6 +25,7 @@ from distdoctor.launch import devices
 from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
 from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
 from distdoctor.launch.other_launcher import nodes_of
+from distdoctor.launch.signals_heard import finishing
 from distdoctor.launch.step import SchedulerStep, step_of
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.recording.files import write_whole
@@ -126,7 +127,8 @@ class _CommandLine:
             diagnosis = with_fix_tried(outcome, first, self.plugins, self.settings.ignore)
         diagnosis = deliver.without_accepted(diagnosis, self.values["baseline"])
         outcome = replace(outcome, diagnosis=diagnosis)
-        code = _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
+        with finishing():
+            code = _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
         self.notifier.at_the_end(diagnosis, folder.name, interrupted=bool(outcome.interrupted))
         return code
 

@@ -200,14 +200,17 @@ def asked_from_outside(ends: Mapping[int, RankEnd]) -> bool:
     return len(asked) > 1 and failed[0][1] == signal.SIGTERM and asked[1] - asked[0] < WITHIN_NS
 
 
-def ended_from_outside(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
+def ended_from_outside(ends: Mapping[int, RankEnd], asked_ns: int = 0) -> dict[int, RankEnd]:
     """The ends, when somebody asked the whole job to end (a time limit, preemption, Ctrl-C): whoever was ended by a signal
-    then, or left because of one, did so for no reason of its own."""
+    then, or left because of one, did so for no reason of its own. `asked_ns`: when we were asked, 0 where we were not; ranks
+    that are asked themselves may be a moment faster, and leave in order."""
     asked = (128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP)
-    return {
-        rank: replace(end, ended_by_launcher=True) if end.signal in LAUNCHERS_SIGNALS or end.exit_code in asked else end
-        for rank, end in ends.items()
-    }
+
+    def was_asked(end: RankEnd) -> bool:
+        in_order = end.exit_code == 0 and asked_ns and end.at_ns >= asked_ns - WITHIN_NS
+        return end.signal in LAUNCHERS_SIGNALS or end.exit_code in asked or bool(in_order)
+
+    return {rank: replace(end, ended_by_launcher=True) if was_asked(end) else end for rank, end in ends.items()}
 
 
 def _with_counters(end: RankEnd, kills: KernelKills | None) -> RankEnd:

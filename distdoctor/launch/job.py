@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
@@ -25,7 +26,7 @@ from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.launch.presence import Presence
 from distdoctor.launch.processes import is_alive, send, this_process
 from distdoctor.launch.rendezvous import Rendezvous
-from distdoctor.launch.signals_heard import SignalsHeard
+from distdoctor.launch.signals_heard import SignalsHeard, finishing
 from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import Watcher
@@ -85,8 +86,8 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. `interrupted` is the signal that ended the job from outside, 0 for none. `trouble`: what ended torch's
-    agent itself, "" where it came back in order."""
+    """What came of it. `interrupted` is the signal that ended the job from outside, on any host, 0 for none. `trouble`: what
+    ended torch's agent itself, "" where it came back in order."""
 
     recording: Recording
     diagnosis: Diagnosis
@@ -105,6 +106,7 @@ class _State:
     over: bool = False
     aborting: bool = False
     signal: int = 0  # from outside
+    signal_ns: int = 0  # when it came, monotonic
     exit_codes: dict[int, Callable[[int], int | None]] = field(default_factory=dict)
     starts: dict[int, Attempt] = field(
         default_factory=dict
@@ -125,6 +127,7 @@ class RunningJob:
         self.exchange = Exchange(self.rendezvous)
         self.presence = Presence(self.rendezvous, this_process(), self._hosts_changed)
         self._finishing = threading.Lock()
+        self._writing = threading.Lock()
         self._end: AgentEnd | None = None
         self.host = HostFile(
             this_process(),
@@ -178,15 +181,18 @@ class RunningJob:
         try:
             with SignalsHeard(self._heard):
                 end = self._launch()
+                with finishing():
+                    return self._finish(end)
         except BaseException:
-            self._over(end)
-            self.presence.end()
+            if self._end is None:
+                self._over(end)
+                self.presence.end()
             raise
-        return self._finish(end)
 
     def _finish(self, end: AgentEnd) -> Outcome:
         """The job is over: who comes here first examines it, whoever comes second waits for the process to end."""
         self._finishing.acquire()
+        self._end = end
         job = self._over(end)
         self.orders.afterwards()
         return self._examined(job, end)
@@ -199,14 +205,7 @@ class RunningJob:
         self.state.over = True
         self.state.signal = 0 if self.state.aborting else end.signal or self.state.signal
         self._keep_start(self._ends_for_good(end))
-        self.host = replace(
-            self.host,
-            running=False,
-            exit_code=end.exit_code,
-            interrupted=self.state.signal,
-            digests=seals_of(self.orders.folder),
-        )
-        self._write()
+        self._write(running=False, exit_code=end.exit_code, digests=seals_of(self.orders.folder))
         self._remove_sockets()
         return replace(self.job(), exit_code=end.exit_code, interrupted=self.state.signal)
 
@@ -325,9 +324,14 @@ class RunningJob:
         self._leave_unless_over(AgentEnd(1))
 
     def _heard(self, number: int) -> None:
-        """A signal from outside. Torch's agent hands it on to the ranks, unless it stands in a store that does not answer."""
-        self.state.signal = self.state.signal or (0 if self.state.aborting else number)
-        if not self.launch.command and not self.state.aborting and self.state.exit_codes:
+        """A signal from outside. Torch's agent hands it on to the ranks, unless it stands in a store that does not answer.
+        Launchers on other hosts, whose ranks may lose ours before they are asked as well, read of it in our file."""
+        if self.state.aborting or (self._end is not None and not self._end.exit_code):
+            return
+        self.state.signal = self.state.signal or number
+        self.state.signal_ns = self.state.signal_ns or time.monotonic_ns()
+        self._write()
+        if not self.launch.command and self.state.exit_codes:
             threading.Thread(target=self._see_through, args=(number,), name="distdoctor-signal", daemon=True).start()
 
     def _see_through(self, number: int) -> None:
@@ -386,7 +390,11 @@ class RunningJob:
         succeeded = bool(self.launch.command) and not end.exit_code  # then it ended its ranks itself
         if not (self.state.signal or self.state.aborting or succeeded) and asked_from_outside(ends):
             self.state.signal = signal.SIGTERM
-        return ended_from_outside(ends) if self.state.signal in ASKED_TO_END else ends
+        return self._without_the_asked(ends)
+
+    def _without_the_asked(self, ends: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
+        """The ends, where somebody has ended the job from outside: no rank's own."""
+        return ended_from_outside(ends, self.state.signal_ns) if self.state.signal in ASKED_TO_END else dict(ends)
 
     def _keep_start(self, ends: Mapping[int, RankEnd]) -> None:
         """Note the current start of the ranks, as it is now."""
@@ -394,16 +402,17 @@ class RunningJob:
         ranks = tuple(sorted({*self.state.exit_codes, *ends}))
         self.state.starts[number] = Attempt(number, self.state.world_size, ranks, ends)
 
-    def _write(self) -> None:
-        """This launcher's own file: no other launcher of the job writes into it."""
-        hosts = self.rendezvous.hosts or self.orders.hosts
-        self.host = replace(self.host, starts=dict(self.state.starts), hosts=hosts)
-        try:
-            write_whole(self.orders.folder / self.host.name, self.host.to_json())
-        except OSError as trouble:  # a full disk, a folder that has gone: the job is not to know
-            if not self._disk_refused:
-                self.orders.notice(f"{self.orders.folder} takes no more ({trouble.strerror}); the job goes on")
-            self._disk_refused = True
+    def _write(self, **news: Any) -> None:
+        """This launcher's own file, with what is new in it: no other launcher of the job writes into it."""
+        with self._writing:
+            hosts, starts = self.rendezvous.hosts or self.orders.hosts, dict(self.state.starts)
+            self.host = replace(self.host, starts=starts, hosts=hosts, interrupted=self.state.signal, **news)
+            try:
+                write_whole(self.orders.folder / self.host.name, self.host.to_json())
+            except OSError as trouble:  # a full disk, a folder that has gone: the job is not to know
+                if not self._disk_refused:
+                    self.orders.notice(f"{self.orders.folder} takes no more ({trouble.strerror}); the job goes on")
+                self._disk_refused = True
 
     def _examined(self, job: Job, end: AgentEnd) -> Outcome:
         self._await_other_hosts()
@@ -412,7 +421,7 @@ class RunningJob:
         except NothingToInspect:
             recording = Recording(job, {}, streams=frozenset())
         ends = _ended_after_their_work(job.ends, recording) if self.launch.command and not end.exit_code else job.ends
-        here = _with_exit_events(ends, recording, end)
+        here = _with_exit_events(self._without_the_asked(ends), recording, end)
         self._keep_start(here)
         self._write()
         whole = replace(
@@ -420,7 +429,7 @@ class RunningJob:
             ends=merged_ends(recording.job.ends, here),
             world_size=max(recording.job.world_size, job.world_size),
             exit_code=end.exit_code or recording.job.exit_code,
-            interrupted=job.interrupted or recording.job.interrupted,
+            interrupted=self.state.signal or recording.job.interrupted,
             running=False,
             end_unseen=recording.job.end_unseen and not self._disk_refused,  # we saw it, and could not write it down
         )
@@ -431,7 +440,8 @@ class RunningJob:
         recording = replace(recording, seen_live=(*others, seen))
         diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.orders.ignored)
         withdrawn = tuple(self.watcher.standing.withdrawn)
-        return Outcome(recording, diagnosis, diagnosis.hung, self.state.signal, end.trouble, withdrawn)
+        interrupted = recording.job.interrupted if end.exit_code else self.state.signal  # hosts may go, and a job go on
+        return Outcome(recording, diagnosis, diagnosis.hung, interrupted, end.trouble, withdrawn)
 
     def _keep_what_was_seen(self, *, succeeded: bool = False) -> SeenLive:
         """Write down the stacks and what was said: nobody can see or say it again when the ranks have ended."""
@@ -470,8 +480,7 @@ class RunningJob:
         host the latter is not said: it may have come to its end before us."""
         since = [one for one in self.presence.lost(LAST_SLACK_SECONDS) if not one.keeps_store]
         lost = still_lost((*recording.job.lost, *self._lost_hosts, *since), ())
-        self.host = replace(self.host, lost=lost)
-        self._write()
+        self._write(lost=lost)
         return replace(recording, job=replace(recording.job, lost=lost))
 
     def _ranks_move(self) -> None:

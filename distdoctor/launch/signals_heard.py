@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self
 
 HEARD = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+@contextlib.contextmanager
+def finishing() -> Iterator[None]:
+    """While this lasts, SIGTERM and SIGHUP end nobody: the job is over, and what is left to do takes seconds. A scheduler that
+    ends a job host by host asks those last whose ranks have long gone with the others. Ctrl-C still ends us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, frame: None) for number in asked}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class SignalsHeard:

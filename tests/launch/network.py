@@ -132,9 +132,10 @@ class Hosts:
     def signal(self, host: int, number: int) -> None:
         """Send a signal to the launcher on a host, as a scheduler does."""
         for pid in self._pids(host):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if words[1:3] in _LAUNCHERS:
-                os.kill(pid, number)
+            with contextlib.suppress(OSError):  # it may just have ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if words[1:3] in _LAUNCHERS:
+                    os.kill(pid, number)
 
     def on(self, host: int) -> list[str]:
         """The words before a command that make it one of the host's."""

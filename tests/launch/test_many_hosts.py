@@ -170,12 +170,13 @@ def test_a_scheduler_that_ends_the_job_is_no_ranks_fault(hosts: Hosts, script: C
     for rank in (0, 1):
         commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
 
-    for host in (1, 2):
-        hosts.signal(host, signal.SIGTERM)
+    hosts.signal(1, signal.SIGTERM)
+    time.sleep(1)  # a scheduler goes host by host: rank 1 has lost its peer before anybody asks it to end
+    hosts.signal(2, signal.SIGTERM)
     done = finished(commands)
 
     assert all("ended from outside by SIGTERM" in one.err for one in done), said(done)
-    assert not any("DD110" in one.out for one in done), said(done)
+    assert not any(codes(one) for one in done), said(done)
 
 
 TRAINS_ON = "open(f'at-{rank}', 'w').close()\nfor step in range(40000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"

@@ -30,7 +30,9 @@ _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
 # Python's own error of a pipe that nobody reads any more (stdout, a logger, a worker): torch's backends raise other kinds.
 _OWN_PIPE = "BrokenPipeError"
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
+ASKED_NS = 10_000_000_000  # within which a rank leaves that was asked to; a scheduler goes host by host
 SIGABRT, SIGKILL = 6, 9
+ASKING = frozenset({1, 2, 15})  # signals that ask a process to end: SIGHUP, SIGINT, SIGTERM
 CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
@@ -92,7 +94,8 @@ def endings(facts: Collectives) -> dict[int, Ending]:
         ending = _ending(facts, rank, facts.timelines.get(rank), trouble_ns)
         if ending is not None:
             found[rank] = ending
-    if not recording.job.running and not recording.missing and any(ending.victim for ending in found.values()):
+    unexplained = not (recording.job.running or recording.job.interrupted or recording.missing)
+    if unexplained and any(ending.victim for ending in found.values()):
         silent = [rank for rank in recording.ranks if rank not in found]
         first = min((e for e in found.values() if e.victim), key=lambda e: e.at_ns)
         if len(silent) == 1 and not first.timed_out and not any(ending.is_failure for ending in found.values()):
@@ -141,6 +144,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
         and timeline is not None
         and not exiting.after_exception
         and _left_at(timeline, exiting.at_ns) < trouble_ns
+        and not _was_asked_to_leave(facts, timeline, end, exiting)
     ):
         mine = end if end is not None and not end.ended_by_launcher else None
         code = mine.exit_code if mine is not None else None
@@ -148,7 +152,8 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
             return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
     if end is not None:
-        if end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):
+        asked = bool(recording.job.interrupted) and end.signal in ASKING  # by whoever asked another host's launcher
+        if asked or end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):
             return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)
         if end.signal:
             aborted = end.signal == SIGABRT and timeline is not None and timeline.failed_call is not None
@@ -165,6 +170,14 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     if end is not None:
         return Ending(rank, ENDED, at_ns)
     return None
+
+
+def _was_asked_to_leave(facts: Collectives, timeline: Timeline, end: RankEnd | None, exiting: Exiting) -> bool:
+    """Whether a rank left in order because the job was ended from outside: a handler of its own hears SIGTERM and leaves, and
+    peers that have not been asked yet fail for lack of it. Who had left long before did so unasked."""
+    if not facts.recording.job.interrupted or end is None or not end.ended_by_launcher:
+        return False
+    return timeline.wall(end.at_ns) - _left_at(timeline, exiting.at_ns) < ASKED_NS
 
 
 def _may_be_its_parents_doing(facts: Collectives, rank: int, end: RankEnd) -> bool:

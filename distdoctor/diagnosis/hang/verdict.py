@@ -155,11 +155,14 @@ class _Judge:
             yield from self._only_echoes()
 
     def _only_echoes(self) -> Iterator[Incident]:
-        """Ranks failed for lack of a peer, and what happened to the peer is not on record."""
+        """Ranks failed for lack of a peer, and what happened to the peer is not on record. Where somebody ended the job from
+        outside, that is what happened: hosts are asked one after the other. Patience that ran out is older than that."""
         victims = sorted(
             (e for e in self.known.endings.values() if e.victim), key=lambda e: (e.at_ns or 1 << 63, e.rank)
         )
-        if victims and not self.known.recording.job.running:
+        job = self.known.recording.job
+        ended_from_outside = bool(job.interrupted) and bool(victims) and not victims[0].timed_out
+        if victims and not job.running and not ended_from_outside:
             awaited = self._awaited(victims)
             yield Incident(
                 IncidentKind.GAVE_UP if awaited else IncidentKind.ECHOED,

@@ -1,0 +1,86 @@
+"""A scheduler ends a job host by host: ranks that are asked later lose their peers first, and nobody is to blame."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from programs import judged
+
+from distdoctor.launch.ends import ended_from_outside
+from distdoctor.recording.recording import RankEnd, Recording
+from distdoctor.testing import Script, recording
+from distdoctor.testing.rank_trace import SECOND
+
+
+def training() -> Script:
+    script = recording(ranks=2)
+    for _ in range(4):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").step()
+    return script
+
+
+def lost(ends: Callable[[Script], Script]) -> Recording:
+    """Rank 0 ended in some way, and rank 1 fails in the next call for lack of it."""
+    return (
+        ends(training()).collective("all_reduce", [8], site="train.py:41 train_step", only=1).finished(survivors="fail")
+    )
+
+
+def interrupted(found: Recording) -> Recording:
+    """The same under a scheduler that sent SIGTERM."""
+    return replace(found, job=replace(found.job, interrupted=int(signal.SIGTERM)))
+
+
+def asked(found: Recording) -> Recording:
+    """The same with rank 0 asked by its launcher."""
+    ends = found.job.ends
+    return replace(found, job=replace(found.job, ends={**ends, 0: replace(ends[0], ended_by_launcher=True)}))
+
+
+def codes(found: Recording) -> list[str]:
+    return [one.code for one in judged(found)]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        lambda script: script.killed(0, signal.SIGTERM),  # no launcher of ours was there to know better
+        lambda script: script.exits(0),  # by a handler of its own
+    ],
+)
+def test_ranks_that_lose_a_peer_to_the_scheduler_accuse_nobody(ended: Callable[[Script], Script]) -> None:
+    found = lost(ended)
+
+    assert codes(found), "without the scheduler somebody is to blame"
+    assert codes(interrupted(asked(found))) == []
+
+
+def test_a_peer_of_whose_end_nothing_is_known_has_not_vanished_where_the_scheduler_ended_the_job() -> None:
+    found = lost(lambda script: script.stays(0))
+    unknown = replace(found, job=replace(found.job, ends={1: found.job.ends[1]}))
+
+    assert codes(unknown) == ["DD110"]
+    assert codes(interrupted(unknown)) == []
+
+
+def test_a_rank_that_had_left_long_before_the_job_was_ended_is_still_named() -> None:
+    found = asked(lost(lambda script: script.exits(0)))
+    late = replace(found.job.ends[0], at_ns=found.job.ends[0].at_ns + 60 * SECOND)
+    hung = replace(found, job=replace(found.job, ends={**found.job.ends, 0: late}))
+
+    assert codes(interrupted(hung)) == ["DD109"]
+
+
+def test_an_error_of_its_own_is_named_whoever_ended_the_job() -> None:
+    assert codes(interrupted(lost(lambda script: script.raises(0)))) == ["DD110"]
+
+
+def test_a_rank_that_leaves_in_order_as_the_job_is_asked_to_end_was_asked() -> None:
+    ends = {0: RankEnd(0, at_ns=20 * SECOND), 1: RankEnd(0, at_ns=5 * SECOND), 2: RankEnd(3, at_ns=20 * SECOND)}
+
+    found = ended_from_outside(ends, asked_ns=20 * SECOND + 1)
+
+    assert {rank: end.ended_by_launcher for rank, end in found.items()} == {0: True, 1: False, 2: False}
