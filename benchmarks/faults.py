@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,16 +29,26 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from pids import process_under
 
+from distdoctor.launch.kernel_kills import levels_of
+
 LIMIT_SECONDS = 150
+ROOM = 2 << 30  # bytes that a job may hold which the kernel is to kill
+LIMITS = ("memory.max", "memory.limit_in_bytes")  # cgroup versions 2 and 1
 JOB = """
-import atexit, hashlib, json, os, signal, subprocess, sys, time
+import atexit, hashlib, json, os, resource, signal, subprocess, sys, time
+marks = os.environ["FAULTS_MARKS"]
+open(f"{marks}/begun-{os.environ.get('RANK')}", "w").close()
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if __name__ == "__main__":  # spawn imports this file in its children
+    open(f"{marks}/joining-{os.environ['RANK']}", "w").close()
+    if os.environ["RANK"] == "1":
+        time.sleep(float(os.environ.get("FAULTS_LATE", "0")))
     dist.init_process_group("gloo")
-    rank, marks = dist.get_rank(), os.environ["FAULTS_MARKS"]
+    rank = dist.get_rank()
+    open(f"{marks}/joined-{rank}", "w").close()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -71,6 +82,16 @@ def work(rank, folder):
     open(f"{folder}/spawned-{rank}", "w").close()
     dist.destroy_process_group()
 """
+# A rank that comes late enough for the launcher to ask for its stacks, and goes on.
+STOPPED = "time.sleep(25)"
+NO_FILES = """
+held = []
+try:
+    while True:
+        held.append(open(os.devnull))
+except OSError:
+    pass
+"""
 CHILD = "import sys, torch; print('child', torch.ones(1).item())"
 
 
@@ -84,8 +105,12 @@ class Stage:
 
     def wait_until_trained(self) -> None:
         """Come back when both ranks have done some steps, or the job is over."""
-        while not self.over() and len(list(self.marks.glob("ready-*"))) < 2:
-            time.sleep(0.02)
+        self.wait_for("ready", 2)
+
+    def wait_for(self, mark: str, ranks: int) -> None:
+        """Come back when so many ranks have left this mark, or the job is over."""
+        while not self.over() and len(list(self.marks.glob(f"{mark}*"))) < ranks:
+            time.sleep(0.005)
 
     def over(self) -> bool:
         assert self.process is not None
@@ -111,9 +136,9 @@ class Stage:
                 launcher.send_signal(number)
             time.sleep(pause)
 
-    def press(self, *numbers: int, pause: float = 0.0) -> None:
-        """A signal to the whole foreground group, as a terminal sends it."""
-        self.wait_until_trained()
+    def press(self, *numbers: int, pause: float = 0.0, mark: str = "ready", ranks: int = 2) -> None:
+        """A signal to the whole foreground group, as a terminal sends it, when so many ranks have left a mark."""
+        self.wait_for(mark, ranks)
         assert self.process is not None
         for number in numbers:
             with contextlib.suppress(ProcessLookupError):
@@ -142,6 +167,30 @@ class Stage:
             while not self.over():
                 time.sleep(0.02)
             (self.marks / "losses-stranger.json").write_text(json.dumps([float(stranger.poll() is None)]))
+
+    def press_after(self, seconds: float, *numbers: int) -> None:
+        """The same, so long after the command was typed."""
+        time.sleep(seconds)
+        self.press(*numbers, pause=0.1, ranks=0)
+
+    def make_group(self) -> None:
+        """A memory cgroup of `ROOM` bytes: what is in it and wants more makes the kernel kill."""
+        self.group.mkdir()
+        for name, value in ((self.limit, ROOM), ("memory.swap.max", 0), ("memory.swappiness", 0)):
+            with contextlib.suppress(OSError):
+                (self.group / name).write_text(str(value))
+
+    @property
+    def group(self) -> Path:
+        memory = [
+            level.folder for level in levels_of(os.getpid()) if any((level.folder / one).exists() for one in LIMITS)
+        ]
+        own = memory[0] if memory else self.marks  # where there is none, that fault happens to nobody
+        return own / self.folder.parent.name
+
+    @property
+    def limit(self) -> str:
+        return next(one for one in LIMITS if (self.group / one).exists())
 
     def make_clock(self) -> None:
         source = Path(__file__).parent.parent / "tests" / "launch" / "clock_set_back.c"
@@ -182,6 +231,74 @@ def _without(program: str) -> str:
     return f"exec unshare -m bash -c 'mount --bind /dev/null {where}; exec {{}}'"
 
 
+def _hanging(program: str) -> str:
+    where = Path(sys.executable).parent / program
+    stuck = "printf '#!/bin/sh\\nsleep 600\\n' > stuck; chmod 755 stuck"
+    return f"{stuck}; exec unshare -m bash -c 'mount --bind $PWD/stuck {where}; exec {{}}'"
+
+
+def _open_to_all(stage: Stage) -> None:
+    for folder in (stage.folder, stage.marks, stage.folder.parent):
+        folder.chmod(0o777)
+
+
+# As a user who sees no process but the own ones; root would see them all. It may read what root may, for the interpreter's sake.
+NOBODY = (
+    "exec unshare -m bash -c 'mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups "
+    "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search {}'"
+)
+# What a container's default filter does to those who want to look into another process: EPERM for ptrace and process_vm_readv.
+REFUSING = """
+import ctypes, os, struct, sys
+NUMBERS = {"x86_64": (101, 310, 311), "aarch64": (117, 270, 271)}[os.uname().machine]
+def row(code, yes, no, value):
+    return struct.pack("HBBI", code, yes, no, value)
+rows = [row(0x20, 0, 0, 0), *(row(0x15, len(NUMBERS) - i, 0, number) for i, number in enumerate(NUMBERS)),
+        row(0x06, 0, 0, 0x7FFF0000), row(0x06, 0, 0, 0x00050001)]
+class Program(ctypes.Structure):
+    _fields_ = [("rows", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(rows), b"".join(rows))), 0, 0):
+    raise OSError(ctypes.get_errno(), "the kernel takes no filter")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def _refusing(stage: Stage) -> None:
+    (stage.folder / "refusing.py").write_text(REFUSING)
+
+
+def _press_when_ranks_are_gone(stage: Stage) -> None:
+    stage.wait_for("losses", 2)
+    pids = [int((stage.marks / f"ready-{rank}").read_text()) for rank in range(2)]
+    while not stage.over() and any(map(psutil.pid_exists, pids)):
+        time.sleep(0.002)
+    stage.press(signal.SIGINT, ranks=0)
+
+
+def _ctrl_c() -> Iterator[Fault]:
+    """Ctrl-C at each moment of a job, once, and again 0.3 s later."""
+    late: dict[str, str | None] = {"FAULTS_LATE": "5"}
+    saves = "[(torch.save(model.state_dict(), f'{marks}/last.pt'), time.sleep(0.001)) for _ in range(3000)]"
+    for words, numbers in (("Ctrl-C", (signal.SIGINT,)), ("Ctrl-C twice", (signal.SIGINT, signal.SIGINT))):
+        press = partial(Stage.press, pause=0.3) if len(numbers) > 1 else Stage.press
+        yield Fault(f"{words} 0.15 s after the start", outside=lambda s, n=numbers: s.press_after(0.15, *n))
+        yield Fault(f"{words} while ranks import torch", outside=lambda s, n=numbers, p=press: p(s, *n, mark="begun"))
+        yield Fault(
+            f"{words} while a rank waits in the rendezvous",
+            variables=late,
+            outside=lambda s, n=numbers, p=press: p(s, *n, mark="joining"),
+        )
+        yield Fault(f"{words} before the first step", outside=lambda s, n=numbers, p=press: p(s, *n, mark="joined"))
+        yield Fault(f"{words} while they train", outside=lambda s, n=numbers, p=press: p(s, *n))
+        yield Fault(
+            f"{words} while a checkpoint is written",
+            inside=saves,
+            outside=lambda s, n=numbers, p=press: p(s, *n, mark="last.pt", ranks=1),
+        )
+    yield Fault("Ctrl-C while the report is made", outside=_press_when_ranks_are_gone)
+
+
 FAULTS = [
     Fault("none"),
     Fault("a rank gets SIGKILL", inside="os.kill(os.getpid(), signal.SIGKILL)"),
@@ -212,6 +329,12 @@ FAULTS = [
         "mp.spawn(spawned.work, (marks,), nprocs=2)\n"
         "assert os.path.exists(f'{marks}/spawned-0') and os.path.exists(f'{marks}/spawned-1')",
     ),
+    Fault(
+        "the kernel kills a rank for lack of memory",
+        inside="held = []\nwhile True: held.append(torch.ones(1 << 22))",
+        shell="echo $$ > {group}/cgroup.procs && exec {}",
+        before=Stage.make_group,
+    ),
     Fault("another process gets the pid of a rank", outside=Stage.take_pid),
     Fault("the launcher gets SIGKILL", outside=lambda s: s.signal_launcher(signal.SIGKILL)),
     Fault("the launcher gets SIGTERM", outside=lambda s: s.signal_launcher(signal.SIGTERM)),
@@ -220,8 +343,7 @@ FAULTS = [
         "the launcher is stopped for 4 s",
         outside=lambda s: s.signal_launcher(signal.SIGSTOP, signal.SIGCONT, pause=4),
     ),
-    Fault("Ctrl-C", outside=lambda s: s.press(signal.SIGINT)),
-    Fault("Ctrl-C twice", outside=lambda s: s.press(signal.SIGINT, signal.SIGINT, pause=0.3)),
+    *_ctrl_c(),
     Fault("stdout goes to head -1", shell="{} | head -1; exit ${{PIPESTATUS[0]}}"),
     Fault("stdin is closed", shell="exec {} <&-"),
     Fault("stdout and stderr are closed", shell="exec {} >&- 2>&-"),
@@ -230,13 +352,29 @@ FAULTS = [
     Fault("the folder is read-only", file_system="size=20m", before=_read_only),
     Fault("the run folder is removed", outside=Stage.remove_run),
     Fault("64 open files at most", shell="ulimit -n 64; exec {}"),
+    Fault("a rank has no file left to open", inside=NO_FILES),
     Fault("8 GiB of address space", shell="ulimit -v 8388608; exec {}"),
+    Fault(
+        "a rank's address space runs out",
+        inside="resource.setrlimit(resource.RLIMIT_AS, (2 << 30, -1))\ntorch.ones(1 << 32)",
+    ),
+    Fault("a rank has no address space left", inside="resource.setrlimit(resource.RLIMIT_AS, (1 << 20, -1))"),
     Fault("files of 1 MiB at most", shell="ulimit -f 1024; exec {}"),
     Fault("HOME is unset", variables={"HOME": None}),
     Fault("HOME is no folder", variables={"HOME": "/proc/version"}),
+    Fault("HOME is read-only", variables={"HOME": "/sys"}),
     Fault("LANG=C", variables={"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}),
     Fault("TERM=dumb", variables={"TERM": "dumb"}),
-    Fault("py-spy is missing", inside="os._exit(0)", shell=_without("py-spy")),
+    Fault("py-spy is missing", inside=STOPPED, shell=_without("py-spy")),
+    Fault("py-spy hangs", inside=STOPPED, shell=_hanging("py-spy")),
+    Fault("ptrace is refused", inside=STOPPED, before=_refusing, shell=f"exec {sys.executable} refusing.py {{}}"),
+    Fault(
+        "/proc shows no process of others",
+        inside=STOPPED,
+        shell=NOBODY,
+        variables={"HOME": "/tmp"},
+        before=_open_to_all,
+    ),
     Fault(
         "the clock is set back an hour",
         before=Stage.make_clock,
@@ -282,6 +420,8 @@ def _stage(fault: Fault) -> Iterator[Stage]:
         finally:
             if fault.file_system:
                 subprocess.run(["umount", "-l", str(stage.folder)], check=True)
+            with contextlib.suppress(FileNotFoundError):
+                stage.group.rmdir()
 
 
 INNER = """
@@ -303,7 +443,7 @@ def run(fault: Fault, launcher: str) -> Seen:
         out, err = stage.marks / "out", stage.marks / "err"
         with open(out, "wb") as stdout, open(err, "wb") as stderr:
             stage.process = subprocess.Popen(
-                ["bash", "-c", fault.shell.format(f"{launcher} job.py")],
+                ["bash", "-c", fault.shell.format(f"{launcher} job.py", group=stage.group)],
                 cwd=stage.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -68,20 +68,22 @@ def preflight(ctx: click.Context, /, **values: Any) -> None:
 def _measured(values: dict[str, Any]) -> Preflight:
     from dataclasses import replace
 
-    from distdoctor.launch.devices import require_backend, require_devices, visible_gpus
+    from distdoctor.launch.devices import visible_gpus
     from distdoctor.launch.preflight import machine, trial
     from distdoctor.recording.nccl_remark import remark_in
     from distdoctor.recording.preflight import Preflight, TrialRank
 
     ranks, hosts = values["nproc"], values["nnodes"]
     endpoint = _endpoint(values["endpoint"], hosts, values["node_rank"])
-    backend = values["backend"] or ("nccl" if visible_gpus() else "gloo")
-    require_backend(backend)
-    require_devices(ranks, backend)
-    here = machine.look(ranks, values["workers"], endpoint, hosts_it=values["node_rank"] == 0)
+    gpus = visible_gpus()
+    backend = values["backend"] or ("nccl" if gpus else "gloo")
+    here = replace(
+        machine.look(ranks, values["workers"], endpoint, hosts_it=values["node_rank"] == 0),
+        devices=gpus if backend == "nccl" else None,
+    )
     found = Preflight(here, ranks * hosts, backend)
     first = ranks * values["node_rank"]
-    if here.unresolved or here.holder or (here.unreachable and values["node_rank"] == 0):
+    if here.lacks_devices or here.unresolved or here.holder or (here.unreachable and values["node_rank"] == 0):
         alone = (TrialRank(first + rank, platform.node(), trouble="was not started") for rank in range(ranks))
         return replace(found, ranks={one.rank: one for one in alone})
     meet = "{}:{}".format(*endpoint) if endpoint and hosts > 1 else ""

@@ -53,7 +53,7 @@ def load(
     """
     environment = os.environ if environment is None else environment
     values, source = _from_pyproject(folder or _working_directory())
-    _check(values, source)
+    _require_own_targets(_check(values, source), source)
     for name, value in _from_environment(environment).items():
         _check({name: value}, f"DISTDOCTOR_{name.upper().replace('-', '_')}")
         values[name] = value
@@ -79,6 +79,20 @@ def _check(values: Mapping[str, Any], source: str) -> Settings:
         return msgspec.convert(dict(values), Settings)
     except msgspec.ValidationError as trouble:
         raise WrongUse(f"{source}: {trouble}", way_out=f"There are {', '.join(NAMES)}.") from None
+
+
+def _require_own_targets(settings: Settings, source: str) -> None:
+    """WrongUse: the file says to which address or folder a report is sent; a cloned repository could say it as well."""
+    if not settings.notify:
+        return
+    from distdoctor.notify.ways import chosen_by_a_file
+
+    if chosen := chosen_by_a_file(settings.notify):
+        name = chosen.partition(":")[0].strip()
+        raise WrongUse(
+            f"{source}: notify = {chosen!r} says where a report is sent, which no file may choose",
+            way_out=f"Write {name!r} there, or pass --notify {chosen} (DISTDOCTOR_NOTIFY).",
+        )
 
 
 def _from_pyproject(folder: Path) -> tuple[dict[str, Any], str]:

@@ -19,6 +19,8 @@ class Channel:
     module: str
     where: str
     """What may follow the name after a colon."""
+    by_whoever_asks: bool = False
+    """Whether that is an address or a folder, so that a file which came with somebody else's source must not choose it."""
 
 
 WAYS = {
@@ -27,13 +29,21 @@ WAYS = {
         Channel("wandb", "wandb", "wandb", "distdoctor.notify.to_wandb", "PROJECT"),
         Channel("mlflow", "mlflow", "mlflow", "distdoctor.notify.to_mlflow", "EXPERIMENT"),
         Channel("trackio", "trackio", "trackio", "distdoctor.notify.to_trackio", "PROJECT"),
-        Channel("tensorboard", "tensorboard", "tensorboard", "distdoctor.notify.to_tensorboard", "FOLDER"),
+        Channel(
+            "tensorboard",
+            "tensorboard",
+            "tensorboard",
+            "distdoctor.notify.to_tensorboard",
+            "FOLDER",
+            by_whoever_asks=True,
+        ),
         Channel(
             "otel",
             "opentelemetry.exporter.otlp.proto.http",
             "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
             "distdoctor.notify.to_otel",
             "ADDRESS",
+            by_whoever_asks=True,
         ),
     )
 }
@@ -54,6 +64,16 @@ class Target:
         except (ImportError, ValueError):
             installed = False
         return "" if installed else f"{self.way.library} is not installed (pip install {self.way.package})"
+
+
+def chosen_by_a_file(words: Sequence[str]) -> str:
+    """The first of these targets that only whoever asks may choose, "" without one."""
+    for word in words:
+        name, _, where = word.strip().partition(":")
+        way = WAYS.get(name.lower())
+        if way is not None and way.by_whoever_asks and where:
+            return word
+    return ""
 
 
 def targets_of(words: Sequence[str]) -> list[Target]:

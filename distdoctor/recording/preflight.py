@@ -28,6 +28,12 @@ class CheckedMachine:
     unresolved: str = ""
     unreachable: str = ""
     holder: str = ""
+    devices: int | None = None  # CUDA devices that ranks started here will see; None: their backend needs none
+
+    @property
+    def lacks_devices(self) -> bool:
+        """Whether not every rank can have a device of its own."""
+        return self.devices is not None and self.devices < self.ranks
 
 
 @dataclass(frozen=True)

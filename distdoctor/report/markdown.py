@@ -14,6 +14,7 @@ from distdoctor.report.verdict import gap, summary, verdict
 
 MOST_FINDINGS = 50
 MOST_DETAILS = 5
+_REFERENCE = re.compile(r"([@#])(?=[\w\\])")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
 
 
@@ -42,8 +43,9 @@ def _row(finding: Finding) -> str:
 
 
 def _plain(words: str) -> str:
-    """Text in which nothing is markup, and nobody is mentioned."""
-    return _SPECIAL.sub(r"\\\1", one_line(words))
+    """Text in which nothing is markup, nobody is mentioned and no issue is meant: GitHub looks for `@name` and `#128` after the
+    backslashes have gone, but not across a comment."""
+    return _REFERENCE.sub(r"\1<!-- -->", _SPECIAL.sub(r"\\\1", one_line(words)))
 
 
 def _fenced(lines: Iterable[str]) -> list[str]:

@@ -59,6 +59,18 @@ def test_what_does_not_fit_is_named_with_its_file_and_path(
     assert "fail-on" in error.value.way_out
 
 
+@pytest.mark.parametrize("target", ["otel:http://elsewhere.example", "tensorboard:/home/me"])
+def test_a_file_may_name_a_way_to_notify_but_not_the_address(project: Callable[[str], Path], target: str) -> None:
+    folder = project(f"[tool.distdoctor]\nnotify = ['wandb:nightly', '{target}']\n")
+
+    with pytest.raises(WrongUse, match="says where a report is sent, which no file may choose") as error:
+        load({}, folder, {})
+
+    assert f"--notify {target}" in error.value.way_out
+    assert load({}, folder.parents[2], {"DISTDOCTOR_NOTIFY": target}).notify == [target]
+    assert load({"notify": (target,)}, folder.parents[2], {}).notify == [target]
+
+
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="DISTDOCTOR_FAIL_ON: Invalid enum value 'bad'"):
         load({}, tmp_path, {"DISTDOCTOR_FAIL_ON": "bad"})

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import lzma
 import random
 import struct
 import tarfile
@@ -23,6 +24,7 @@ from distdoctor.recording.trace.run_folder import read_run
 
 GOLDEN = Path(__file__).parent.parent / "recording/golden"
 HEAD = MAGIC + bytes([VERSION])
+HEAD_OF_THREE = MAGIC + bytes([3])  # the version before, in which zlib packed
 
 
 @cache
@@ -33,7 +35,7 @@ def _bundles() -> tuple[bytes, ...]:
         with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
             [run] = {trace.parent for trace in Path(folder).rglob("*.trace")}
-            found.append(zlib.decompress(pack(read_run(run))[len(HEAD) :]))
+            found.append(lzma.decompress(pack(read_run(run))[len(HEAD) :]))
     return tuple(found)
 
 
@@ -76,7 +78,7 @@ def bundle(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
         raw = msgspec.msgpack.encode(_without_lone_surrogates(content))
     elif how == "packed bytes":
         raw = _bytes_changed(chance, raw)
-    data = HEAD + zlib.compress(raw, 1)
+    data = HEAD + lzma.compress(raw, preset=0) if chance.random() < 0.5 else HEAD_OF_THREE + zlib.compress(raw, 1)
     if how == "file":
         data = _bytes_changed(chance, data)
     if chance.random() < 0.5:

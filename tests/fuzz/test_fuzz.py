@@ -31,7 +31,16 @@ def test_a_thousand_damaged_recordings_do_no_harm(first: int, tmp_path_factory: 
 
 
 @pytest.mark.parametrize(
-    ("family", "inputs"), [("log", 150), ("ras-text", 200), ("ras-json", 300), ("dumps", 20), ("clogs", 100)]
+    ("family", "inputs"),
+    [
+        ("log", 150),
+        ("ras-text", 200),
+        ("ras-json", 300),
+        ("dumps", 20),
+        ("clogs", 100),
+        ("bundle", 10),
+        ("checkpoint", 50),
+    ],
 )
 def test_damaged_texts_and_dumps_do_no_harm(family: str, inputs: int) -> None:
     assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), range(inputs))) == []

@@ -33,6 +33,7 @@ WORDS = (
     "7 ranks have launched up to operation 6650", "Process 1 on node 10.0.0.1 managing GPU 5", "Communicators... (0.00s)",
     "Missing communicator data from 1 rank", "The missing ranks: 1, 2", '"key":1,', "Root Cause (first observed failure):",
     '  File "/job/train.py", line 31, in main', "|comm=tp", "|ranks=1,0,1", "split|parent=tp|child=world|ranks=2,0",
+    "NCCL DIAG [INFO] p2p: read mismatch srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1", "NCCL DIAG [OK]", "rank(s) {1,2,3}",
     "new_comm|comm=tp|rank=1|world_size=4096", "C1|sig|send|in_count=4|dtype=f32|peer=9|comm=world",
 )  # fmt: skip
 OPCODES = (b"", b"2", b"(", b"]", b"}", b"\x85", b"\x86", b"0", b"r\xff\xff\xff\x0f", b"R", b"b")
@@ -153,9 +154,11 @@ def _ras_json() -> tuple[str, ...]:
     )
 
 
+# As NCCL 2.31 prints them in a job of torchrun's.
+DIAGNOSTICS = "".join(f"[rank0]:node042:12345 NCCL DIAG {line}\n" for line in test_job_log.DIAGNOSTICS.splitlines())
 LOGS = (
     test_job_log.PREAMBLE, test_job_log.STORE, test_job_log.PEER, test_job_log.TORCHRUN,
-    test_job_log.PREAMBLE + test_job_log.PEER + test_job_log.TORCHRUN,
+    test_job_log.PREAMBLE + test_job_log.PEER + test_job_log.TORCHRUN, DIAGNOSTICS, DIAGNOSTICS + test_job_log.PEER,
 )  # fmt: skip
 RAS_TEXTS = (test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD)
 RAS_JSON = _ras_json()

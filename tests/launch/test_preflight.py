@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.job
 COMMAND = [sys.executable, "-m", "distdoctor", "preflight", "--nproc", "2"]
@@ -52,6 +53,24 @@ def test_a_name_that_nobody_knows_and_threads_for_a_larger_machine(tmp_path: Pat
     assert "nobody.invalid" in done.stdout
     assert "DD607" in done.stdout
     assert "8192 cores" in done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a CUDA device")
+def test_nccl_without_a_device_is_a_finding_and_no_rank_is_started(tmp_path: Path) -> None:
+    done = run("--backend", "nccl", "--output-format", "json", cwd=tmp_path)
+
+    [finding] = json.loads(done.stdout)["findings"]
+    assert (done.returncode, finding["code"], finding["confidence"]) == (1, "DD602", "certain"), done.stderr
+    assert finding["title"].startswith("backend nccl needs a CUDA device, and none is visible on ")
+
+
+@pytest.mark.gpu
+def test_more_ranks_than_devices_are_a_finding_and_no_rank_is_started(tmp_path: Path) -> None:
+    many = torch.cuda.device_count() + 1
+    done = run("--nproc", str(many), "--output-format", "json", cwd=tmp_path)
+
+    [finding] = json.loads(done.stdout)["findings"]
+    assert (done.returncode, finding["code"], finding["confidence"]) == (1, "DD601", "certain"), done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small /dev/shm needs root")

@@ -157,14 +157,15 @@ def test_markdown_has_a_table_of_findings_and_the_first_ones_in_full() -> None:
 
 
 def test_in_markdown_hostile_names_are_neither_markup_nor_the_end_of_a_block() -> None:
-    evil = "```\n<script>alert(1)</script> @everyone | ![x](http://x)"
+    evil = "```\n<script>alert(1)</script> @everyone all_reduce #128 | ![x](http://x)"
     hostile = replace(DIAGNOSIS, findings=(replace(FINDING, title=evil, why=evil, place=SourceLine(evil, 1, evil)),))
 
     page = markdown.render(hostile)
     row = next(line for line in page.splitlines() if line.startswith("| DD101"))
 
     assert "<script>" not in row.replace("\\<script\\>", "")
-    assert "\\@everyone" in row
+    assert "\\@<!-- -->everyone" in row
+    assert "all\\_reduce \\#<!-- -->128" in row
     assert page.count("\n````text\n") == 1
     assert page.count("\n````\n") == 1
 

@@ -6,7 +6,8 @@ What it means    nccl without a CUDA device, a backend that this torch was built
 Why it hurts     Every rank fails on its own with a traceback through torch, or the ranks that find a device wait for those
                  that do not.
 How we know      The exception that ended the ranks says so in torch's own words. What `run --backend` asks for is compared
-                 with torch.distributed.is_mpi_available() and torch.cuda.device_count() before the ranks start.
+                 with torch.distributed.is_mpi_available() and torch.cuda.device_count() before the ranks start, and so is
+                 what `preflight --backend` asks for.
 What to do       Use gloo on the CPU and nccl on GPUs, or one group for both ("cpu:gloo,cuda:nccl"); where a GPU should be
                  there, look at nvidia-smi, CUDA_VISIBLE_DEVICES and torch.version.cuda.
 When it is fine  Never. A script that catches the exception and falls back to another backend is not reported.
@@ -20,7 +21,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.facts.trial import PreflightTrial
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -76,7 +78,15 @@ REFUSALS = tuple(
 
 
 @check("DD602", "backend-unavailable", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
-def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if trial is not None and trial.machine.devices == 0:
+        yield Finding(
+            title=f"backend {trial.found.backend} needs a CUDA device, and none is visible on {trial.machine.host}",
+            confidence=CERTAIN,
+            evidence={"CUDA devices here": 0},
+            why="Each rank fails when it makes its group.",
+            prescriptions=(Prescription("backend-of-the-device", change=f"use --backend gloo on a CPU; {NVIDIA}"),),
+        )
     if log is not None and log.own_error is not None and (told := _refused(log.own_error.words)):
         yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():

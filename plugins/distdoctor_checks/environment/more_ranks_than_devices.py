@@ -5,7 +5,8 @@ What it means    A rank asked for a device number that does not exist, or two ra
 Why it hurts     The rank that finds no device fails, and the others wait for it. NCCL refuses two ranks of one group on one
                  device, or hangs.
 How we know      CUDA ("invalid device ordinal") or NCCL ("Duplicate GPU detected") says so in the exception that ended the
-                 ranks. For the reference trainings, --nproc is compared with torch.cuda.device_count() before they start.
+                 ranks. For the reference trainings and by `distdoctor preflight`, --nproc is compared with
+                 torch.cuda.device_count() before they start.
 What to do       Start as many ranks as there are devices, widen CUDA_VISIBLE_DEVICES, and call
                  torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group.
 When it is fine  Ranks that stay on the CPU: with gloo or mpi nothing is said.
@@ -18,7 +19,8 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.facts.trial import PreflightTrial
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -33,12 +35,26 @@ SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_p
 
 
 @check("DD601", "more-ranks-than-devices", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
-def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    machine = trial.machine if trial is not None else None
+    if machine is not None and machine.devices and machine.lacks_devices:
+        see = "CUDA device is" if machine.devices == 1 else "CUDA devices are"
+        yield Finding(
+            title=f"{machine.ranks} ranks on {machine.host}, where {machine.devices} {see} visible",
+            confidence=CERTAIN,
+            evidence={"ranks here": machine.ranks, "CUDA devices here": machine.devices},
+            why="NCCL gives each rank of a group a device of its own.",
+            prescriptions=(Prescription("a-device-for-each-rank", change=_fewer_ranks(machine.devices)),),
+        )
     if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
         yield from_own_error(log, *told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _told(incident.ending.words)):
             yield from_exception(incident, *told, whose="the driver's")
+
+
+def _fewer_ranks(devices: int) -> str:
+    return f"start {devices} on this node (--nproc {devices}), widen CUDA_VISIBLE_DEVICES, or use --backend gloo"
 
 
 def _told(words: str) -> tuple[str, Prescription] | None:

@@ -32,7 +32,7 @@ def examine(trial: PreflightTrial) -> Iterator[Finding]:
             tuple(trial.found.ranks),
         )
         return
-    if machine.holder:
+    if machine.holder or machine.lacks_devices:
         return  # told as what it is
     apart = {rank: one.trouble for rank, one in trial.found.ranks.items() if one.trouble}
     if apart:
