@@ -9,6 +9,7 @@ import click
 import rich_click
 
 from distdoctor.cli.options import no_plugin
+from distdoctor.cli.references import try_factories_of
 from distdoctor.cli.training_options import PANEL, PREFIX, training_options, training_values
 from distdoctor.errors import WrongUse
 
@@ -122,6 +123,7 @@ def _advise(values: dict[str, Any], plugins: Plugins, machine: Machine) -> int:
         given |= {"tflops_16_bit": values["tflops"], "tflops_32_bit": values["tflops"]}
     request = _request(values, plugins, machine.count, "single" if machine.count == 1 else "ddp")
     require_known(request.batch_size, machine)
+    try_factories_of(request, values, machine.count)
     advice = advise(
         request, machine, plugins.strategies, speeds=Speeds(**given), device=values["device"], tell=deliver.notice
     )
@@ -156,6 +158,7 @@ def _try(values: dict[str, Any], plugins: Plugins) -> int:
     ranks = values["nproc"] or 2
     request = _request(values, plugins, ranks, "single" if ranks == 1 else "ddp")
     without, cured = tried(values["remedy"], request, ranks, plugins.strategies)
+    try_factories_of(cured, values, ranks)
     found = trial.try_remedy(values["remedy"], without, cured, ranks, device=_device(values), tell=deliver.notice)
     form = values["output_format"]
     deliver.write(trial.to_json(found) if form == "json" else trial.render(found), form, values["output"])
@@ -168,6 +171,7 @@ def _find_batch_size(values: dict[str, Any], plugins: Plugins, machine: Machine)
 
     ranks = values["nproc"] or machine.count
     request = _request(values, plugins, ranks, "single" if ranks == 1 else "ddp")
+    try_factories_of(request, values, ranks)
     found = largest_batch.find(request, ranks, machine.usable, device=_device(values), tell=deliver.notice)
     form = values["output_format"]
     deliver.write(

@@ -7,9 +7,27 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from distdoctor.errors import WrongUse
+
+if TYPE_CHECKING:
+    from distdoctor.workloads.request import TrainingRequest
+
+
+def try_factories_of(request: TrainingRequest, values: Mapping[str, Any], ranks: int) -> None:
+    """Raise WrongUse where the user's own model or data cannot be made, or the model cannot be cut as it has to be, before any
+    rank is started."""
+    from distdoctor.launch.factories import parts_of_model, try_factories
+
+    made = {"model": request.model, "data": request.data}
+    own = {option: reference for option, reference in made.items() if values.get(f"training_{option}") == reference}
+    for option, reference in own.items():
+        require_function(f"--{option}", reference)
+    if own or request.checkpoint_activations or parts_of_model(request, ranks):
+        try_factories(request, ranks)
 
 
 def require_function(option: str, reference: str) -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from distdoctor.cli import deliver, fire_drills
 from distdoctor.cli.deliver import notice, remark
+from distdoctor.cli.live_view import LiveView
 from distdoctor.cli.loudness import quiet
 from distdoctor.cli.notifying import Notifier
-from distdoctor.cli.references import require_function
+from distdoctor.cli.references import try_factories_of
 from distdoctor.cli.settings import Settings, load, load_plugins
 from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
@@ -90,9 +91,11 @@ def execute(
         hosts=launcher.tasks if launcher is not None else wants.nodes,
         watches=launcher is None or launcher.task == 0,
     )
-    with stdout as report_to:
+    with stdout as report_to, LiveView.of(folder) or contextlib.nullcontext() as view:
 
         def report(outcome: Outcome) -> int:
+            if view is not None:
+                view.close()
             answer(outcome.recording)
             return command_line.report(outcome, wants.nodes, folder, report_to)
 
@@ -231,7 +234,7 @@ class _Wanted:
             backend=backend,
         )
         validate(self.request, ranks)
-        _try_factories(self.request, values)
+        try_factories_of(self.request, values, ranks)
         self.deep = fire_drills.deep_streams(drills)
         self.name = "-".join([strategy.name, *(drill.slug for drill in drills)])
         if backend is None and not devices.visible_gpus():
@@ -298,18 +301,6 @@ class _Wanted:
                 f"{', '.join(given)} without --strategy: only the reference training knows it",
                 way_out="Add --strategy NAME, or put options of your script after the script.",
             )
-
-
-def _try_factories(request: Any, values: Mapping[str, Any]) -> None:
-    """Raise WrongUse where the user's own model or data cannot be made, before any rank is started."""
-    own = [(option, request_of) for option, request_of in (("model", request.model), ("data", request.data))
-           if values.get(f"training_{option}") == request_of]  # fmt: skip
-    for option, reference in own:
-        require_function(f"--{option}", reference)
-    if own:
-        from distdoctor.launch.factories import try_factories
-
-        try_factories(request)
 
 
 def _plain_launcher(wanted: _Wanted) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -14,15 +15,15 @@ from distdoctor.workloads.request import TrainingRequest
 PATIENCE_SECONDS = 20.0  # a factory that takes longer is left to the ranks: nobody waits twice for a large data set
 
 
-def try_factories(request: TrainingRequest) -> None:
+def try_factories(request: TrainingRequest, ranks: int) -> None:
     """Make data and model as a rank would, in a process of its own that leaves nothing behind here.
 
-    WrongUse: that fails, or returns something else.
+    WrongUse: that fails, returns something else, or the model has not the blocks that the request needs for so many ranks.
     """
     reads, writes = os.pipe()
     pid = os.fork()
     if not pid:
-        _make_and_say(request, writes)
+        _make_and_say(request, ranks, writes)
     os.close(writes)
     try:
         ready, _, _ = select.select([reads], [], [], PATIENCE_SECONDS)
@@ -36,18 +37,29 @@ def try_factories(request: TrainingRequest) -> None:
         raise WrongUse(words, way_out=way_out)
 
 
-def _make_and_say(request: TrainingRequest, writes: int) -> NoReturn:
+def _make_and_say(request: TrainingRequest, ranks: int, writes: int) -> NoReturn:
     """In the child: what is wrong, as JSON through the pipe; nothing where all is well, whatever else happens."""
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
+        from distdoctor.workloads.blocks import cut, recompute_activations
         from distdoctor.workloads.factory import make_data, make_model
         from distdoctor.workloads.shapes import Shapes
 
         train_set, _ = make_data(request.data, request.data_path)
-        make_model(request.model, Shapes.of(train_set))
+        model = make_model(request.model, Shapes.of(train_set))
+        if request.checkpoint_activations:
+            recompute_activations(model)
+        if parts := parts_of_model(request, ranks):
+            cut(model, parts, purpose=f"--strategy {request.strategy}")
     except WrongUse as error:
         os.write(writes, json.dumps([str(error)[:2000], error.way_out]).encode())
     finally:
         os._exit(0)
+
+
+def parts_of_model(request: TrainingRequest, ranks: int) -> int:
+    """Into how many parts the strategy cuts the model: what `parts(request, ranks)` beside its `train` says; 0 for none."""
+    parts = getattr(importlib.import_module(request.train.partition(":")[0]), "parts", None)
+    return int(parts(request, ranks)) if parts is not None else 0

@@ -14,9 +14,9 @@ MOST_RANKS = 16  # shown one by one; of more, equal ones share a line
 WORTH_TELLING_SECONDS = 1.0  # a wait shorter than this is what every step has
 
 
-def live_table(now: ProgressNow) -> Table:
-    """Steps, speed, memory and the call that each rank is in."""
-    together = _together(now.ranks) if len(now.ranks) > MOST_RANKS else [[one] for one in now.ranks]
+def live_table(now: ProgressNow, most: int = MOST_RANKS) -> Table:
+    """Steps, speed, memory and the call that each rank is in, in `most` lines."""
+    together = _together(now.ranks)[:most] if len(now.ranks) > most else [[one] for one in now.ranks]
     rows = [_row(ranks) for ranks in together]
     longest = max((one.seconds for one in now.ranks if one.awaits), default=0.0)
     notes: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def _together(ranks: Sequence[RankProgress]) -> list[list[RankProgress]]:
     for one in ranks:
         where = (one.call.words, one.call.site, one.in_call) if one.call else None
         found.setdefault((one.step, where), []).append(one)
-    return sorted(found.values(), key=lambda group: (group[0].step, len(group)))[:MOST_RANKS]
+    return sorted(found.values(), key=lambda group: (group[0].step, len(group)))
 
 
 def _row(ranks: Sequence[RankProgress]) -> tuple[str, ...]:

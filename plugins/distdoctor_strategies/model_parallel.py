@@ -22,6 +22,11 @@ def validate(request: TrainingRequest, world_size: int) -> None:
     require_even_shares(request, 1)
 
 
+def parts(request: TrainingRequest, world_size: int) -> int:
+    """One per rank; a single process looks at its own GPUs."""
+    return world_size if world_size > 1 else 0
+
+
 def train(training: Training) -> None:
     """Cut the model into one part per rank; in a single process into one part per GPU."""
     import torch

@@ -50,12 +50,16 @@ def validate(request: TrainingRequest, world_size: int) -> None:
         )
 
 
+def parts(request: TrainingRequest, world_size: int) -> int:
+    """How many stages there are: one per rank, two for `interleaved`."""
+    return world_size * (2 if request.options["schedule"] == "interleaved" else 1)
+
+
 def train(training: Training) -> None:
     """Cut the model into one stage per rank (two for `interleaved`), and train."""
     from distdoctor.workloads.blocks import cut
     from distdoctor.workloads.stages import Pipeline
 
     schedule = training.option("schedule")
-    stages = training.world_size * (2 if schedule == "interleaved" else 1)
-    pieces = cut(training.make_model(), stages, purpose="--strategy pipeline")
+    pieces = cut(training.make_model(), parts(training.request, training.world_size), purpose="--strategy pipeline")
     training.fit(Pipeline(training, pieces, schedule=schedule, micro_batches=training.option("micro_batches")))

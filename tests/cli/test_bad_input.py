@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 MINE = """
+def whole(in_features=64, classes=10):
+    from torch import nn
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(64, 10)
+        def forward(self, x):
+            return self.net(x)
+    return Whole()
+
 def fails():
     raise RuntimeError("no weights here")
 
@@ -16,6 +26,7 @@ def nothing():
     return None
 """
 DDP = ["run", "--strategy", "ddp", "--nproc", "2"]
+NO_BLOCKS = "Whole cannot be cut into blocks, which --checkpoint-activations needs"
 WRONG_USE: list[tuple[list[str], str]] = [
     (["run", "--nproc", "0", "train.py"], "--nproc 0 on 1 node(s) starts no rank"),
     (["run", "--nproc", "two", "train.py"], "Unsupported nproc_per_node value: two"),
@@ -29,9 +40,15 @@ WRONG_USE: list[tuple[list[str], str]] = [
     ([*DDP, "--model", "foo"], "there is no model named foo"),
     ([*DDP, "--model", "mine:gone"], "has no gone"),
     ([*DDP, "--model", "gone.at.all:make"], "there is no module gone.at.all"),
-    ([*DDP, "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:3)"),
+    ([*DDP, "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:13)"),
     ([*DDP, "--model", "mine:nothing"], "mine:nothing returned NoneType"),
-    ([*DDP, "--data", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:3)"),
+    ([*DDP, "--data", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:13)"),
+    ([*DDP, "--model", "mine:whole", "--checkpoint-activations"], NO_BLOCKS),
+    (["run", "--strategy", "pipeline", "--nproc", "2", "--model", "mine:whole"], "which --strategy pipeline needs"),
+    (["run", "--strategy", "model-parallel", "--nproc", "99", "--model", "mlp"], "cuts the model into 99 pieces"),
+    (["advise", "--try", "checkpoint-activations", "--model", "mine:whole"], NO_BLOCKS),
+    (["advise", "--gpus", "2x1GiB", "--model", "mine:whole", "--checkpoint-activations"], NO_BLOCKS),
+    (["advise", "--gpus", "2x1GiB", "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here"),
     (["check-data", "--loader", "foo"], "--loader foo names no function"),
     (["check-data", "--dry"], "--dry needs to know which loaders to read"),
     (["advise", "--gpus", "many"], "--gpus many says neither how many devices nor how much memory"),

@@ -1,0 +1,82 @@
+"""The table of `distdoctor watch` below the output of the job that `run` has started, where that is a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Self, TextIO
+
+from distdoctor.cli.loudness import quiet
+from distdoctor.cli.status_lines import StatusLines
+
+EVERY_SECONDS = 1.0
+SHARE_OF_A_CORE = 0.02  # at most, for reading and drawing: the ranks need theirs
+READ = frozenset({"calls", "groups", "steps", "events", "passes", "memory"})  # of the traces
+ABOVE = 2  # lines: who is waited for, and the names of the columns
+OFF = "DISTDOCTOR_LIVE"  # in the environment: 0 shows no table
+
+
+class LiveView:
+    """A thread that draws until `close`."""
+
+    def __init__(self, folder: Path, stream: TextIO) -> None:
+        self._folder, self._lines = folder, StatusLines(stream)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="distdoctor-live", daemon=True)
+
+    @classmethod
+    def of(cls, folder: Path) -> LiveView | None:
+        """Where somebody looks at a terminal that can do it, and has not turned it off."""
+        stream = sys.stderr
+        dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")
+        off = quiet() or os.environ.get(OFF) == "0" or os.environ.get("CI")
+        return None if dumb or off or stream is None or not stream.isatty() else cls(folder, stream)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back; called again, nothing happens."""
+        self._over.set()
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            self._thread.join(5)
+        with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+            self._lines.close()
+
+    def _run(self) -> None:
+        pause = EVERY_SECONDS
+        while not self._over.wait(pause):
+            began = time.thread_time()
+            with contextlib.suppress(
+                Exception
+            ):  # a table is worth no word of trouble: the job goes on, and so does its report
+                lines = table_now(self._folder, self._lines.room)
+                if lines and not self._over.is_set():
+                    self._lines.show(lines)
+            pause = max(EVERY_SECONDS, (time.thread_time() - began) / SHARE_OF_A_CORE)
+
+
+def table_now(folder: Path, most: int) -> list[str]:
+    """The table of this moment in so many lines; nothing before the first rank has come."""
+    from distdoctor.diagnosis.speed.progress_now import ProgressNow
+    from distdoctor.recording.trace.run_folder import read_run
+    from distdoctor.report.live_table import live_table
+    from distdoctor.report.printable import printable
+
+    recording = read_run(folder, only=READ)
+    if not recording.ranks:
+        return []
+    now = replace(recording.job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
+    table = live_table(ProgressNow.of(replace(recording, job=now)), max(1, most - ABOVE))
+    ranks = f"{len(recording.ranks)} of {recording.world_size} ranks"
+    head = "distdoctor: " + ", ".join((ranks, *table.notes, os.path.relpath(folder)))
+    return [printable(line) for line in (head, *replace(table, notes=()).lines()[1:])]
