@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -191,6 +192,22 @@ def clipped_replicas(rank: int, world_size: int) -> str:
     return train(model, rank, before_step=lambda step: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
 
 
+def clipped_in_micro_batches(rank: int, world_size: int, *, each: bool = True, limit: float = 0.05) -> str:
+    """Three micro-batches, two of them under no_sync; `each`: clipped behind every one of them, else once."""
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for micro_batch in range(3):
+            inputs, targets = batches.next()
+            with model.no_sync() if micro_batch < 2 else nullcontext():
+                (cross_entropy(model(inputs), targets) / 3).backward()
+            if each or micro_batch == 2:
+                nn.utils.clip_grad_norm_(model.parameters(), limit)  # of what is there so far
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def clipped_shards(rank: int, world_size: int) -> str:
     from torch.distributed.fsdp import fully_shard
 
@@ -242,6 +259,28 @@ def dropout_by_seed(rank: int, world_size: int, *, same: bool = True) -> str:
     model = DistributedDataParallel(Net(dropout=0.2))
     torch.manual_seed(7 if same else 7 + rank)
     return train(model, rank)
+
+
+def dropout_after_a_resume(rank: int, world_size: int, *, own: bool = False) -> str:
+    """Every rank goes on from a saved random state: from that of rank 0, or from its `own`."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net(dropout=0.2))
+    torch.manual_seed(7 + rank)
+    state = [torch.get_rng_state()]
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            if not own:
+                dist.broadcast_object_list(state, src=0)
+            torch.set_rng_state(state[0])  # as it was saved
+        with torch.random.fork_rng():
+            torch.manual_seed(step)  # a number that all ranks draw alike
+            noise = 0.01 * float(torch.rand(()))
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs + noise), targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
 
 
 class Split(Net):

@@ -4,6 +4,7 @@ restore it."""
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from distdoctor.probe.tensors.digests import digest, is_readable
 from distdoctor.recording.trace.events import NAME_SEPARATOR, BackwardRng, UnkeptRng
 
 LOOKS = 6  # backward passes; equal or unequal states show in the first ones
+WINDOWS = 4  # of as many passes each: one more whenever the generator was seeded anew or given another state
 LEAST_MASK, SAMPLED = 64, 256  # elements
 MOST_BYTES = 16 << 20  # of what is digested
 
@@ -31,13 +33,21 @@ class RngStates:
         self._calls = 0
         self._state = ""
         self._rate = 0.0
+        self._until, self._windows = LOOKS, 1  # the last backward pass that is looked at
+        self._seed: int | None = None
+        self._set_at = 0  # text id of the line that has given the generator its state
 
     def install(self) -> None:
         wrappers.lay(torch.utils.checkpoint, "checkpoint", self._around_checkpoint)
+        wrappers.lay_everywhere((torch.random, torch), "set_rng_state", self._around_set)
 
     def backward_begins(self, count: int, root: Any) -> None:
         """Backward pass number `count` of this rank begins, at `root`."""
-        if count > LOOKS or watched():
+        seed, before = torch.default_generator.initial_seed(), self._seed
+        self._seed = seed
+        if before is not None and seed != before:
+            self._look_again(count - 1)
+        if count > self._until or watched():
             return
         if not self._dropout:
             self._dropout = self._active_dropout()
@@ -45,8 +55,15 @@ class RngStates:
         if self._dropout or (before and before != self._state):
             given = given_to_dropout(root, self._rate) if self._dropout else ""
             self.context.trace.note(
-                BackwardRng(self._state, f"{self._dropout}{NAME_SEPARATOR}{given}".rstrip("\0"), count)
+                BackwardRng(self._state, f"{self._dropout}{NAME_SEPARATOR}{given}".rstrip("\0"), count),
+                site=self._set_at,
             )
+
+    def _look_again(self, after: int) -> None:
+        """The generator goes on from another state: look at the next passes, unless the present ones are looked at anyway."""
+        if after >= self._until and self._windows < WINDOWS:
+            self._windows += 1
+            self._until, self._state = after + LOOKS, ""
 
     def _active_dropout(self) -> str:
         for root in self.context.trees.roots():
@@ -56,6 +73,21 @@ class RngStates:
                     self._rate = rate
                     return f"{name} ({type(module).__name__} {rate:g})"
         return ""
+
+    def _around_set(self, original: Any) -> Any:
+        @self.context.guarded
+        def was_set(frame: Any) -> None:
+            if not frame.f_globals.get("__name__", "").startswith("torch."):  # it restores what it has kept
+                self._set_at = self.context.trace.texts.id(sites.user_site())
+                self._seed = torch.default_generator.initial_seed()
+                self._look_again(self.context.backwards)
+
+        def set_rng_state(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            was_set(sys._getframe(1))
+            return result
+
+        return set_rng_state
 
     def _around_checkpoint(self, original: Any) -> Any:
         @self.context.guarded

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.context import GradientsContext
@@ -16,6 +17,7 @@ from distdoctor.recording.trace.events import ClipNorm, Clipped
 from distdoctor.recording.trace.layout import UpdateFlag
 
 NORMS = 12  # clippings whose norms are noted
+NORMS_OF_A_STEP = 4  # of these: micro-batches and models that are clipped one by one must not hide the next steps
 
 
 class Scalers:
@@ -30,6 +32,7 @@ class Scalers:
         self._clipped = False
         self._sites: set[tuple[str, bool]] = set()
         self._norms = 0
+        self._of_step = (0, 0)  # a step, and how many norms of it are noted
 
     def install(self) -> None:
         from torch.amp.grad_scaler import GradScaler
@@ -57,6 +60,10 @@ class Scalers:
     def _note_norm(self, norm: Tensor) -> None:
         """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
         trace, step = self.context.trace, self.context.step + 1
+        noted = self._of_step[1] if self._of_step[0] == step else 0
+        if self._norms >= NORMS or noted >= NORMS_OF_A_STEP:
+            return
+        self._norms, self._of_step = self._norms + 1, (step, noted + 1)
         site, whole = trace.texts.id(sites.user_site()), local(norm) is not norm
         reading = norms_of([norm])
 
@@ -136,21 +143,29 @@ class Scalers:
                 trace.note(Clipped(word, scaled, self.context.step + 1), site=trace.texts.id(text))
 
         @self.context.guarded
-        def clipped(norm: Any) -> None:
-            if word == "norm" and isinstance(norm, Tensor) and self._norms < NORMS:
-                self._norms += 1
+        def clipped(norm: Any, clipped: Any, limit: Any) -> None:
+            if word == "norm" and isinstance(norm, Tensor) and not _changes_nothing(clipped, limit):
                 self._note_norm(norm)
 
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
                 clipping()
                 result = original(*args, **kwargs)
-                clipped(result if given is None else norm_in(args, kwargs))
+                norm = result if given is None else _argument(args, kwargs, given, "total_norm")
+                clipped(norm, _argument(args, kwargs, 0, "parameters"), _argument(args, kwargs, 1, "max_norm"))
                 return result
 
             return clip
 
-        def norm_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return args[given] if given is not None and len(args) > given else kwargs.get("total_norm")
-
         return make
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _changes_nothing(clipped: Any, limit: Any) -> bool:
+    """Whether a call of clip_grad_norm_ leaves every parameter alone: it only measures, or it is given other tensors."""
+    some = (clipped,) if isinstance(clipped, Tensor) else clipped if isinstance(clipped, list | tuple) else ()
+    others = bool(some) and not any(isinstance(one, nn.Parameter) for one in some)
+    return others or (isinstance(limit, float) and math.isinf(limit))

@@ -313,7 +313,7 @@ class ClipNorm(TraceEvent):
 
 @kind(32)
 class BackwardRng(TraceEvent):
-    """The random state with which a backward begins."""
+    """The random state with which a backward begins. The site is the line that last gave the generator a state, if any did."""
 
     digest: str = ""
     # The first active one, `drop (Dropout 0.1)`, and what it was given; "": none, and the state is not that of the pass before.

@@ -1,16 +1,17 @@
 """
 DD215 local-norm-clipping: each rank clips by its own local norm, so gradients are scaled differently on every rank.
 
-What it means    Gradients are clipped before they are averaged, or a rank that holds a shard clips by the norm of that shard
-                 alone. Each rank multiplies its part by a different factor.
+What it means    Gradients are clipped before they are averaged (after each micro-batch under no_sync, say), or a rank that holds
+                 a shard clips by the norm of that shard alone. Each rank multiplies its part by a different factor.
 Why it hurts     The step changes direction, not only length: shards, or ranks with large gradients, are scaled down more than
                  others. The limit has a different meaning at every world size.
 How we know      clip_grad_norm_ (or clip_grads_with_norm_) used different norms in the same step on ranks that train one model
                  together: before averaging (their gradients agree at the optimizer step), or over shards.
-What to do       Clip once, after averaging. Over shards, use a norm that covers all of them: DTensor parameters (fully_shard)
-                 give clip_grad_norm_ the right one, FSDP1 has model.clip_grad_norm_.
+What to do       Clip once, after averaging, before the step. Over shards, use a norm that covers all of them: clip_grad_norm_
+                 takes the right one of DTensor parameters (fully_shard), FSDP1 has model.clip_grad_norm_.
 When it is fine  Clipping after DistributedDataParallel's backward: the norms are equal. Intentional per-rank clipping (as
-                 private training does for each sample): accept it with --ignore DD215.
+                 private training does for each sample): accept it with --ignore DD215. A call that only measures (max_norm=inf)
+                 is no clipping.
 Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
 """
 
@@ -40,6 +41,7 @@ class Clipping:
 
     site: SourceLine
     step: int
+    number: int  # 1, 2, ... of those on this line in this step, one for each micro-batch
     norms: Mapping[int, float]
     at_ns: int
 
@@ -52,13 +54,16 @@ class Clipping:
 def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
     for replica_set in replicas.sets:
         sharded = replica_set.by in _SHARDING
-        by_site: dict[SourceLine, list[Clipping]] = defaultdict(list)
+        by_site: dict[SourceLine, dict[int, list[Clipping]]] = defaultdict(lambda: defaultdict(list))
         for clipping in _clippings(gradients, replica_set.ranks):
             if sharded or _agree_at_the_step(gradients, replica_set.ranks, clipping.step):
-                by_site[clipping.site].append(clipping)
-        for clippings in by_site.values():
-            if len(clippings) >= SEEN and all(clipping.differs for clipping in clippings):
-                yield _finding(replica_set, clippings, sharded=sharded)
+                by_site[clipping.site][clipping.number].append(clipping)
+        for by_number in by_site.values():
+            apart = [found for found in by_number.values() if all(clipping.differs for clipping in found)]
+            seen = sorted((clipping for found in apart for clipping in found), key=lambda one: (one.step, one.number))
+            partial = all(_in_parts(gradients, replica_set.ranks, clipping.step) for clipping in seen)
+            if len({clipping.step for clipping in seen}) >= SEEN and (partial or len(apart) == len(by_number)):
+                yield _finding(replica_set, seen, sharded=sharded, partial=partial)
 
 
 def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clipping]:
@@ -71,11 +76,10 @@ def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clippin
                 line = clipped.site, clipped.step
                 seen[line] = seen.get(line, 0) + 1
                 found[*line, seen[line]][rank] = clipped.norm, clipped.at_ns
-    for (site, step, _), norms in found.items():
+    for (site, step, number), norms in found.items():
         if len(norms) == len(ranks):
-            yield Clipping(
-                site, step, {rank: norm for rank, (norm, _) in norms.items()}, min(at for _, at in norms.values())
-            )
+            by_rank = {rank: norm for rank, (norm, _) in norms.items()}
+            yield Clipping(site, step, number, by_rank, min(at for _, at in norms.values()))
 
 
 def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
@@ -86,37 +90,48 @@ def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) 
     return all(looks) and len({tuple(update.number("grads") for update in own) for own in looks}) == 1
 
 
-def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: bool) -> Finding:
+def _in_parts(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
+    """Whether some of the step's micro-batches ran under no_sync: what is clipped behind them is averaged only later."""
+    updates = (update for rank in ranks for update in gradients.ranks[rank].updates if update.step == step)
+    return any(update.number("unsynced") for update in updates)
+
+
+def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: bool, partial: bool) -> Finding:
     first = clippings[0]
     norms = ", ".join(f"{norm:.4g} on rank {rank}" for rank, norm in list(first.norms.items())[:4])
     how = "by the norm of its own shard" if sharded else "by its own norm, before averaging"
+    what = "what its micro-batches have accumulated so far" if partial and not sharded else "its gradients"
+    steps = len({clipping.step for clipping in clippings})
     return Finding(
-        title=f"step {first.step}: each of {named(replica_set.ranks)} clips its gradients {how}",
+        title=f"step {first.step}: each of {named(replica_set.ranks)} clips {what} {how}",
         ranks=replica_set.ranks,
         place=first.site,
         places=tuple(Place(first.site, (rank,), f"norm {norm:.6g}") for rank, norm in list(first.norms.items())[:4]),
         evidence={
             "step": first.step,
             "norms": dict(list(first.norms.items())[:8]),
-            "steps_seen": len(clippings),
+            "steps_seen": steps,
             "replicas_by": replica_set.by,
         },
-        why=f"clip_grad_norm_ saw {norms}, in {len(clippings)} of {len(clippings)} steps; {replica_set.words}",
+        why=f"clip_grad_norm_ saw {norms}, and norms that differ in {steps} of {steps} steps; {replica_set.words}",
         prescriptions=(Prescription("clip-the-whole-gradient"),),
         confidence=CERTAIN,
         at_ns=first.at_ns,
     )
 
 
-def _job(norms: tuple[float, float]) -> Recording:
+def _job(*micro_batches: tuple[float, float]) -> Recording:
+    """`micro_batches`: the norms on the two ranks of what is clipped, one pair for each time in a step."""
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2)
     job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
     for step in (1, 2):
-        for rank, norm in enumerate(norms):
-            job.note(ClipNorm(whole=False, step=step, norm=norm), site="train.py:32 train", only=[rank])
-        job.step()
+        for norms in micro_batches:
+            for rank, norm in enumerate(norms):
+                job.note(ClipNorm(whole=False, step=step, norm=norm), site="train.py:32 train", only=[rank])
+        parts = len(micro_batches)
+        job.step(backwards=parts, synced=1, unsynced=parts - 1)
     return job.recording()
 
 
@@ -124,5 +139,11 @@ def sick() -> Recording:
     return _job((2.5, 1.5))
 
 
+def sick_in_each_micro_batch() -> Recording:
+    """Under no_sync, and at last after averaging."""
+    return _job((2.5, 1.5), (3.5, 3.0), (2.0, 2.0))
+
+
 def healthy() -> Recording:
+    """Averaged first; and what else goes through that line is no micro-batch."""
     return _job((2.5, 2.5))

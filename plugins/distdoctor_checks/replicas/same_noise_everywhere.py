@@ -1,14 +1,16 @@
 """
 DD216 same-noise-everywhere: dropout draws the same masks on every replica, or different masks where they must be the same.
 
-What it means    Replicas whose generators were seeded alike drop the same units in each step. Ranks that split the layers of
-                 one model (tensor parallel) and draw differently outside the split layers compute with different activations. A
-                 checkpointed function that does not restore the RNG state recomputes a different forward than the one it
-                 differentiates.
+What it means    Replicas whose generators were seeded alike drop the same units in each step; often they draw differently until
+                 a resume gives all of them the state that rank 0 has saved. Ranks that split the layers of one model (tensor
+                 parallel) and draw differently outside the split layers compute with different activations. A checkpointed
+                 function that does not restore the RNG state recomputes a different forward than the one it differentiates.
 Why it hurts     The first costs only some regularization. The other two give wrong gradients without an error.
 How we know      Digests of the generators' states at the start of backward, on ranks with active dropout: the same, or not, in
                  several passes. Without dropout: in four of the first six passes the generator has advanced since the previous
-                 one (noise, time steps, mixing ratios), identically on every replica (possible). Split layers: the same states
+                 one (noise, time steps, mixing ratios), identically on every replica (possible). The states are looked at again
+                 after torch.set_rng_state or a new seed: different on every replica before, the same since (a warning: the
+                 program means them to differ). Split layers: the same states
                  and losses, and what the operation before the dropout kept differs (likely, on the CPU). For checkpoints: the
                  function drew while preserve_rng_state was off.
 What to do       Replicas: torch.manual_seed(seed + rank) after building the model. Tensor parallel: the same seed within the
@@ -53,8 +55,12 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas:
     yield from _recomputed(gradients)
     for one in replicas.sets if replicas is not None else ():
         shared = _shared_states(gradients, one.ranks)
-        if shared and len(shared) >= (SEEN if _dropout(gradients, one.ranks[0]) else DRAWN):
+        enough = SEEN if _dropout(gradients, one.ranks[0]) else DRAWN
+        if len(shared) >= enough:
             yield _equal(one, shared, gradients)
+        same = _equal_since(gradients, one.ranks)
+        if len({begun.digest for begun in same}) >= enough:
+            yield _made_equal(one, same, gradients)
     ranks = _split(gradients, replicas)
     if len(ranks) > 1 and _dropout(gradients, ranks[0]) and _given_differs(gradients, ranks):
         shared = _shared_states(gradients, ranks)
@@ -85,6 +91,20 @@ def _given_differs(gradients: Gradients, ranks: tuple[int, ...]) -> bool:
     return len(whole) >= SEEN and all(len(set(values)) == len(ranks) for values in whole)
 
 
+def _equal_since(gradients: Gradients, ranks: tuple[int, ...]) -> list[BackwardRng]:
+    """The first rank's passes since which all ranks had the same state, where each had one of its own before."""
+    if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
+        return []
+    by_rank = [noise_of(gradients, rank, dropout_only=False) for rank in ranks]
+    common = set.intersection(*(set(noise) for noise in by_rank))
+    states = {number: {noise[number] for noise in by_rank} for number in common}
+    apart = max((number for number, found in states.items() if len(found) == len(ranks)), default=None)
+    after = {number: found for number, found in states.items() if apart is not None and number > apart}
+    if any(len(found) > 1 for found in after.values()):
+        return []
+    return [begun for begun in gradients.ranks[ranks[0]].events(BackwardRng) if begun.backward in after]
+
+
 def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
     """The random states that all ranks had in the same backward pass, when they never had different ones."""
     if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
@@ -112,6 +132,33 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
         prescriptions=(Prescription("seed-by-rank"),),
         confidence=CERTAIN if dropout else POSSIBLE,
+    )
+
+
+def _made_equal(one: ReplicaSet, same: list[BackwardRng], gradients: Gradients) -> Finding:
+    """Ranks with random numbers of their own were all given the state of one of them, or one seed."""
+    first, dropout = same[0], _dropout(gradients, one.ranks[0])
+    loss = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
+    what = f"dropout draws the same masks ({dropout})" if dropout else "the loop's random draws are the same"
+    how = "the generators are given one state here" if first.site else "backward begins in the same RNG state"
+    return Finding(
+        title=f"since backward pass {first.backward}, {what} on all of {named(one.ranks)}, which drew different ones before",
+        ranks=one.ranks,
+        place=first.site or loss,
+        places=(Place(first.site or loss, one.ranks, how),),
+        evidence={"generator": "default", "dropout": dropout, "passes": len(same), "since_backward": first.backward},
+        why=f"{one.words}; their generators were in different states in the earlier backward passes, and in the same state in "
+        f"each of {len(same)} from pass {first.backward} on",
+        prescriptions=(
+            Prescription(
+                "seed-by-rank",
+                change="restore the state of each rank: save one per rank (all_gather_object) and load states[rank]; "
+                "or seed again with seed + rank",
+            ),
+        ),
+        severity=WARNING,
+        confidence=LIKELY if dropout else POSSIBLE,
+        at_ns=first.at_ns,
     )
 
 
@@ -177,15 +224,19 @@ def _recomputed(gradients: Gradients) -> Iterator[Finding]:
         )
 
 
-def _job(states: tuple[str, str]) -> Recording:
+def _job(*windows: tuple[str, str]) -> Recording:
+    """`windows`: which states the two ranks had in three passes each; after the first a state was set."""
     from distdoctor.testing.gradients import trained_job
 
-    job = trained_job(2)
+    job, number = trained_job(2), 0
     job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
-    for number in (1, 2, 3):
-        for rank, state in enumerate(states):
-            job.note(BackwardRng(f"{state}{number}", "drop (Dropout 0.1)", number), only=[rank])
-        job.step()
+    for window in windows:
+        for _ in range(3):
+            number += 1
+            for rank, state in enumerate(window):
+                begun = BackwardRng(f"{state}{number}", "drop (Dropout 0.1)", number)
+                job.note(begun, site="train.py:12 load" if number > 3 else "", only=[rank])
+            job.step()
     return job.recording()
 
 
@@ -193,5 +244,10 @@ def sick() -> Recording:
     return _job(("a", "a"))
 
 
+def sick_since_a_resume() -> Recording:
+    """Rank 1 has been given the state of rank 0."""
+    return _job(("a", "b"), ("a", "a"))
+
+
 def healthy() -> Recording:
-    return _job(("a", "b"))
+    return _job(("a", "b"), ("c", "d"))
