@@ -43,10 +43,10 @@ class RngStates:
 
     def backward_begins(self, count: int, root: Any) -> None:
         """Backward pass number `count` of this rank begins, at `root`."""
-        seed, before = torch.default_generator.initial_seed(), self._seed
-        self._seed = seed
-        if before is not None and seed != before:
+        seed = torch.default_generator.initial_seed()
+        if self._seed not in (None, seed):
             self._look_again(count - 1)
+        self._seed = seed
         if count > self._until or watched():
             return
         if not self._dropout:
