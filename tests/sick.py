@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from functools import cache
+from distdoctor.pytest_plugin.contracts import diagnosis_of, fresh_diagnosis_of, installed
+from distdoctor.pytest_plugin.contracts import recording_of as own
 
-from distdoctor import plugins
-from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.examination import examine
-from distdoctor.recording.recording import Recording
+__all__ = ["PLUGINS", "diagnosis_of", "fresh_diagnosis_of", "own"]
 
-PLUGINS = plugins.load()
-
-
-@cache
-def own(code: str, name: str = "sick") -> Recording:
-    """The check's `sick()` or `healthy()`."""
-    found = getattr(sys.modules[PLUGINS.checks[code].module], name)()
-    assert isinstance(found, Recording)
-    return found
-
-
-@cache
-def diagnosis_of(code: str, name: str = "sick") -> Diagnosis:
-    """What all checks together say of it."""
-    return fresh_diagnosis_of(own(code, name))
-
-
-def fresh_diagnosis_of(recording: Recording) -> Diagnosis:
-    return examine(recording, PLUGINS.checks.values(), PLUGINS.remedies)
+PLUGINS = installed()

@@ -31,6 +31,8 @@ from distdoctor.pytest_plugin.refusals import explain, refuse, without_group
 
 __all__ = ["diagnose", "dist", "inject_fault", "nproc"]
 
+pytest.register_assert_rewrite("distdoctor.pytest_plugin.contracts")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(

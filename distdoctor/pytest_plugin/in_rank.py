@@ -97,7 +97,7 @@ class InRank:
         self._become()
         warned_before = len(self.item.stash[WARNED])
         with _output_to(self.task.folder, self.rank, self.item), _log() as log:
-            measured = rank_coverage.start(self.task.folder, self.rank)
+            measured = rank_coverage.start(self.task.folder, self.rank, self.item.config.invocation_params.dir)
             error = self._called()
             measured()
         self.outcome.log = log.text() if error is not None else ""

@@ -1,41 +1,36 @@
-"""Lines that only ranks run count as covered, without any setting of coverage."""
+"""Lines that only ranks run count as covered, without any setting of coverage, and by all settings that are there."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_SAME = ("run:branch", "run:source", "run:omit", "run:include")
 _NAME = "coverage-"
 
 
-def start(folder: Path, rank: int) -> Callable[[], None]:
-    """In a rank: measure into a file of its own what the process that it was forked off measures. Returns how to end that."""
+def start(folder: Path, rank: int, home: Path) -> Callable[[], None]:
+    """In a rank: measure into a file of its own what the process that it was forked off measures. Returns how to end that.
+
+    `home`: where pytest was started. A relative source is meant from there, wherever a fixture has gone since.
+    """
     current = _current()
     if current is None:
         return lambda: None
-    import coverage
-
-    with contextlib.suppress(Exception):
+    with _quiet():
         current.stop()
-        branch, source, omit, include = (current.get_option(name) for name in _SAME)
-        own = coverage.Coverage(
-            data_file=str(folder / f"{_NAME}{rank:05d}"),
-            config_file=False,
-            branch=branch,
-            source=source or None,
-            omit=omit or None,
-            include=include or None,
-            messages=False,
-        )
-        own.set_option("run:disable_warnings", ["no-data-collected", "module-not-imported", "module-not-measured"])
-        own.start()
+        with contextlib.chdir(home):
+            own = _like(current, folder / f"{_NAME}{rank:05d}")
+            own.start()
+        with contextlib.suppress(AttributeError):  # pytest-cov --cov-context
+            own.get_data().set_context(current._data._current_context)
 
         def end() -> None:
-            with contextlib.suppress(Exception):
+            with _quiet():
                 own.stop()
                 own.save()
 
@@ -51,10 +46,29 @@ def collect(folder: Path) -> None:
     import coverage
 
     for path in sorted(folder.glob(f"{_NAME}*")):
-        with contextlib.suppress(Exception):
+        with _quiet():
             data = coverage.CoverageData(str(path))
             data.read()
             current.get_data().update(data)
+
+
+def _like(current: Any, data_file: Path) -> Any:
+    """A Coverage that measures what this one does, as this one does."""
+    import coverage
+
+    own = coverage.Coverage(data_file=str(data_file), config_file=False, messages=False)
+    own.config = copy.copy(current.config)
+    own.config.data_file, own.config.parallel = str(data_file), False
+    return own
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A test fails for what it does, not for how it is measured. Coverage warns of files that were imported before it began to
+    measure, as all of a rank's are, and a suite may turn warnings into errors."""
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _current() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -27,7 +28,8 @@ def test_the_toy_plugin_imports_only_what_is_public() -> None:
         if module.partition(".")[0].startswith("distdoctor")
     }
 
-    assert imported == {"distdoctor.plugin_api", "distdoctor.offers"}
+    public = {"distdoctor.plugin_api", "distdoctor.offers", "distdoctor.testing", "distdoctor.testing.gradients"}
+    assert imported == public
 
 
 def _imported_by(node: ast.AST) -> list[str]:
@@ -76,6 +78,18 @@ def test_a_strangers_strategy_is_run_by_its_check_and_cured_by_its_remedy(instal
     findings = json.loads(done.stdout)["findings"]
     assert [finding["code"] for finding in findings] == ["LAB001", "LAB001"]
     assert findings[0]["remedies"][0]["what"] == "Leave the barriers out."
+
+
+@pytest.mark.job
+def test_a_strangers_suite_runs_the_tests_that_ship(installed: Path, tmp_path: Path) -> None:
+    shutil.copy(TOY / "test_toylab.py", tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_toylab.py"]
+
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stdout
+    assert "32 passed" in done.stdout
 
 
 STRANGERS_FINDINGS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -150,14 +151,41 @@ def test_covering():
 """
 
 
-def test_lines_that_only_ranks_run_are_covered(tmp_path: Path) -> None:
+UNHELPFUL = """
+[pytest]
+filterwarnings = error
+"""
+ELSEWHERE = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+"""
+RELATIVE = """
+[run]
+relative_files = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, ["--cov=covered", "--cov-branch"]),
+        ({"pytest.ini": UNHELPFUL, ".coveragerc": RELATIVE, "conftest.py": ELSEWHERE}, ["--cov=.", "-n", "2"]),
+    ],
+    ids=["without settings", "in spite of settings"],
+)
+def test_lines_that_only_ranks_run_are_covered(tmp_path: Path, files: dict[str, str], words: list[str]) -> None:
     pytest.importorskip("pytest_cov")
-    files = {"covered.py": COVERED, "test_covering.py": COVERING}
+    files = {**files, "covered.py": COVERED, "test_covering.py": COVERING}
 
-    session = run_suite(tmp_path, files, "--cov=covered", "--cov-branch", "--cov-report=term-missing")
+    session = run_suite(tmp_path, files, *words, "--cov-context=test", "--cov-report=term-missing")
 
-    assert "covered.py" in session.output
-    assert session.output.partition("covered.py")[2].partition("\n")[0].split()[-1] == "100%", session.output
+    assert "\ncovered.py" in session.output
+    assert session.output.partition("\ncovered.py")[2].partition("\n")[0].split()[-1] == "100%", session.output
+    contexts = sqlite3.connect(tmp_path / ".coverage").execute("select context from context").fetchall()
+    assert ("test_covering.py::test_covering|run",) in contexts
 
 
 KILLED = """

@@ -11,7 +11,12 @@ Source           The models of this lab.
 
 from collections.abc import Iterator
 
-from distdoctor.plugin_api import ERROR, Finding, ReplicaDivergences, check
+from distdoctor.plugin_api import ERROR, Finding, Prescription, Recording, Remedy, ReplicaDivergences, check
+from distdoctor.testing.gradients import trained_job
+
+OF_ITS_RANK = Remedy(
+    "optimizer-of-its-rank", "Give `head` to the optimizer of its rank.", safety="The model learns otherwise."
+)
 
 
 @check("LAB003", "private-head", severity=ERROR, family="replicas", specificity=75)
@@ -24,4 +29,17 @@ def examine(divergences: ReplicaDivergences) -> Iterator[Finding]:
                 place=divergence.site,
                 at_ns=divergence.at_ns,
                 explains=(divergence.key,),
+                why="of the gradients that differ, all belong to `head`",
+                prescriptions=(Prescription(OF_ITS_RANK.slug),),
             )
+
+
+def sick() -> Recording:
+    job = trained_job(3).initial().step()
+    return job.step(grads={1: 1}, params={1: 1}, names=["head.weight"]).recording()
+
+
+def healthy() -> Recording:
+    """Something else differs as well."""
+    job = trained_job(3).initial().step()
+    return job.step(grads={1: 1}, params={1: 1}, names=["head.weight", "body.weight"]).recording()
