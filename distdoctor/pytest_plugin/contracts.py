@@ -203,7 +203,8 @@ def _crashed(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _places(offered: Plugins) -> list[str]:
     """`module:function` of everything that runs in ranks."""
     found = [strategy.train for strategy in offered.strategies.values()]
-    found += [one.make for one in (*offered.models.values(), *offered.data.values())]
+    found += [model.make for model in offered.models.values()]
+    found += [source.make for source in offered.data.values()]
     return found + [drill.plant for drill in offered.drills.values()]
 
 
