@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from distdoctor.cli.options import reporting
 
 if TYPE_CHECKING:
     from distdoctor.attach.processes import FoundJob, HostProcesses
+    from distdoctor.attach.snapshot import Manner
     from distdoctor.cli.looked_at import LookedAt
     from distdoctor.cli.settings import Settings
     from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -94,11 +96,10 @@ def hang_dump(
     writes nothing there. Exit codes: 0 nothing stuck, 3 a hang was diagnosed, 4 no such job or process, 5 processes or hosts
     could not be read.
     """
-    from distdoctor.attach.attached import recordings_of
-    from distdoctor.attach.processes import HostProcesses
+    from concurrent.futures import ThreadPoolExecutor
+
     from distdoctor.attach.snapshot import Manner
     from distdoctor.cli import deliver
-    from distdoctor.cli.looked_at import LookedAt
     from distdoctor.cli.settings import load, load_plugins
 
     manner = Manner(*(values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals")))
@@ -108,26 +109,43 @@ def hang_dump(
         values["output_format"] = "json"
     values["output_format"] = deliver.form_by_suffix(values["output_format"], output)
     settings = load(values)
-    plugins = load_plugins(settings)
-    deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
     if manner.native:
         deliver.notice(_pause())
     if target is not None:
-        from distdoctor.cli import hang_dump_on
-
         _refuse_with_on(pid, run)
-        jobs, recordings = hang_dump_on.look(target, called, manner, within)
-    else:
-        host = HostProcesses.now()
-        here = _jobs(pid, run, host)
-        recordings = recordings_of(here, host, manner)
-        jobs = [LookedAt.here(job, recording) for job, recording in zip(here, recordings, strict=True)]
+    with ThreadPoolExecutor(1) as aside:  # what the verdict needs is imported in the pause between two samples
+        looking = aside.submit(_look, pid, run, (target, called, within) if target is not None else None, manner)
+        plugins = load_plugins(settings)
+        deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
+        importlib.import_module("distdoctor.launch.post_mortem")
+        importlib.import_module("distdoctor.report.text")
+    jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
     for job, (diagnosis, recording) in zip(jobs, seen, strict=True) if keep else ():
         _keep(job, diagnosis, recording)
     seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max(_exit_codes(jobs, seen, settings), key=_URGENCY.index))
+
+
+def _look(
+    pid: int | None, run: Path | None, elsewhere: tuple[str, str, float] | None, manner: Manner
+) -> tuple[Sequence[LookedAt], Sequence[Recording]]:
+    """The jobs, and what is known about each of them. `elsewhere`: the hosts, the command to call there, its limit in seconds."""
+    from distdoctor.attach.processes import HostProcesses
+    from distdoctor.cli.looked_at import LookedAt
+
+    if elsewhere is not None:
+        from distdoctor.cli import hang_dump_on
+
+        target, called, within = elsewhere
+        return hang_dump_on.look(target, called, manner, within)
+    host = HostProcesses.now()
+    here = _jobs(pid, run, host)
+    from distdoctor.attach.attached import recordings_of
+
+    recordings = recordings_of(here, host, manner)
+    return [LookedAt.here(job, one) for job, one in zip(here, recordings, strict=True)], recordings
 
 
 def _refuse_with_on(pid: int | None, run: Path | None) -> None:

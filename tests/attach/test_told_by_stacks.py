@@ -12,7 +12,7 @@ from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Stalls
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.stacks import Link, RankStacks, ThreadStack
+from distdoctor.recording.stacks import FileWait, Link, RankStacks, ThreadStack
 from distdoctor.testing import Script
 from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, process, rank, torch_frame
 
@@ -276,3 +276,47 @@ def test_ranks_whose_children_are_at_work_are_not_stuck() -> None:
     found = examine(looked_at(waits_for_its_child(0), waits_for_its_child(1, moved=True)), HANGS, {}, live=True)
 
     assert not found.findings
+
+
+def asks_for_the_lock(number: int, holder: int) -> RankStacks:
+    """A rank in flock(), which another rank's process holds."""
+    lock = FileWait("flock", "/job/index.lock", "file", 1000 + holder)
+    return rank(number, frame("train.py:14 step"), waits_for=lock)
+
+
+def test_who_keeps_a_file_lock_in_a_barrier_is_blamed_and_not_who_asks_for_it() -> None:
+    finding = seen(in_collective(0, "barrier"), asks_for_the_lock(1, holder=0), asks_for_the_lock(2, holder=0))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (0,), LIKELY)
+    assert "holds the lock on /job/index.lock while it waits in barrier" in finding.title
+    assert finding.title.endswith("ranks 1-2 cannot come there without that lock")
+
+
+def test_who_asks_for_a_file_lock_that_a_stuck_rank_keeps_is_its_victim() -> None:
+    finding = seen(
+        rank(0, frame("train.py:11 step")),
+        asks_for_the_lock(1, holder=2),
+        asks_for_the_lock(2, holder=0),
+        in_collective(3),
+    )
+
+    assert (finding.code, finding.ranks) == ("DD116", (0,))
+
+
+def test_nobody_is_accused_while_the_rank_that_keeps_a_file_lock_works() -> None:
+    """The first rank prepares a data set under a lock; it does not wait for the one that asks for the lock."""
+    busy = rank(0, frame("train.py:11 step"), still=0.0, cpu_share=0.98, moved=True)
+
+    assert not told(busy, asks_for_the_lock(1, holder=0), in_collective(2))
+
+
+def test_a_rank_that_keeps_a_file_lock_in_a_smaller_group_may_wait_for_another_than_who_asks() -> None:
+    """Then it stays open who holds it up; what the one that asks waits for is said as before."""
+    keeper = in_collective(0, arguments={"group": "<ProcessGroup>"})
+    found = told(keeper, asks_for_the_lock(1, holder=0), rank(2, frame("train.py:11 step")))
+
+    assert [one.ranks for one in found] == [(1,), (2,)]
+
+
+def told(*ranks: RankStacks) -> tuple[Finding, ...]:
+    return examine(looked_at(*ranks, sources={"train.py": SOURCE}), HANGS, PLUGINS.remedies, live=True).findings

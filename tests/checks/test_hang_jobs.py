@@ -53,11 +53,11 @@ CASES = [
     (hang_jobs.batch_without_image, "DD128", (1,), "if image is not None:"),
     (hang_jobs.receives_first, "DD114", (0, 1), "dist.recv(x, src=1 - rank)  # both"),
     (hang_jobs.wrong_tag, "DD113", (1, 0), "dist.recv(x, src=0, tag=8)  # never sent"),
-    (hang_jobs.makes_a_group_alone, "DD119", (1,), "dist.new_group([0, 1])  # by one of two"),
+    (hang_jobs.makes_a_group_alone, "DD119", (0,), "dist.new_group([0, 1])  # by one of two"),
     (hang_jobs.two_groups, "DD108", (0, 1), "dist.all_reduce(x, group=group)  # in two orders"),
 ]
 
-SURENESS = {"DD113": "likely", "DD112": "likely", "DD125": "likely"}
+SURENESS = {"DD119": "likely", "DD113": "likely", "DD112": "likely", "DD125": "likely"}
 
 
 @pytest.mark.parametrize(("job", "code", "ranks", "words"), CASES, ids=[case[0].__name__ for case in CASES])

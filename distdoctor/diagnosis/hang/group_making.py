@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,21 +59,38 @@ class Making:
 
 
 @dataclass(frozen=True)
+class MadeAlone:
+    """The call of new_group, by its number, that none but the members of the group have made, where others had to as well."""
+
+    number: int
+    call: NewGroup
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Stalled:
     """Ranks are `inside` new_group, and `absent` ones have not come there, or have come there after another number of groups
     (`miscounted`). `instead` are the calls in which absent ones wait for ranks inside, which proves that neither can go on;
-    `makers` all who are in a call of new_group, be it for another group."""
+    `makers` all who are in a call of new_group, be it for another group; `alone` is a group before, made by its members only."""
 
     inside: tuple[NewGroup, ...]
     absent: tuple[int, ...]
     instead: tuple[Call, ...] = ()
     miscounted: bool = False
     makers: tuple[int, ...] = ()
+    alone: MadeAlone | None = None
 
     @property
     def odd(self) -> tuple[int, ...]:
         """Those who are fewer did something else than the job; of equals, those who stayed away."""
+        if self.alone is not None:
+            return self.alone.ranks
         return self.makers if not self.miscounted and len(self.makers) < len(self.absent) else self.absent
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether as many ranks stand on either side, so that numbers do not tell which one is odd."""
+        return self.alone is None and len(self.makers) == len(self.absent)
 
     @property
     def is_proven(self) -> bool:
@@ -153,7 +170,27 @@ def _miscounted(makers: tuple[NewGroup, ...], making: Mapping[int, Making]) -> S
     usual = max(counts.values(), key=lambda n: (list(counts.values()).count(n), n), default=0)
     odd = tuple(rank for rank, count in sorted(counts.items()) if count != usual)
     inside = tuple(call for call in makers if call.rank not in odd)
-    return Stalled(inside, odd, miscounted=True) if odd and not makers[0].is_local else None
+    if not odd or makers[0].is_local:
+        return None
+    return Stalled(
+        inside, odd, miscounted=True, makers=tuple(call.rank for call in inside), alone=made_alone(making.values())
+    )
+
+
+def made_alone(making: Iterable[Making]) -> MadeAlone | None:
+    """The first call of new_group that is not every rank's, where exactly the members of its group have made it; None when
+    others have too, or a member has not: then nothing tells that the call was meant for members."""
+    made = {one.timeline.rank: [call for call in one.calls if not call.is_local] for one in making}
+    for number in range(max(map(len, made.values()), default=0)):
+        calls = [own[number] for own in made.values() if len(own) > number]
+        if len(calls) == len(made) and len({call.members for call in calls}) == 1:
+            continue
+        for call in calls:
+            makers = {rank for rank, own in made.items() if any(one.members == call.members for one in own)}
+            if call.members and makers == set(ranks_of(call.members)) and makers < made.keys():
+                return MadeAlone(number + 1, call, tuple(sorted(makers)))
+        return None
+    return None
 
 
 def _is_behind(other: Making, maker: Making) -> bool:

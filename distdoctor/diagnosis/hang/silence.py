@@ -170,5 +170,7 @@ def _in_new_group(facts: Collectives, living: dict[int, Timeline], quiet: IdleTi
     apart, found = each_its_own(facts, living), stalled(facts, living)
     if apart is not None:
         return IncidentKind.PASSED_BY, apart.ranks, LIKELY
+    if found is None:
+        return None
     long = quiet.timed_out or quiet.seconds * SECOND >= AT_START_NS  # else they may only be late
-    return (IncidentKind.PASSED_BY, found.odd, LIKELY if long else POSSIBLE) if found else None
+    return IncidentKind.PASSED_BY, found.odd, LIKELY if long or found.miscounted else POSSIBLE

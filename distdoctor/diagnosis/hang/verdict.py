@@ -24,7 +24,7 @@ from distdoctor.diagnosis.hang.decision import JOIN, decision_of
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
-from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
+from distdoctor.diagnosis.hang.group_making import Stalled, each_its_own, stalled
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
@@ -583,18 +583,35 @@ class _Judge:
 
     def _passed_by_new_group(self) -> Iterator[Incident]:
         """Some ranks make a group, and others wait for them elsewhere."""
-        living = {rank: timeline for rank, timeline in self.facts.timelines.items() if rank not in self.known.endings}
-        found = stalled(self.facts, living)
-        if found is not None and found.is_proven and each_its_own(self.facts, living) is None:
+        found = self._in_the_making()
+        if found is not None and found.is_proven:
             begun = [self.known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
             waits = [self.known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
-            yield Incident(
+            incident = Incident(
                 IncidentKind.PASSED_BY,
                 found.odd,
                 max(min(begun), min(waits)),
                 waiting=self._held_by(set(found.odd)),
                 is_closed=True,
             )
+            yield self._weighed(incident, found)
+
+    def _in_the_making(self) -> Stalled | None:
+        """The group that some ranks make without others; None where each side makes one of its own."""
+        living = {rank: timeline for rank, timeline in self.facts.timelines.items() if rank not in self.known.endings}
+        return stalled(self.facts, living) if each_its_own(self.facts, living) is None else None
+
+    def _weighed(self, incident: Incident, found: Stalled) -> Incident:
+        """The incident of a group in the making, where as many ranks came as stayed away: the one that a condition on the rank
+        names is the odd one, else there is none."""
+        if not found.is_tie:
+            return incident
+        both = tuple(sorted({*found.makers, *found.absent}))
+        decision = decision_of(self.facts, self.known.pairs, incident)
+        named = decision.rank_named if decision is not None else None
+        if named in both and len(both) == 2:
+            return replace(incident, ranks=(named,), sides=LIKELY)
+        return replace(incident, ranks=both, is_tie=True)
 
     # --- nobody hangs, or nothing is proven --------------------------------------------------------------------------------
 
@@ -646,7 +663,9 @@ class _Judge:
         judged = judge(self.facts, quiet, found, known.endings)
         if judged is not None:
             kind, ranks, confidence = judged
-            yield Incident(kind, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+            incident = Incident(kind, ranks, quiet.since_ns, confidence, silence=quiet, waiting=tuple(found))
+            making = self._in_the_making() if kind is IncidentKind.PASSED_BY else None
+            yield incident if making is None else self._weighed(incident, making)
 
 
 def _receives_another_list(mine: Variant, other: Variant) -> bool:

@@ -20,7 +20,14 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.group_making import EachItsOwn, Making, NewGroup, each_its_own
+from distdoctor.diagnosis.hang.group_making import (
+    EachItsOwn,
+    MadeAlone,
+    Making,
+    NewGroup,
+    each_its_own,
+    made_alone,
+)
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
@@ -42,8 +49,13 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         return
     for incident in verdict.of_kind(IncidentKind.PASSED_BY):
         own = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})
-        is_that = own is not None and own.ranks == incident.ranks
-        yield _of_one_name(verdict, incident, own) if own is not None and is_that else _finding(verdict, incident)
+        alone = made_alone(Making(timeline) for timeline in verdict.facts.timelines.values())
+        if own is not None and own.ranks == incident.ranks:
+            yield _of_one_name(verdict, incident, own)
+        elif alone is not None and alone.ranks == incident.ranks:
+            yield _by_members(verdict, incident, alone)
+        else:
+            yield _finding(verdict, incident)
 
 
 def _by_stacks(sides: Sides) -> Finding:
@@ -87,6 +99,34 @@ def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Findi
     )
 
 
+def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Finding:
+    """The members of a group have made it without the other ranks, and now count the groups differently."""
+    call, making = alone.call, [Making(timeline) for _, timeline in sorted(verdict.facts.timelines.items())]
+    inside = [one for made in making if (one := made.inside) is not None]
+    others = named({made.timeline.rank for made in making} - set(alone.ranks))
+    return Finding(
+        title=f"called new_group for ranks {call.members} (number {alone.number}) without {others}: since then the groups of "
+        f"the two sides have different names, and {have_waited([one.rank for one in inside])} in new_group",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=call.site,
+        places=(
+            Place(call.site, alone.ranks, f"makes new_group([{call.members}])"),
+            *(Place(one.site, (one.rank,), f"waits in new_group([{one.members}])") for one in inside),
+            *deciding_places(incident),
+        ),
+        evidence={"new_groups": {made.timeline.rank: [one.members for one in made.calls] for made in making}},
+        why="groups are named by a running number, so every rank of the job must call new_group, members or not; calls so far: "
+        + ", ".join(f"rank {made.timeline.rank} {len(made.calls)}" for made in making[:8]),
+        prescriptions=(
+            Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {others} too"),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
 def _finding(verdict: Verdict, incident: Incident) -> Finding:
     making = {rank: Making(timeline) for rank, timeline in verdict.facts.timelines.items()}
     inside = {rank: one for rank, made in sorted(making.items()) if (one := made.inside) is not None}
@@ -104,6 +144,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         title=title + (f" for {seconds(silent)}" if silent else ""),
         ranks=incident.ranks,
         confidence=incident.confidence,
+        undecided=incident.is_tie,
         stalls=incident.stalls,
         place=group.site,
         places=(
@@ -123,6 +164,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _words(group: NewGroup, there: Sequence[int], incident: Incident, away: Sequence[int]) -> tuple[str, str]:
     """The title, and where the call of new_group belongs. Ranks who make a group are blamed where they are fewer."""
     members = f"ranks {group.members}" if group.members else "all ranks"
+    if incident.is_tie:
+        absent = f"{named(away)} never called it" if away else "they look for each other under different names"
+        return (
+            f"do not agree on new_group for {members}: {have_waited(there)} in it, and {absent}",
+            "on all ranks or on none",
+        )
     if set(there) & set(incident.ranks):
         title = f"called new_group for {members}, in which {have_waited(there)}, and {named(away)} never did"
         return title, f"on {named(away)} too, or on no rank"

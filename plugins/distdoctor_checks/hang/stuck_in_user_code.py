@@ -13,7 +13,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  loop and slow work look alike.
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
                  What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
-                 and its holder, the thread that has taken the lock, a prompt of pdb.
+                 and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
+                 the others ask for, and waits for them in a collective, is the one that is named.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
@@ -22,7 +23,7 @@ Source           py-spy dump, /proc/PID/sched, /proc/PID/syscall, /proc/locks, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import (
@@ -40,7 +41,7 @@ from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
-from distdoctor.diagnosis.hang.live.obstacle import obstacle_of
+from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -49,8 +50,10 @@ from distdoctor.diagnosis.source.deciding import Decision, awaited_condition
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
+OF_ALL = frozenset(Op) - POINT_TO_POINT - ROOTED - {Op.UNKNOWN}  # that end when every member has come
 PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nobody waits
 
 
@@ -148,10 +151,12 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
     if standstill.in_own_code:
         yield _all_of_them(standstill)
         return
+    locked_out = _locked_out(standstill)
+    yield from _keep_locks(standstill, locked_out)
     for standing in standstill.of_kind(*OWN_CODE, Activity.COMPUTING):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
         at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
-        if standing.rank in standstill.explained or alone or at_start:
+        if standing.rank in standstill.explained or standing.rank in locked_out or alone or at_start:
             continue
         if standing.doing is Activity.COMPUTING or not standstill.is_stuck(standing):
             if standstill.is_alone_at_work(standing):
@@ -175,6 +180,60 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             why=_why(standing, standstill),
             prescriptions=(Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing)),),
         )
+
+
+def _locked_out(standstill: Stall) -> dict[int, int]:
+    """By rank that waits for a file lock, the rank that keeps it, where whatever holds that one up is the cause."""
+    standings = standstill.standings
+    unknown = (Activity.GONE, Activity.UNREADABLE)
+    found = {r: keeper for r, keeper in lock_keepers(standings).items() if standings[keeper].doing not in unknown}
+    return {
+        rank: keeper
+        for rank, keeper in found.items()
+        if not standings[keeper].waits_for_ranks or _waits_for_all_of(keeper, found, standstill)
+    }
+
+
+def _waits_for_all_of(keeper: int, locked_out: Mapping[int, int], standstill: Stall) -> bool:
+    """Whether a rank waits in a call that needs those which ask for its lock: one of all ranks, or there is nobody else."""
+    holder = standstill.standings[keeper]
+    asking = [standstill.standings[rank] for rank, one in locked_out.items() if one == keeper]
+    of_all = holder.op in OF_ALL and not holder.names_a_group
+    elsewhere = [one.rank for one in standstill.others if one not in asking]
+    return (of_all or not elsewhere) and all(standstill.is_stuck(one) for one in asking)
+
+
+def _keep_locks(standstill: Stall, locked_out: Mapping[int, int]) -> Iterator[Finding]:
+    """Ranks that hold a file lock in a call which cannot end before those have come that wait for the lock."""
+    for keeper in sorted(set(locked_out.values())):
+        holder = standstill.standings[keeper]
+        if holder.waits_for_ranks:
+            asking = [standstill.standings[rank] for rank, one in sorted(locked_out.items()) if one == keeper]
+            yield _keeps_lock(holder, asking, standstill)
+
+
+def _keeps_lock(holder: RankActivity, asking: list[RankActivity], standstill: Stall) -> Finding:
+    """A rank waits for others while it holds what they wait for."""
+    waits = [one.process.waits_for for one in asking if one.process is not None and one.process.waits_for is not None]
+    path, ranks = waits[0].path, named(one.rank for one in asking)
+    where = asking[0].site.short
+    return Finding(
+        title=f"holds the lock on {path} while it {holder.words}{standstill.how_long(holder)}; {ranks} cannot come there "
+        "without that lock",
+        ranks=(holder.rank,),
+        confidence=standstill.confidence(holder),
+        place=holder.site,
+        places=standstill.places(holder, *asking),
+        evidence=evidence_of(holder.process) | {"file": path, "lock asked for by": ranks},
+        why=f"{ranks} {'waits' if len(asking) == 1 else 'wait'} in {waits[0].call}() at {where} for a lock that rank "
+        f"{holder.rank} holds (/proc/locks), and rank {holder.rank} waits for {'it' if len(asking) == 1 else 'them'}",
+        prescriptions=(
+            Prescription(
+                "bound-the-wait",
+                change=f"release {path} on rank {holder.rank} before {holder.site.short}, where it {holder.words}",
+            ),
+        ),
+    )
 
 
 def _awaited(standing: RankActivity, standstill: Stall) -> Decision | None:

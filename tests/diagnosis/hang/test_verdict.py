@@ -10,7 +10,7 @@ from programs import judged
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Confidence, Finding
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, LongPhase, NewGroupBegun
@@ -274,23 +274,47 @@ def test_silence_on_several_hosts_is_judged_by_the_wall_clock_and_with_patience_
     assert codes(script.live(silent_for=130)) == [("DD123", (3,))]
 
 
-def in_new_group(log: TraceBuilder, *, earlier: int = 0, members: str = "0,1,2") -> None:
-    for _ in range(earlier):
-        log.note(NewGroupBegun((0, 1), done_ns=1), site="train.py:8 main")
+def in_new_group(log: TraceBuilder, *, earlier: tuple[int, ...] = (), members: str = "0,1,2") -> None:
+    if earlier:
+        log.note(NewGroupBegun(earlier, done_ns=1), site="train.py:8 main")
     log.note(NewGroupBegun(ranks_of(members)), site="train.py:9 main")
 
 
-def test_a_rank_that_has_made_fewer_groups_than_the_others_looks_for_them_under_another_name() -> None:
+@pytest.mark.parametrize(("earlier", "odd"), [((0, 2), (2,)), ((0, 1), (0, 1))])
+def test_a_rank_that_has_made_fewer_groups_looks_for_the_others_under_another_name(
+    earlier: tuple[int, ...], odd: tuple[int, ...]
+) -> None:
+    """Who has not made a group of its own has missed it; a group that none but its members have made is theirs to explain."""
     logs = {}
     for rank in range(3):
         log = TraceBuilder(rank, world_size=3)
         log.group("0", [0, 1, 2])
-        in_new_group(log, earlier=0 if rank == 2 else 1)
+        in_new_group(log, earlier=() if rank == 2 else earlier)
         logs[rank] = log.build()
     later = START_NS + 90 * SECOND
     (finding,) = findings(Recording(Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later), logs))
 
-    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (2,), LIKELY)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", odd, LIKELY)
+    assert finding.title.startswith(
+        "never called" if odd == (2,) else "called new_group for ranks 0,1 (number 1) without"
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "odd", "confidence"), [("if rank == 1:", (1,), LIKELY), ("if cached:", (0, 1), CERTAIN)]
+)
+def test_of_two_ranks_of_which_one_makes_a_group_only_a_condition_on_the_rank_names_the_odd_one(
+    condition: str, odd: tuple[int, ...], confidence: Confidence
+) -> None:
+    source = f"def main(rank, cached):\n    {condition}\n        dist.new_group([0, 1])\n    dist.barrier()\n"
+    script = recording(ranks=2)
+    script.note(NewGroupBegun((0, 1)), [1], site="train.py:3 main")
+    script.stays([1]).collective("barrier", site="train.py:4 main")
+
+    (finding,) = findings(replace(script.live(silent_for=3), sources={"/job/train.py": source}))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", odd, confidence)
+    assert finding.undecided == (len(odd) == 2)
 
 
 def test_ranks_that_are_no_members_of_a_group_under_construction_are_not_accused() -> None:

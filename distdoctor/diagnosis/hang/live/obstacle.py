@@ -11,6 +11,7 @@ from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, do
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import FileWait, Frame, ProcessStacks, Stacks, ThreadStack
 
+LOCK_CALLS = ("flock", "fcntl")
 _LONGEST_COMMAND = 60  # letters of a command line in a sentence
 _PROMPTS = ("breakpoint", "set_trace", "embed", "interact")
 
@@ -60,7 +61,7 @@ def _in_file(wait: FileWait, where: str, stacks: Stacks) -> Obstacle | None:
             f"bound the read at {where} (select.select, a timeout of the socket), or do it before the first collective",
             facts,
         )
-    if wait.call in ("flock", "fcntl"):
+    if wait.call in LOCK_CALLS:
         return _locked(wait, where, stacks, facts)
     return None
 
@@ -79,6 +80,23 @@ def _locked(wait: FileWait, where: str, stacks: Stacks, facts: dict[str, object]
     else:
         change = f"find who holds {wait.path} (lslocks, fuser -v {wait.path}); at {where} ask with LOCK_NB and a limit of time"
     return Obstacle(f"the lock on {wait.path} is held by {who}", change, facts | {"lock held by": who})
+
+
+def lock_keepers(standings: Mapping[int, RankActivity]) -> dict[int, int]:
+    """By rank that asks for a file lock, the rank at the end of the chain that holds it. Chains that close name nobody."""
+    ranks = {one.process.pid: rank for rank, one in standings.items() if one.process is not None}
+    asked = {rank: wait for rank, one in standings.items() if one.process and (wait := one.process.waits_for)}
+    held_by = {
+        rank: ranks[wait.holder] for rank, wait in asked.items() if wait.call in LOCK_CALLS and wait.holder in ranks
+    }
+    found = {}
+    for rank in held_by:
+        chain = [rank]
+        while chain[-1] in held_by and chain.count(chain[-1]) == 1:
+            chain.append(held_by[chain[-1]])
+        if chain[-1] not in held_by:
+            found[rank] = chain[-1]
+    return found
 
 
 def _at_prompt(process: ProcessStacks, site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
