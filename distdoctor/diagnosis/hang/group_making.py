@@ -112,6 +112,14 @@ class EachItsOwn:
 
 def each_its_own(facts: Collectives, living: Mapping[int, Timeline]) -> EachItsOwn | None:
     """The first such call, where a rank waits inside new_group or in a call on one of these groups; None when there is none."""
+    found = of_one_name(facts, living)
+    if found is None or not any(_waits_there(facts, living[rank], found) for rank in found.ranks):
+        return None
+    return found
+
+
+def of_one_name(facts: Collectives, living: Mapping[int, Timeline]) -> EachItsOwn | None:
+    """The first such call, whether anybody waits or not."""
     everybody = tuple(range(facts.recording.world_size))
     made = {
         rank: [_members(call, everybody) for call in Making(timeline).calls if not call.is_local]
@@ -124,8 +132,7 @@ def each_its_own(facts: Collectives, living: Mapping[int, Timeline]) -> EachItsO
                 makers.setdefault(own[number], []).append(rank)
         foreign = any(members in made[rank] for members in makers for rank in made if rank not in makers[members])
         if len(makers) > 1 and not foreign and all(len(members) > 1 for members in makers):
-            found = EachItsOwn(number + 1, {members: tuple(ranks) for members, ranks in makers.items()})
-            return found if any(_waits_there(facts, living[rank], found) for rank in found.ranks) else None
+            return EachItsOwn(number + 1, {members: tuple(ranks) for members, ranks in makers.items()})
     return None
 
 

@@ -8,6 +8,8 @@ Why it hurts     Members connect to each other inside the call, so the ranks ins
                  different name.
 How we know      The recordings show which ranks entered new_group, how often and for which members, and which returned. Certain
                  when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
+                 Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
+                 other members under one number are a warning where the job came through.
 What to do       Call new_group on every rank, for all groups, in the same order.
 When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.group_making import (
     EachItsOwn,
     MadeAlone,
@@ -27,6 +29,7 @@ from distdoctor.diagnosis.hang.group_making import (
     NewGroup,
     each_its_own,
     made_alone,
+    of_one_name,
 )
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -56,6 +59,9 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             yield _by_members(verdict, incident, alone)
         else:
             yield _finding(verdict, incident)
+    own = of_one_name(verdict.facts, verdict.facts.timelines)
+    if own is not None and not verdict.incidents and not verdict.recording.job.running:
+        yield _unnoticed(verdict, own)
 
 
 def _by_stacks(sides: Sides) -> Finding:
@@ -97,6 +103,14 @@ def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Findi
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _unnoticed(verdict: Verdict, own: EachItsOwn) -> Finding:
+    """Groups of one name, in a job that came through this time: who writes to the store first is a matter of chance."""
+    at_ns = min(timeline.wall(timeline.last_ns) for timeline in verdict.facts.timelines.values())
+    found = _of_one_name(verdict, Incident(IncidentKind.PASSED_BY, own.ranks, at_ns, LIKELY), own)
+    why = "groups are named by a running number, and members find each other by that name; this run came through by chance"
+    return replace(found, severity=WARNING, why=why, explains=())
 
 
 def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Finding:

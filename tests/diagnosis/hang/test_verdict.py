@@ -10,7 +10,7 @@ from programs import judged
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Confidence, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Confidence, Finding
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, LongPhase, NewGroupBegun
@@ -371,6 +371,18 @@ def test_groups_that_only_their_own_members_make_share_a_name(everywhere: bool) 
 
     shared = [(one.code, one.ranks, one.confidence) for one in told if "share one name" in one.title]
     assert shared == ([] if everywhere else [("DD119", (0, 1, 2, 3), LIKELY)])
+
+
+@pytest.mark.parametrize("members_only", [False, True])
+def test_groups_of_one_name_are_a_warning_where_the_job_came_through(members_only: bool) -> None:
+    """With use_local_synchronization names are made of the members, and only these are asked to call."""
+    script = recording(ranks=4)
+    for members in ((0, 1), (2, 3)):
+        script.note(NewGroupBegun(members, members_only, done_ns=1), members, site="train.py:8 main")
+    told = findings(script.collective("barrier").finished())
+
+    expected = [("DD119", (0, 1, 2, 3), WARNING, LIKELY)]
+    assert [(f.code, f.ranks, f.severity, f.confidence) for f in told] == ([] if members_only else expected)
 
 
 # --- which code ----------------------------------------------------------------------------------------------------------------
