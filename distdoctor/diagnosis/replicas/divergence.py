@@ -257,7 +257,7 @@ def _parting(
     loaded_on: tuple[int, ...] = ()
     loaded_at = SourceLine()
     if agreed <= 0 and what != GRADS:
-        loaded_on, loaded_at = _loaded_by_some(gradients, "optimizer" if of_optimizer else "module", variants)
+        loaded_on, loaded_at = _loaded_by_some(gradients, "optimizer" if of_optimizer else "module", variants, updates)
     variants = tuple(sorted(variants, key=lambda ranks: ranks != loaded_on))  # what was loaded is what was meant
     return ReplicaDivergence(
         what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal, loaded_on, loaded_at
@@ -265,19 +265,21 @@ def _parting(
 
 
 def _loaded_by_some(
-    gradients: Gradients, kind: str, variants: tuple[tuple[int, ...], ...]
+    gradients: Gradients, kind: str, variants: tuple[tuple[int, ...], ...], updates: Mapping[int, Update]
 ) -> tuple[tuple[int, ...], SourceLine]:
-    """The ranks that loaded a state before their first step, when they are the ones that agree; and where. () when all did, or
-    none."""
-    loads = {
-        rank: event.site
+    """The ranks that loaded a state before this optimizer's first step, when they are the ones that agree; and where. () when all
+    did, or none. The last loads count: a second stage of training may go on from what the first one left."""
+    loads = [
+        (event.step, rank, event.site)
         for ranks in variants
         for rank in ranks
         for event in gradients.ranks[rank].events(StateLoaded)
-        if event.what == kind and not event.step
-    }
-    loaded = tuple(sorted(loads))
-    return (loaded, loads[loaded[0]]) if len(variants) > 1 and loaded in variants else ((), SourceLine())
+        if event.what == kind and rank in updates and event.at_ns <= updates[rank].at_ns
+    ]
+    last = max((step for step, *_ in loads), default=0)
+    sites = {rank: site for step, rank, site in loads if step == last}
+    loaded = tuple(sorted(sites))
+    return (loaded, sites[loaded[0]]) if len(variants) > 1 and loaded in variants else ((), SourceLine())
 
 
 def _differences(

@@ -15,7 +15,9 @@ Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -33,11 +35,15 @@ from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, 
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.source_texts import line_of
 
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
+
+# What makes a schedule: torch's classes (StepLR, ReduceLROnPlateau, CosineAnnealingWarmRestarts), and transformers' functions.
+_SCHEDULE = re.compile(r"LR$|LROnPlateau$|WarmRestarts$|[Ss]cheduler$|^get_\w+_schedule(_with_\w+)?$")
 
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas", specificity=40)
@@ -138,11 +144,23 @@ def _text(line: SourceLine, recording: Recording) -> str:
 
 def _line(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
     """Where the schedule moves, when the source near the step shows it."""
-    for words in (("scheduler.step(",), ("sched", ".step("), ('["lr"]', "="), ("['lr']", "=")):
+    schedules = ((f"{name}.step(",) for name in _schedules(recording, parting.site.path))
+    for words in (*schedules, ("scheduler.step(",), ("sched", ".step("), ('["lr"]', "="), ("['lr']", "=")):
         found = line_with(recording.sources, parting.site, *words)
         if found:
             return found
     return parting.site
+
+
+def _schedules(recording: Recording, path: str) -> list[str]:
+    """The names, `plateau` or `self.warmup`, to which the file gives a schedule."""
+    file = source_file(recording.sources, path)
+    found: list[str] = []
+    for node in file.nodes(ast.Assign) if file is not None else ():
+        called = ast.unparse(node.value.func).rpartition(".")[2] if isinstance(node.value, ast.Call) else ""
+        if _SCHEDULE.search(called):
+            found += [ast.unparse(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)]
+    return found
 
 
 def sick() -> Recording:

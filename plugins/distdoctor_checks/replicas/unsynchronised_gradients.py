@@ -5,7 +5,8 @@ What it means    When optimizer.step() begins, the gradient of one parameter is 
 Why it hurts     Each rank takes its own step. From then on the replicas are different models, although every loss looks fine.
 How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
                  placement, one group whose gradients are reduced by hand, or of one model named by
-                 `distdoctor.watch(model)`. Correct training agrees bit for bit.
+                 `distdoctor.watch(model)`. Correct training agrees bit for bit. Where the wrapper's forward ran and no backward
+                 pass did, the line that takes gradients (torch.autograd.grad, which averages nothing) is searched in the source.
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
 When it is fine  Never for replicas. If the cause is known, another code reports it: a forward that bypasses the wrapper
@@ -18,30 +19,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
     ReplicaDivergence,
     ReplicaDivergences,
 )
-from distdoctor.diagnosis.replicas.gradients import BY_HAND
-from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
+from distdoctor.diagnosis.replicas.wording import evidence, line_with, places, sides, tie, which
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what != GRADS:
             continue
+        asked = _asked_for_gradients(parting, recording)
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
-            place=parting.site,
-            places=places(parting),
+            place=asked or parting.site,
+            places=(*_taken_at(asked, parting), *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
             why=_why(parting),
             prescriptions=(Prescription("all-reduce-gradients"),),
@@ -51,9 +53,33 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         )
 
 
+def _without_backward(parting: ReplicaDivergence) -> bool:
+    """Whether the wrapped model's forward ran on every rank, and no backward pass: then nothing was averaged."""
+    forwards, backwards = parting.counts("synced"), parting.counts("backwards")
+    return parting.peers.by == WRAPPER and all(forwards.values()) and not any(backwards.values())
+
+
+def _asked_for_gradients(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
+    """Where the source takes gradients otherwise than by backward(), when it does."""
+    if not _without_backward(parting):
+        return SourceLine()
+    texts = recording.sources
+    words = (("autograd.grad(",), (" grad(",))
+    return next((line for line in (line_with(texts, parting.site, *one) for one in words) if line), SourceLine())
+
+
+def _taken_at(asked: SourceLine, parting: ReplicaDivergence) -> tuple[Place, ...]:
+    return (Place(asked, parting.peers.ranks, "takes gradients without backward()"),) if asked else ()
+
+
 def _why(parting: ReplicaDivergence) -> str:
     parts = []
-    if parting.peers.by in (BY_HAND, WATCHED):
+    if _without_backward(parting):
+        parts.append(
+            f"{parting.peers.by} averages gradients in backward() only, and none was seen: those that the optimizer steps "
+            "with were computed in another way (torch.autograd.grad) and stayed each rank's own"
+        )
+    elif parting.peers.by in (BY_HAND, WATCHED):
         parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or were changed afterwards")
     else:
         parts.append(

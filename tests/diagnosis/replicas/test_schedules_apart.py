@@ -103,3 +103,30 @@ def test_a_scheduler_that_one_rank_steps_is_taken_out_of_its_condition(
     assert ("take it out of" in prescription.change) is named
     moved = "".join(edit.text for edit in prescription.edits)
     assert moved.split() == (["scheduler.step()", "if", "is_main():"] if patched else [])
+
+
+PLATEAU = """\
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+
+def train(model, batches, optimizer):
+    for batch in batches:
+        model(batch).backward()
+        optimizer.step()
+
+
+def main():
+    plateau = ReduceLROnPlateau(optimizer)
+    for epoch in range(9):
+        train(model, batches, optimizer)
+        plateau.step(validate(model))
+"""
+
+
+def test_the_line_that_moves_the_schedule_is_found_by_what_made_it_whatever_its_name() -> None:
+    job = trained_job(2).initial().step(site="train.py:7 train")
+    job.step(lr={0: 0.1, 1: 0.05}, hyper={0: 7, 1: 8}, params={1: 1}, site="train.py:7 train")
+
+    (finding,) = examine(replace(job.recording(), sources={"/job/train.py": PLATEAU}), CHECKS).findings
+
+    assert finding.place.line == 14

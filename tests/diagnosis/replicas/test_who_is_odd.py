@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor import plugins
@@ -38,6 +40,42 @@ def test_the_rank_that_loaded_no_weights_is_odd_even_where_most_did_not() -> Non
 def test_a_load_on_every_rank_or_on_none_breaks_no_tie(by: list[int]) -> None:
     job = trained_job(2).note(loaded("module"), only=by, site=LOAD).initial({1: 1})
     assert first_of(job.step(params={1: 1}).recording()).ranks == (0, 1)
+
+
+@pytest.mark.parametrize("first_stage", [[0, 1], []])
+def test_of_two_stages_the_load_before_the_second_one_counts(first_stage: list[int]) -> None:
+    job = trained_job(2).note(loaded("optimizer"), only=first_stage, site="train.py:9 main").initial()
+    job.note(replace(loaded("optimizer"), step=48), only=[0], site=LOAD)
+    found = first_of(job.step(state={1: 1}).step(state={1: 1}, params={1: 1}).recording())
+    assert (found.code, found.ranks, found.place.line) == ("DD205", (1,), 20)
+
+
+def test_a_load_after_the_first_step_breaks_no_tie() -> None:
+    job = trained_job(2).initial().step(state={1: 1}).note(replace(loaded("optimizer"), step=1), only=[0], site=LOAD)
+    found = first_of(job.step(state={1: 1}, params={1: 1}).recording())
+    assert (found.code, found.ranks) == ("DD205", (0, 1))
+
+
+SOURCE = """\
+def gradients(self, inputs):
+    loss = self.net(inputs).mean()
+    return torch.autograd.grad(loss, self.parameters)
+
+
+def update(self, inputs):
+    for parameter, gradient in zip(self.parameters, self.gradients(inputs)):
+        parameter.grad = gradient
+    self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("passes", "line"), [(0, 3), (1, 9)])
+def test_gradients_taken_without_backward_are_told_at_the_line_that_takes_them(passes: int, line: int) -> None:
+    job = trained_job(2).initial()
+    job.step(grads={1: 1}, params={1: 1}, synced=1, backwards=passes, site="train.py:9 update")
+    found = first_of(replace(job.recording(), sources={"/job/train.py": SOURCE}))
+    assert (found.code, found.ranks, found.confidence, found.place.line) == ("DD202", (0, 1), CERTAIN, line)
+    assert ("none was seen" in found.why) == (passes == 0)
 
 
 def test_a_rank_that_steps_a_pass_later_has_skipped_a_step() -> None:
