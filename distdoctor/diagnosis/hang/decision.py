@@ -7,11 +7,11 @@ line between them decides nothing. There it is asked what used to answer the cal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives, Track
 from distdoctor.diagnosis.hang.alignment import ROOT
 from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
@@ -129,10 +129,25 @@ def _by_lines(facts: Collectives, incident: Incident, one: Call, other: Call | N
     differs = incident.divergence.differs if incident.divergence is not None else ""
     there = other.site if other is not None else None
     by_value = deciding_value(sources, one.site, differs) if one.site == there else None
-    decision = by_value or deciding_condition(sources, one.site, there, mine, others)
+    been = _been(facts, one, others), other is not None and _been(facts, other, mine)
+    decision = by_value or deciding_condition(sources, one.site, there, mine, others, been=been)
     if decision is None and other is not None and {one.op, other.op} <= POINT_TO_POINT:
         return deciding_value(sources, one.site, ROOT)
     return decision
+
+
+def _been(facts: Collectives, call: Call, ranks: Sequence[int]) -> bool:
+    """Whether each of these ranks has made a call of this line before, in the same group."""
+    group = facts.group_of(call)
+    if group is None or not ranks or not call.site:
+        return False
+    return all(rank in group.tracks and _has_been(group.tracks[rank], call) for rank in ranks)
+
+
+def _has_been(track: Track, call: Call) -> bool:
+    log, rows = track.timeline.log, track.rows
+    earlier = rows["site"][rows["number"] < call.number][-PAST:]
+    return any(log.site(int(site)) == call.site for site in np.unique(earlier))
 
 
 def _by_past(facts: Collectives, pairs: Pairs, one: Call, other: Call | None) -> Decision | None:

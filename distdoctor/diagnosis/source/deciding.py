@@ -24,6 +24,7 @@ from distdoctor.diagnosis.source.rank_local import (
     tests_of_decorator,
 )
 from distdoctor.diagnosis.source.rank_words import lets_one_in
+from distdoctor.diagnosis.source.settled import is_settled
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
@@ -156,10 +157,13 @@ def deciding_condition(
     other: SourceLine | None,
     ranks: Iterable[int] = (),
     others: Iterable[int] = (),
+    *,
+    been: tuple[bool, bool] = (False, False),
 ) -> Decision | None:
     """What most likely sent `ranks` to one line and `others` to the other; None when nothing in the source tells.
 
-    `other` None: the ranks that missed the line `one` went nowhere, they have ended.
+    `other` None: the ranks that missed the line `one` went nowhere, they have ended. `been`: whether those that are not in this
+    line now have been there before, in `one` and in `other`.
     """
     program = program_of(sources)
     mine = _way_to(program, one)
@@ -169,7 +173,17 @@ def deciding_condition(
     tests = _all_tests(program, mine) if one == other else list(_candidates(program, mine, theirs))
     if other is not None:  # both went on
         tests = [test for test in tests if not _ends_the_rank(program, test)]
+    for site, known in ((one, been[0]), (other, been[1])):
+        passed = _passed_each_time(program, site) if known and site is not None else []
+        tests = [test for test in tests if test.key not in passed or not is_settled(program, test.value)]
     return _best(program, tests, (mine, theirs), tuple(ranks), tuple(others))
+
+
+def _passed_each_time(program: UserProgram, site: SourceLine) -> list[tuple[int, bool, int]]:
+    """The tests that stand before a line in its own body: whoever comes to it has passed them, from wherever it is called."""
+    way = _way_to(program, site)
+    (node,) = next(iter(way.nodes.values()))[:1] if way is not None else (None,)
+    return [test.key for test in tests_around(program, node)] if node is not None else []
 
 
 def deciding_value(sources: Mapping[str, str], site: SourceLine, differs: str) -> Decision | None:
@@ -416,10 +430,15 @@ def _node_at(file: SourceFile, line: int) -> ast.AST | None:
 
 
 def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Test]:
-    """The tests that decide between the two, the nearest to where they part first; those that both pass are none."""
+    """The tests that decide between the two, the nearest to where they part first; those that both pass are none.
+
+    Where no body is known that leads to both, as where a framework calls the one, only what stands around the lines themselves is
+    known to lie between them.
+    """
     shared = [scope for scope in mine.depth if scope in theirs.depth]
     top = min(shared, key=lambda s: (mine.depth[s] + theirs.depth[s], s.path, lineno(s.node)), default=None)
-    sides = [_tests_down_to(program, way, top) for way in (mine, theirs)]
+    parted = top is None and mine.depth and theirs.depth
+    sides = [_around(program, way) if parted else _tests_down_to(program, way, top) for way in (mine, theirs)]
     keys = [{test.key for test in side} for side in sides]
     seen: set[tuple[int, bool, int]] = set()
     for side, other in ((sides[0], keys[1]), (sides[1], keys[0])):
@@ -427,6 +446,12 @@ def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Tes
             if test.key not in other and test.key not in seen:
                 seen.add(test.key)
                 yield test
+
+
+def _around(program: UserProgram, way: _Way) -> list[_Test]:
+    """The questions in the body that a line stands in."""
+    nodes = next(iter(way.nodes.values()))
+    return [test for node in nodes for test in tests_around(program, node) if not test.is_loop]
 
 
 def _all_tests(program: UserProgram, way: _Way) -> list[_Test]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -376,6 +377,56 @@ def test_a_raise_that_nobody_catches_decides_nothing_between_ranks_that_both_wen
 
     assert found(refused, 6, 9) == []
     assert found(refused, 6, None) == [2]
+
+
+SETTLED = """\
+    class Trainer:
+        def __init__(self, rank):
+            self.is_first = rank == 0
+        def fit(self):
+            for batch in self.batches:
+                loss = self.model(batch)
+                loss.backward()
+                self.reduce(loss)
+        def reduce(self, loss):
+            if self.is_first:
+                dist.all_reduce(loss)
+    def main():
+        Trainer(dist.get_rank()).fit()
+    """
+
+
+def test_a_condition_that_cannot_change_parts_nobody_who_has_passed_it_before() -> None:
+    backward, reduced = SourceLine("t.py", 7), SourceLine("t.py", 11)
+    ask = partial(deciding_condition, {"t.py": dedent(SETTLED)}, backward, reduced)
+    asks_for_step = dedent(SETTLED).replace("if self.is_first", "if self.is_first and self.step % 10 == 0")
+
+    before = ask()
+    assert before is not None
+    assert before.test == "if self.is_first"
+    assert ask(been=(True, True)) is None
+    now_and_then = deciding_condition({"t.py": asks_for_step}, backward, reduced, been=(True, True))
+    assert now_and_then is not None
+    assert now_and_then.question == "self.is_first and self.step % 10 == 0"
+
+
+def test_lines_that_no_known_body_leads_to_are_parted_by_what_stands_around_them_only() -> None:
+    called_by_a_framework = """\
+        class Hooks:
+            def on_step(self, loss):
+                loss.backward()
+            def on_log(self, rank):
+                if rank == 0:
+                    dist.all_reduce(total)
+        def main(rank):
+            for batch in range(len(os.listdir(rank))):
+                save()
+        def save():
+            dist.barrier()
+        """
+
+    assert found(called_by_a_framework, 3, 6) == [5]
+    assert found(called_by_a_framework, 3, 11) == []
 
 
 def test_no_python_and_an_unknown_line_decide_nothing() -> None:
