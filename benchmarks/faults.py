@@ -233,7 +233,7 @@ def _without(program: str) -> str:
 
 def _hanging(program: str) -> str:
     where = Path(sys.executable).parent / program
-    stuck = "printf '#!/bin/sh\\nsleep 600\\n' > stuck; chmod 755 stuck"
+    stuck = "printf '#!/bin/sh\\nexec sleep 600\\n' > stuck; chmod 755 stuck"
     return f"{stuck}; exec unshare -m bash -c 'mount --bind $PWD/stuck {where}; exec {{}}'"
 
 
@@ -247,25 +247,8 @@ NOBODY = (
     "exec unshare -m bash -c 'mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups "
     "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search {}'"
 )
-# What a container's default filter does to those who want to look into another process: EPERM for ptrace and process_vm_readv.
-REFUSING = """
-import ctypes, os, struct, sys
-NUMBERS = {"x86_64": (101, 310, 311), "aarch64": (117, 270, 271)}[os.uname().machine]
-def row(code, yes, no, value):
-    return struct.pack("HBBI", code, yes, no, value)
-rows = [row(0x20, 0, 0, 0), *(row(0x15, len(NUMBERS) - i, 0, number) for i, number in enumerate(NUMBERS)),
-        row(0x06, 0, 0, 0x7FFF0000), row(0x06, 0, 0, 0x00050001)]
-class Program(ctypes.Structure):
-    _fields_ = [("rows", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(rows), b"".join(rows))), 0, 0):
-    raise OSError(ctypes.get_errno(), "the kernel takes no filter")
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
-def _refusing(stage: Stage) -> None:
-    (stage.folder / "refusing.py").write_text(REFUSING)
+# A rank that made itself undumpable, and a launcher that is root of a container without the capability.
+UNDUMPABLE = "__import__('ctypes').CDLL(None).prctl(4, 0, 0, 0, 0)\n"
 
 
 def _press_when_ranks_are_gone(stage: Stage) -> None:
@@ -367,7 +350,11 @@ FAULTS = [
     Fault("TERM=dumb", variables={"TERM": "dumb"}),
     Fault("py-spy is missing", inside=STOPPED, shell=_without("py-spy")),
     Fault("py-spy hangs", inside=STOPPED, shell=_hanging("py-spy")),
-    Fault("ptrace is refused", inside=STOPPED, before=_refusing, shell=f"exec {sys.executable} refusing.py {{}}"),
+    Fault(
+        "ptrace of a rank is refused",
+        inside=f"{UNDUMPABLE}{STOPPED}",
+        shell="exec setpriv --bounding-set=-sys_ptrace {}",
+    ),
     Fault(
         "/proc shows no process of others",
         inside=STOPPED,

@@ -56,6 +56,24 @@ def test_no_source_of_ours_runs_what_it_reads(path: Path) -> None:
         assert not shell, f"{where}:{call.lineno} starts a shell"
 
 
+# What reads files of the kernel's, or looks at what it has opened itself.
+OPENS = {"files.py", "flight/reading.py", "trace/run_folder.py", "trace/process_key.py"}
+
+
+def test_a_recording_is_read_by_what_opens_regular_files_only() -> None:
+    """A FIFO would stop the reader, a device fill it: files.py has `opened`, `head_of` and `read_bytes`."""
+    room = ROOT / "distdoctor" / "recording"
+    found = [
+        f"{path.relative_to(room)}:{call.lineno} {name}"
+        for path in sorted(room.rglob("*.py"))
+        if str(path.relative_to(room)) not in OPENS
+        for name, call in calls(path)
+        if name in ("open", "os.open") or name.endswith((".open", ".read_bytes", ".read_text"))
+    ]
+
+    assert found == []
+
+
 @pytest.mark.parametrize(("where", "name"), ALLOWED)
 def test_no_exception_outlives_its_reason(where: str, name: str) -> None:
     assert name in [found for found, _ in calls(ROOT / where)]

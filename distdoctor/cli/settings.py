@@ -91,7 +91,7 @@ def _require_own_targets(settings: Settings, source: str) -> None:
         name = chosen.partition(":")[0].strip()
         raise WrongUse(
             f"{source}: notify = {chosen!r} says where a report is sent, which no file may choose",
-            way_out=f"Write {name!r} there, or pass --notify {chosen} (DISTDOCTOR_NOTIFY).",
+            way_out=f"Write {name!r} there, or pass --notify {chosen}.",
         )
 
 

@@ -13,6 +13,7 @@ from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.diagnosis.said_live import SaidLive
 from distdoctor.errors import DoctorError
@@ -72,6 +73,7 @@ class Watcher:
         self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
         self._from_outside = frozenset(check.code for check in self._checks if check.outside)
+        self._of_processes = frozenset(check.code for check in self._checks if set(check.facts) == {Stall})
         self._waits = frozenset(check.code for check in self._checks if check.stalls is Stalls.MAYBE)
         self.standing = StandingFindings(self._waits)
         self._all_remedies: dict[str, Remedy] = {}
@@ -143,10 +145,12 @@ class Watcher:
             )
 
     def told_for_good(self) -> tuple[Finding, ...]:
-        """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile."""
+        """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile. What
+        only a look at the processes showed, such as that they cannot be looked into, is true of that look alone."""
         with self._lock:
             over = {(finding.code, finding.ranks) for finding, _ in self.standing.withdrawn}
-            told = (finding for finding in self._told.values() if finding.confidence == CERTAIN)
+            certain = (finding for finding in self._told.values() if finding.confidence == CERTAIN)
+            told = (finding for finding in certain if finding.code not in self._of_processes)
             return tuple(finding for finding in told if (finding.code, finding.ranks) not in over)
 
     @property

@@ -81,7 +81,16 @@ def _started(
     _write(folder, diagnosis, alert_of(diagnosis, name))
     for number, target in enumerate(usable):
         outcome = folder / f"outcome-{number}.json"
-        words = [sys.executable, "-m", "distdoctor.notify", target.way.name, target.where, str(folder), str(outcome)]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "distdoctor.notify",
+            target.way.name,
+            target.where,
+            str(folder),
+            str(outcome),
+        ]
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
@@ -32,6 +33,7 @@ VERSION = 4
 READABLE = (3, VERSION)  # readers refuse another number
 COMPRESSION = 3  # beyond it the memory that it takes grows, and the bundle hardly shrinks
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
+LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
@@ -248,11 +250,7 @@ def _newest(name: str, rows: Rows) -> Rows:
 
 def looks_like_bundle(path: Path) -> bool:
     """Whether a file is a bundle, by its first bytes."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return head_of(path, len(MAGIC)) == MAGIC
 
 
 def unpack(data: bytes, source: str) -> Recording:
@@ -338,10 +336,7 @@ def read_bundle(path: Path) -> Recording:
 
     UnreadableRecording: see `unpack`.
     """
-    try:
-        return unpack(path.read_bytes(), str(path))
-    except OSError as trouble:
-        raise UnreadableRecording(f"{path} cannot be read: {trouble}", way_out="Copy it again.") from trouble
+    return unpack(read_bytes(path, LARGEST_FILE), str(path))
 
 
 def in_json(recording: Recording) -> str:
@@ -352,9 +347,10 @@ def in_json(recording: Recording) -> str:
 def bundles_in(path: Path) -> list[Recording]:
     """The recordings in a document of `hang-dump --json`, one for each job; [] where it is no such document."""
     try:
-        return bundles_of(path.read_bytes(), str(path))
-    except OSError:
+        text = read_bytes(path, LARGEST_FILE)
+    except UnreadableRecording:
         return []
+    return bundles_of(text, str(path))
 
 
 def bundles_of(text: bytes, source: str) -> list[Recording]:

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from distdoctor.errors import UnreadableRecording
 
@@ -21,10 +21,10 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY_OUT = "Copy the folder again with regular files, or leave that one out."
 
 
-def read_bytes(path: Path, most_bytes: int, *, from_end: bool = False) -> bytes:
-    """The content of a regular file of at most `most_bytes`; of a larger one its end, where that is asked for.
+def opened(path: Path) -> BinaryIO:
+    """A regular file, open for reading: what everybody uses who reads what somebody else may have put there.
 
-    UnreadableRecording: it cannot be opened, is no regular file, or is larger.
+    UnreadableRecording: it cannot be opened, or is no regular file.
     """
     try:
         # Without O_NONBLOCK opening a FIFO waits for a writer, and opening some devices acts on them.
@@ -34,21 +34,37 @@ def read_bytes(path: Path, most_bytes: int, *, from_end: bool = False) -> bytes:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise _refused(path, "is no regular file")
-    with os.fdopen(fd, "rb") as file:
+    return os.fdopen(fd, "rb")
+
+
+def head_of(path: Path, count: int) -> bytes:
+    """The first bytes of a regular file, by which it is known; none of what is none, or cannot be read."""
+    try:
+        with opened(path) as file:
+            return file.read(count)
+    except (OSError, UnreadableRecording):
+        return b""
+
+
+def read_bytes(path: Path, most_bytes: int, *, from_end: bool = False) -> bytes:
+    """The content of a regular file of at most `most_bytes`; of a larger one its end, where that is asked for.
+
+    UnreadableRecording: it cannot be opened, is no regular file, or is larger.
+    """
+    with opened(path) as file:
         return _content(path, file, most_bytes, from_end)
 
 
-def _content(path: Path, file: Any, most_bytes: int, from_end: bool) -> bytes:
+def _content(path: Path, file: BinaryIO, most_bytes: int, from_end: bool) -> bytes:
     about = os.fstat(file.fileno())
     if about.st_size > most_bytes:
         if not from_end:
             raise _refused(path, f"has {about.st_size} bytes, more than the {most_bytes} that distdoctor writes there")
         file.seek(about.st_size - most_bytes)
     try:
-        content: bytes = file.read(most_bytes)
+        return file.read(most_bytes)
     except OSError as trouble:
         raise _refused(path, f"cannot be read: {trouble.strerror}") from trouble
-    return content
 
 
 def read_json(path: Path, most_bytes: int) -> Any:

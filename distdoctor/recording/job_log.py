@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.files import opened
 from distdoctor.recording.nccl_remark import remark_in
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.source_line import SourceLine
@@ -91,7 +92,7 @@ def read_log(path: Path) -> Recording:
     NothingToInspect: nothing that names a rank, a size or an error.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - LARGEST_BYTES))
             recording = parse_lines(_cut(file))

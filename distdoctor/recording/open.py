@@ -13,6 +13,7 @@ from typing import cast
 
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
+from distdoctor.recording.files import head_of
 from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in
 from distdoctor.recording.flight.reading import read_dumps
@@ -26,6 +27,7 @@ from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, rea
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
 _DEEPEST = 3  # folders below the one given: dumps are often copied into one folder per host
+_DEEPEST_PART = 16  # the same of run folders and bundles, which lie below a folder for each job, host or day
 
 
 def open_run(
@@ -61,6 +63,11 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
     if not path.exists():
         raise NothingToInspect(
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
+        )
+    if not path.is_file():
+        raise NothingToInspect(
+            f"{path} is no regular file",
+            way_out="Give a file or a folder, or send it by the standard input: examine -.",
         )
     if _is_trace(path):
         return open_run(path.parent)
@@ -104,7 +111,7 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
     )
 
 
-def parts_of(folder: Path) -> list[Path]:
+def parts_of(folder: Path, deepest: int = _DEEPEST_PART) -> list[Path]:
     """What below a folder is a part of a job's recording: run folders, host bundles, documents of hang-dump. None of them lies in
     another one. Of flight recorder dumps, which form one recording together, nothing is said here."""
     found: list[Path] = []
@@ -115,7 +122,9 @@ def parts_of(folder: Path) -> list[Path]:
             found.append(entry)
     if found:
         return found
-    return [part for entry in _entries(folder) if entry.is_dir() for part in parts_of(entry)]
+    if not deepest:
+        return []
+    return [part for entry in _entries(folder) if entry.is_dir() for part in parts_of(entry, deepest - 1)]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -145,8 +154,4 @@ def _files(folder: Path, deepest: int) -> Iterator[Path]:
 
 
 def _is_trace(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return head_of(path, len(MAGIC)) == MAGIC

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.flight.entries import text, whole
 from distdoctor.recording.ras_report import Absent, Communicator, RasReport
 from distdoctor.recording.recording import Job, Recording
@@ -39,12 +40,7 @@ _TABLE = re.compile(
 
 def looks_like_ras(path: Path) -> bool:
     """Whether the first bytes are those of RAS, as text or JSON."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(65536)
-    except OSError:
-        return False
-    return begins_like_ras(head)
+    return begins_like_ras(head_of(path, 65536))
 
 
 def begins_like_ras(begin: bytes) -> bool:
@@ -66,7 +62,7 @@ def read_ras(path: Path) -> Recording:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError("it is larger than anything RAS writes")
-        return recording_of(path.read_bytes().decode("utf-8", "replace"))
+        return recording_of(read_bytes(path, LARGEST_BYTES).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError) as trouble:
         raise _torn(str(path), trouble) from None
 

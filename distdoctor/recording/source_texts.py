@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import read_bytes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine, Trouble
 from distdoctor.recording.trace.layout import source_digest, source_of
@@ -75,6 +77,6 @@ def _read(path: Path) -> bytes | None:
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > LARGEST_BYTES:
             return None
-        return path.read_bytes()
-    except OSError:
+        return read_bytes(path, LARGEST_BYTES)
+    except (OSError, UnreadableRecording):
         return None

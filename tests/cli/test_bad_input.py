@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +93,50 @@ def test_bad_input_is_one_sentence_and_a_way_out(
     assert way_out[0].startswith("  ")
     assert not done.out
     assert not list(tmp_path.glob(".distdoctor/runs/2*"))
+
+
+ODD = ("fifo", "fifo.log", "fifo.pt", "fifo.safetensors", "fifo.json", "fifo.ddb", "fifo.trace")
+INSIDE = (
+    "clog_0.log",
+    "dump_rank_0",
+    "job.log",
+    ".metadata",
+    "model.safetensors",
+    "job.json",
+    "a.json",
+    "rank-00000.a0.trace",
+)
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Who waits for a writer that never comes is interrupted."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("command", ["examine", "show", "report"])
+def test_what_is_no_regular_file_holds_nobody_up(say: Callable[..., Any], tmp_path: Path, command: str) -> None:
+    for name in ODD:
+        os.mkfifo(tmp_path / name)
+    for name in INSIDE:
+        (tmp_path / f"with {name}").mkdir()
+        os.mkfifo(tmp_path / f"with {name}" / name)
+
+    for path in sorted(tmp_path.iterdir()):
+        said = say(command, path)
+
+        assert said.code in (4, 5) or (command != "examine" and "healthy" not in said.out), (path, said)
+        assert "could not go on" not in said.err, (path, said)
+
+
+def test_folders_in_folders_come_to_an_end(say: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "deep" / "/".join(["d"] * 900)).mkdir(parents=True)
+    (tmp_path / "deep" / "again").symlink_to(tmp_path)
+
+    said = say("examine", tmp_path / "deep")
+
+    assert (said.code, said.err.count("\n")) == (4, 2), said.err
+    shutil.rmtree(tmp_path / "deep")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from distdoctor.cli.main import COMMANDS
 from distdoctor.recording.files import write_whole
@@ -241,6 +245,31 @@ def test_the_environment_is_printed_for_a_bug_report(say: Say) -> None:
     )
     assert "lo" in {one["name"] for one in facts["nics"]}
     assert facts["libraries"]["numpy"]
+
+
+def test_torchs_compiled_half_tells_what_the_whole_tells() -> None:
+    from distdoctor.cli.bug_report import _ASK_TORCH
+
+    def told(source: str, *words: str) -> dict[str, Any]:
+        command = [sys.executable, "-P", "-c", source, *words]
+        found: dict[str, Any] = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
+        return found
+
+    whole = told(_ASK_TORCH, "whole")
+    broken = told(_ASK_TORCH.replace("    import torch._C\n", "    import torch._C.gone\n"))
+
+    assert told(_ASK_TORCH) == whole == broken
+    assert (whole["backends"][0], whole["threads"]) == ("gloo", torch.get_num_threads())
+
+
+def test_a_module_in_the_working_directory_is_not_taken_for_one_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    (tmp_path / "json.py").write_text("open('was-run', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert json.loads(say("env", "--json", "--within", "60").out)["not_told"] == []
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_a_driver_that_hangs_is_named_and_holds_nobody_up(

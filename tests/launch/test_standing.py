@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.launch.standing import StandingFindings
-from distdoctor.recording.recording import Recording
+from distdoctor.launch.watch import Watcher
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.testing.stacks import looked_at, rank
 from distdoctor_checks.hang import (
     cross_group_deadlock,
     mismatched_reduce_op,
@@ -90,3 +93,18 @@ def test_a_standstill_is_proven_by_two_polls_between_which_nobody_moves() -> Non
 
     assert len(standing.proven()) == 1
     assert standing.moved([1]) == []  # what is proven is never taken back
+
+
+def test_that_nobody_can_look_into_a_process_is_not_told_of_a_job_that_went_on(tmp_path: Path) -> None:
+    """Nothing was recorded of it: a py-spy that hangs is no fault of the job, whose ranks have moved since."""
+    recording = looked_at(*(rank(number, trouble="py-spy got no answer within 5 s") for number in range(2)))
+    told: list[str] = []
+    watcher = Watcher(
+        tmp_path, Job, PLUGINS.checks.values(), PLUGINS.remedies,
+        tell=lambda finding, diagnosis: told.append(finding.code), hung=lambda diagnosis, proven: None,
+    )  # fmt: skip
+
+    watcher._tell_news(examine(recording, PLUGINS.checks.values(), PLUGINS.remedies, live=True))
+
+    assert told == ["DD608"]
+    assert watcher.said(succeeded=True, interrupted=False, aborting=False).told == ()

@@ -13,6 +13,7 @@ from typing import Any
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.checkpoint.inert_pickle import LARGEST, Inert, read_inert
+from distdoctor.recording.files import head_of, opened, read_bytes
 
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 COUNTERS = ("epoch", "step", "global_step", "iteration", "iter", "last_epoch", "epochs", "steps")
@@ -66,14 +67,10 @@ def is_checkpoint(path: Path) -> bool:
     """Whether a checkpoint lies there, by its first bytes; of a folder, by what is in it."""
     if path.is_dir():
         return (path / ".metadata").is_file() or any(path.glob("*.safetensors"))
-    try:
-        with path.open("rb") as file:
-            head = file.read(9)
-    except OSError:
-        return False
+    head = head_of(path, 9)
     if head[:4] == _ZIP:
         return _is_saved(path)
-    return path.suffix == ".safetensors" or (head[8:9] == b"{" and head[5:8] == b"\0\0\0")
+    return (path.is_file() and path.suffix == ".safetensors") or (head[8:9] == b"{" and head[5:8] == b"\0\0\0")
 
 
 def _is_saved(path: Path) -> bool:
@@ -92,7 +89,7 @@ def read_contents(path: Path) -> Contents:
     try:
         if path.is_dir():
             return _distributed(path) if (path / ".metadata").is_file() else _safetensors_folder(path)
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(4)
         return _saved(path) if head == _ZIP else _safetensors(path)
     except zipfile.BadZipFile:
@@ -192,7 +189,7 @@ def _sort(where: str, value: Any, counters: dict[str, int | float], others: list
 
 def _safetensors(path: Path) -> Contents:
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with opened(path) as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(LARGEST, size):
             raise ValueError(f"its header should have {length:,} bytes, the file has {size:,}")
@@ -235,7 +232,7 @@ def _safetensors_folder(folder: Path) -> Contents:
 
 def _parts_named(index: Path) -> list[str]:
     """The files that an index spreads the tensors over; ValueError: it is none."""
-    content = json.loads(index.read_text("utf-8"))
+    content = json.loads(read_bytes(index, LARGEST))
     parts = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ValueError(f"{index.name} maps no tensor to a file")
@@ -249,7 +246,7 @@ def _distributed(folder: Path) -> Contents:
     metadata = folder / ".metadata"
     if metadata.stat().st_size > LARGEST:
         raise ValueError(f".metadata has {metadata.stat().st_size:,} bytes")
-    found = read_inert(metadata.read_bytes())
+    found = read_inert(read_bytes(metadata, LARGEST))
     state = found.state if isinstance(found, Inert) else {}
     about, parts = state.get("state_dict_metadata"), state.get("storage_data")
     if not isinstance(about, dict):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording.files import head_of, opened
 from distdoctor.recording.flight.dumps import MOST_RANKS, rank_in
 from distdoctor.recording.flight.entries import FlightDump, op_of
 from distdoctor.recording.flight.rows import recording_of
@@ -246,11 +247,7 @@ def _sizes(about: Mapping[str, str], side: str) -> list[list[int]]:
 
 def looks_like_clog(path: Path) -> bool:
     """Whether the first bytes are those of a clog file."""
-    try:
-        with path.open("rb") as file:
-            return begins_like_clog(file.read(64))
-    except OSError:
-        return False
+    return begins_like_clog(head_of(path, 64))
 
 
 def begins_like_clog(head: bytes) -> bool:
@@ -267,7 +264,7 @@ def read_clog(path: Path) -> ClogFile:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError("it is larger than any that a training writes")
-        with path.open("rb") as file:
+        with opened(path) as file:
             found.begin(file.readline(256))
             while line := file.readline(_LONGEST_LINE):
                 found.take(line)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.files import head_of, opened
 from distdoctor.recording.flight.entries import FlightDump, text, whole
 
-LARGEST_BYTES = 1 << 30  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
+LARGEST_BYTES = 256 << 20  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
 MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
 _NUMBER = re.compile(r"\d{1,9}")
 # The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
@@ -105,11 +106,7 @@ def rank_in(name: str) -> int | None:
 
 def looks_like_dump(path: Path) -> bool:
     """Whether a file is a dump, by its first bytes."""
-    try:
-        with path.open("rb") as file:
-            return begins_like_dump(file.read(4096))
-    except OSError:
-        return False
+    return begins_like_dump(head_of(path, 4096))
 
 
 def begins_like_dump(head: bytes) -> bool:
@@ -125,7 +122,8 @@ def _bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise _no_dump(str(path), f"{path.stat().st_size} bytes are more than any flight recorder writes")
-        return path.read_bytes()
+        with opened(path) as file:
+            return file.read(LARGEST_BYTES)
     except OSError as trouble:
         raise UnreadableRecording(
             f"{path} cannot be read: {trouble.strerror}", way_out="Copy it again, or leave it out."

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.recording.files import head_of
 from distdoctor.recording.trace import bitmap_file
 
 Bytes = NDArray[np.uint8]
@@ -69,8 +70,7 @@ class KeptFile:
     def content(self) -> tuple[SampleBitmap, int] | None:
         """The set, and how many draws it stands for; None when it cannot be read (any more). The bits stay on disk."""
         try:
-            with open(self.path, "rb") as file:
-                head = file.read(bitmap_file.HEAD.size)
+            head = head_of(self.path, bitmap_file.HEAD.size)
             magic, _, length, covered = bitmap_file.HEAD.unpack(head)
             size = bitmap_file.bit_bytes(length)
             if magic != bitmap_file.MAGIC or self.path.stat().st_size < bitmap_file.HEAD_BYTES + size:
