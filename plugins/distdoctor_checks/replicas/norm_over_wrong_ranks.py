@@ -38,6 +38,7 @@ from distdoctor.recording.trace.layout import SPOTS, TensorFlag, UpdateFlag
 ALIKE = 2e-5  # relative: norms are kept in 32 bits
 APART = 1e-4
 FAR = 1e-3  # factors of two ranks, whose elements were rounded
+_SQUARES = ("square", ".pow(2", "** 2", "norm(")
 _HOLDS_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCALES, _NORMS = (".mul_(", ".div_(", "_foreach_mul_("), ("norm", "sqrt", "** 0.5")
 ENOUGH = 3  # parameters, or elements, with the same factor; that does not happen by itself
@@ -115,7 +116,7 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, reco
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=_places(line, update.site, ranks),
+        places=_places(line, update.site, ranks, recording),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
         why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
@@ -174,7 +175,7 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=_places(line, update.site, ranks),
+        places=_places(line, update.site, ranks, recording),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "elements of the shards"},
         why=f"between the reduction and the optimizer step the elements of the gradients are multiplied by {factors}, as after "
@@ -184,10 +185,27 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
     )  # fmt: skip
 
 
-def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...]) -> tuple[Place, ...]:
-    """Where the gradients are scaled, where that is known, and the optimizer step."""
+def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], recording: Recording) -> tuple[Place, ...]:
+    """Where the gradients are scaled, where that is known, where the norm for it comes from, and the optimizer step."""
     steps = Place(step, ranks, "the optimizer steps")
-    return (steps,) if line == step else (Place(line, ranks, "scales by a rank-local norm"), steps)
+    if line == step:
+        return (steps,)
+    norm = _norm_line(recording, line)
+    taken = (Place(norm, ranks, "takes the norm of what each rank holds"),) if norm else ()
+    return Place(line, ranks, "scales by a rank-local norm"), *taken, steps
+
+
+def _norm_line(recording: Recording, scaling: SourceLine) -> SourceLine:
+    """The first line above the scaling, in the same function, that squares or takes a norm."""
+    file = source_file(recording.sources, scaling.path)
+    function = file.function_at(scaling.line) if file is not None else None
+    if not isinstance(function, ast.FunctionDef):
+        return SourceLine()
+    lines = _own_lines(recording.sources[scaling.path], function)
+    found = [
+        number for number, text in lines.items() if number < scaling.line and any(word in text for word in _SQUARES)
+    ]
+    return SourceLine(scaling.path, found[0], scaling.function) if found else SourceLine()
 
 
 def _clipping_line(recording: Recording, step: SourceLine) -> SourceLine:

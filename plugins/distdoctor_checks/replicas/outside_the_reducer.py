@@ -14,6 +14,7 @@ Source           torch.nn.parallel.DistributedDataParallel: "No parameters shoul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -32,6 +33,7 @@ from distdoctor.recording.trace.events import Converted, ParameterAdded, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
 
 OF_A_HINT = 15  # that a module was moved after wrapping explains less than what the gradients themselves show
+_UNFREEZES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True")
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas", specificity=70)
@@ -76,8 +78,15 @@ def _origin(
     added = event_site(gradients, ParameterAdded, ranks, among=parts)
     if added:
         return added, "added after wrapping"
-    unfrozen = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)
-    return unfrozen or wrapped or parting.site, "frozen when the model was wrapped, trained now"
+    return _unfrozen(recording, wrapped) or wrapped or parting.site, "frozen when the model was wrapped, trained now"
+
+
+def _unfrozen(recording: Recording, wrapped: SourceLine) -> SourceLine:
+    """The line that unfreezes: in the function that wraps, or the only one of the file."""
+    here = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)
+    lines = enumerate(recording.sources.get(wrapped.path, "").splitlines(), 1)
+    every = [number for number, line in lines if _UNFREEZES.search(line.partition("#")[0])]
+    return here or (SourceLine(wrapped.path, every[0]) if len(every) == 1 else SourceLine())
 
 
 def sick() -> Recording:

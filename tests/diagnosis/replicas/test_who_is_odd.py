@@ -10,7 +10,8 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.events import StateLoaded
+from distdoctor.recording.trace.events import StateLoaded, Wrapped
+from distdoctor.recording.trace.layout import TensorFlag
 from distdoctor.testing.gradients import trained_job
 
 LOAD = "train.py:20 resume"
@@ -89,3 +90,18 @@ def test_a_rank_that_steps_a_pass_later_has_skipped_a_step() -> None:
 def test_gradients_changed_after_as_many_passes_are_no_skipped_step() -> None:
     job = trained_job(2).initial().step()
     assert first_of(job.step(grads={1: 1}, params={1: 1}).recording()).code == "DD202"
+
+
+@pytest.mark.parametrize(("unfreezes", "line"), [(1, 3), (2, 8)])
+def test_the_only_line_that_unfreezes_is_the_place_where_another_function_wraps(unfreezes: int, line: int) -> None:
+    more = "        parameter.requires_grad = True\n" if unfreezes == 2 else "        pass\n"
+    source = (
+        "def unfreeze(model):\n    for parameter in model.parameters():\n        parameter.requires_grad_(True)\n"
+        f"    for parameter in model.buffers():\n{more}\n"
+        "def main():\n    model = DistributedDataParallel(build())\n    train(model)\n"
+    )
+    job = trained_job(2, wrapped=False, flags={"head.weight": int(TensorFlag.OUTSIDE)})
+    job.note(Wrapped((0, 1)), site="train.py:8 main").initial()
+    job.step(grads={1: 1}, params={1: 1}, names=["head.weight"])
+    found = first_of(replace(job.recording(), sources={"/job/train.py": source}))
+    assert (found.code, found.place.line) == ("DD219", line)
