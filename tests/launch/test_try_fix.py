@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from launching import Finished
 
-from distdoctor.cli.try_fix import FirstRun, first_patch, with_fix_tried
-from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.cli.try_fix import FirstRun, _judged, first_patch, with_fix_tried
+from distdoctor.diagnosis.diagnosis import Diagnosis, FixOutcome, TriedFix
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.source.edits import words_replaced
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.launch.job import Outcome
-from distdoctor.launch.second_run import JobProgress, root_of
+from distdoctor.launch.second_run import JobProgress, SecondRun, SecondRunOrder, root_of
 from distdoctor.launch.working_copy import copy_folder
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
@@ -145,6 +145,62 @@ def test_a_job_is_past_its_illness_when_every_rank_is() -> None:
     assert not ill.is_past(ill)
     assert JobProgress((0, 0), (6, 9)).is_past(JobProgress((0, 0), (2, 4)))
     assert not JobProgress((0, 0), (5, 9)).is_past(JobProgress((0, 0), (2, 4)))
+
+
+def stood_apart() -> Recording:
+    """Rank 1 has stopped early and waits in the barrier after the loop, rank 0 goes on to the sixth step."""
+    script = recording(ranks=2)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:20 train").step()
+    script.collective("barrier", site="train.py:30 main", only=1)
+    return script.collective("all_reduce", [8], site="train.py:20 train", only=0).live()
+
+
+def stopped_together(*, reaches_the_barrier: bool) -> Recording:
+    """With the fix both stop after the third step. A patch moves lines, so only functions count."""
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.collective("all_reduce", [8], site="train.py:22 train").step()
+    if reaches_the_barrier:
+        script.collective("barrier", site="train.py:32 main")
+    return script.finished()
+
+
+def judged(first: Recording, second: Recording, *, stopped: bool = False, timed_out: bool = False) -> TriedFix:
+    """What is said of a second run."""
+    finding, before = Finding("ill", code="DD101", severity=ERROR), JobProgress.of(first)
+    outcome = Outcome(first, Diagnosis(first.job, (finding,)), hung=True, interrupted=0)
+    again = SecondRunOrder((), ("train.py",), Path("/job"), {"/job/train.py": ""}, before, 0, 60.0)
+    run = SecondRun(second, Path("/copy"), stopped, timed_out, 9.0)
+    return _judged(finding, outcome, before, again, run, load(), ())
+
+
+def test_a_fix_is_verified_when_the_second_run_passes_the_calls_in_which_the_ranks_stood() -> None:
+    """It may come to fewer steps: ranks that now stop together stop earlier."""
+    well = judged(stood_apart(), stopped_together(reaches_the_barrier=True))
+
+    assert (well.outcome, well.steps) == (FixOutcome.VERIFIED, 3)
+    assert well.words == "with it the job ran to its end in 9 s, and DD101 did not come back"
+
+
+def test_a_second_run_that_ends_before_it_comes_to_those_calls_says_nothing_about_a_fix() -> None:
+    early = judged(stood_apart(), stopped_together(reaches_the_barrier=False))
+
+    assert early.outcome is FixOutcome.UNDECIDED
+    assert early.words == "with it the script ended by itself at step 3, before step 5 of the first run"
+
+
+def test_a_second_run_that_took_too_long_says_nothing_about_a_fix() -> None:
+    assert judged(stood_apart(), stopped_together(reaches_the_barrier=True), timed_out=True).outcome is (
+        FixOutcome.UNDECIDED
+    )
+
+
+def test_a_fix_is_not_verified_when_the_illness_comes_back() -> None:
+    back = judged(stood_apart(), stood_apart(), stopped=True)
+
+    assert back.outcome is FixOutcome.NOT_VERIFIED
+    assert [one.code for one in back.findings] == ["DD101"]
 
 
 def test_a_working_copy_holds_sources_and_small_files_and_links_the_rest(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.finding import Finding, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.played import agrees_without
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     full,
@@ -29,7 +30,8 @@ def in_place(verdict: Verdict, what: str) -> Iterator[Incident]:
 
 
 def _same_for_all(verdict: Verdict, incident: Incident) -> tuple[Edit, ...]:
-    """The value of the other ranks given to all, where an expression in the one line that all call names the odd rank."""
+    """The value of the other ranks given to all, where an expression in the one line that all call names the odd rank, and the
+    calls of all other lines agree."""
     assert incident.divergence is not None
     variants, sources = incident.divergence.variants, verdict.recording.sources
     if incident.odd is None or len({variant.call.site for variant in variants}) > 1:
@@ -38,7 +40,9 @@ def _same_for_all(verdict: Verdict, incident: Incident) -> tuple[Edit, ...]:
     others = [rank for variant in variants for rank in variant.ranks if rank not in odd]
     site = incident.odd.site
     choice = (incident.choice or singled_out(sources, site, odd, others)) if odd else None
-    return without_choice(sources, site, choice, others) if choice is not None else ()
+    if choice is None or not agrees_without(incident.divergence.group, site):
+        return ()
+    return without_choice(sources, site, choice, others)
 
 
 def mismatch(

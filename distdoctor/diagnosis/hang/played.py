@@ -37,6 +37,21 @@ def agrees_without(group: GroupCalls, site: SourceLine) -> bool:
     return all(_agree(track, rows, longest, most, group.backend) for track, rows in known)
 
 
+def agrees_with_root(facts: Collectives, group: GroupCalls, number: int, site: SourceLine, root: int) -> bool:
+    """Whether the calls on record agree once every rank names this root in one line.
+
+    Up to the number where they part the line has to have named it whenever it ran, in each group: the edit must not change a
+    call that was right.
+    """
+    for one in facts.groups:
+        for track in one.tracks.values():
+            rows = track.rows[_is_at(track, track.rows, site)]
+            before = rows[rows["number"] < number] if one is group else rows
+            if (before["root"] != root).any():
+                return False
+    return agrees_without(group, site)
+
+
 def _rows_at(group: GroupCalls, site: SourceLine) -> bool:
     return any(bool(_is_at(track, track.rows, site).any()) for track in group.tracks.values())
 

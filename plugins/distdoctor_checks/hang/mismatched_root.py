@@ -20,6 +20,7 @@ from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
+from distdoctor.diagnosis.hang.played import agrees_with_root
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.source.call_edits import keyword_of, node_replaced, only_call
@@ -63,15 +64,19 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 
 
 def _edits(verdict: Verdict, incident: Incident, word: str, right: int) -> tuple[Edit, ...]:
-    """The root of the others in the place of an expression that is about the rank, in the one line that they all call."""
+    """The root of the others in the place of an expression that is about the rank, in the one line that they all call, where
+    the calls on record then agree."""
     assert incident.odd is not None
     site, sources = incident.odd.site, verdict.recording.sources
     call = only_call(sources, site, incident.odd.op.word)
     given = keyword_of(call, word) if call is not None else None
     if incident.divergence is None or given is None or not is_about_rank(given.value):
         return ()
-    one_line = all(variant.call.site == site for variant in incident.divergence.variants)
-    return (node_replaced(site.path, given, f"{word}={right}"),) if one_line and right >= 0 else ()
+    parted = incident.divergence
+    one_line = all(variant.call.site == site for variant in parted.variants)
+    if not one_line or right < 0 or not agrees_with_root(verdict.facts, parted.group, parted.number, site, right):
+        return ()
+    return (node_replaced(site.path, given, f"{word}={right}"),)
 
 
 def sick() -> Recording:

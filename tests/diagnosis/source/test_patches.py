@@ -265,6 +265,21 @@ def test_a_call_on_a_group_of_some_ranks_is_not_given_to_all() -> None:
     assert not agrees_with_all_at(Collectives.of(script.live()), SourceLine("/job/train.py", 7))
 
 
+@pytest.mark.parametrize("goes_round", [False, True])
+def test_a_root_that_was_another_one_before_is_not_made_the_same_for_ever(goes_round: bool) -> None:
+    """One edit of the line changes every call of it, also those that were right."""
+    script = recording(ranks=3).source("train.py", HEAD + "def share(x, rank):\n    dist.broadcast(x, src=rank % 2)\n")
+    for step in range(3):
+        script.collective("broadcast", [4], root=1 if goes_round and step == 1 else 0, site="train.py:5 share").step()
+    script.collective("broadcast", [4], root=0, site="train.py:5 share").instead(1, root=1)
+
+    (finding,) = _findings(script.live(), "DD106")
+    patches = [cure.patch.text for cure in finding.prescriptions if cure.patch is not None]
+
+    assert finding.prescriptions[0].change.endswith("for example src=0")
+    assert [("src=0)" in text) for text in patches] == ([] if goes_round else [True])
+
+
 def _findings(made: Recording, code: str) -> list[Finding]:
     return [one for one in examine(made, plugins.load().checks.values()).findings if one.code == code]
 
