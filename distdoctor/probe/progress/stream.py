@@ -68,7 +68,8 @@ def watch_groups(rank: Rank) -> None:
             return None
         words = kwargs.get("ranks", args[0] if args else None)
         members = tuple(words) if isinstance(words, (list, tuple, range)) else ()
-        making = NewGroupBegun(members, bool(kwargs.get("use_local_synchronization")))
+        members_only = kwargs.get("use_local_synchronization", args[4] if len(args) > 4 else False)
+        making = NewGroupBegun(members, bool(members_only))
         return rank.trace, rank.trace.note(making, site=rank.trace.texts.id(sites.user_site()))
 
     @rank.guarded
