@@ -318,5 +318,13 @@ def test_a_rank_that_keeps_a_file_lock_in_a_smaller_group_may_wait_for_another_t
     assert [one.ranks for one in found] == [(1,), (2,)]
 
 
+def test_a_rank_that_keeps_a_file_lock_in_a_call_of_all_ranks_is_blamed_beside_those_that_are_stuck_elsewhere() -> None:
+    """The stack shows the default group as it shows any other; the line says that none is passed."""
+    keeper = in_collective(0, site="train.py:12 step", arguments={"group": "<ProcessGroup>"})
+    found = told(keeper, asks_for_the_lock(1, holder=0), rank(2, frame("train.py:11 step")))
+
+    assert [one.ranks for one in found] == [(0,), (2,)]
+
+
 def told(*ranks: RankStacks) -> tuple[Finding, ...]:
     return examine(looked_at(*ranks, sources={"train.py": SOURCE}), HANGS, PLUGINS.remedies, live=True).findings

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import (
     ERROR,
     LIKELY,
@@ -46,6 +47,7 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity,
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
+from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.deciding import Decision, awaited_condition
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
@@ -54,6 +56,11 @@ from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 OF_ALL = frozenset(Op) - POINT_TO_POINT - ROOTED - {Op.UNKNOWN}  # that end when every member has come
+# How many arguments stand before `group` in torch's functions. Those that are given none of it are of all ranks.
+GROUP_AT = {
+    "barrier": 0, "monitored_barrier": 0, "all_reduce": 2, "all_gather": 2, "all_gather_into_tensor": 2, "all_gather_object": 2,
+    "reduce_scatter": 3, "reduce_scatter_tensor": 3, "all_to_all": 2, "all_to_all_single": 4,
+}  # fmt: skip
 PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nobody waits
 
 
@@ -198,9 +205,24 @@ def _waits_for_all_of(keeper: int, locked_out: Mapping[int, int], standstill: St
     """Whether a rank waits in a call that needs those which ask for its lock: one of all ranks, or there is nobody else."""
     holder = standstill.standings[keeper]
     asking = [standstill.standings[rank] for rank, one in locked_out.items() if one == keeper]
-    of_all = holder.op in OF_ALL and not holder.names_a_group
     elsewhere = [one.rank for one in standstill.others if one not in asking]
-    return (of_all or not elsewhere) and all(standstill.is_stuck(one) for one in asking)
+    needed = not elsewhere or _needs(holder, {one.rank for one in asking}, standstill)
+    return needed and all(standstill.is_stuck(one) for one in asking)
+
+
+def _needs(holder: RankActivity, ranks: set[int], standstill: Stall) -> bool:
+    """Whether the call that a rank waits in is of a group with these members, as recorded, or as its line says."""
+    facts = Collectives.of(standstill.recording)
+    timeline = facts.timelines.get(holder.rank)
+    for call in timeline.sitting if timeline is not None else ():
+        group = facts.group_of(call)
+        return group is not None and call.op in OF_ALL and ranks <= set(group.members)
+    if holder.op not in OF_ALL or holder.call not in GROUP_AT:
+        return False
+    call_here = only_call(standstill.recording.sources, holder.site, holder.call)
+    if call_here is None or any(one.arg in (None, "group") for one in call_here.keywords):
+        return False
+    return len(call_here.args) <= GROUP_AT[holder.call]
 
 
 def _keep_locks(standstill: Stall, locked_out: Mapping[int, int]) -> Iterator[Finding]:
