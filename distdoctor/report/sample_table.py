@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distdoctor.diagnosis.check import NotSeen
-from distdoctor.diagnosis.data.sample_account import EpochAccount, LoaderAccount, Share, accounts
-from distdoctor.diagnosis.data.samples import MATRIX_RANKS, SampleOrders
+from distdoctor.diagnosis.data.sample_account import EpochAccount, LoaderAccount, SampleAccounts, Share
+from distdoctor.diagnosis.data.samples import MATRIX_RANKS
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.recording.rank_set import compress, named
@@ -24,10 +24,9 @@ def render(recording: Recording, findings: Iterable[Finding] = (), base: str = "
     """The table as text; one line that says why where no loader was read. `findings`: those of the checks on data; `base`: the
     folder that paths are shown relative to; `unasked`: codes of the checks on data that could not look."""
     try:
-        orders = derived(SampleOrders, recording)
+        loaders = derived(SampleAccounts, recording).loaders
     except NotSeen as reason:
         return f"no verdict on data: {reason}\n"
-    loaders = accounts(orders)
     blocks = [answer(loaders, list(findings), unasked), *(_loader(one, base) for one in loaders)]
     if recording.resumption is not None:
         blocks.append(_resumption(recording.resumption))

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from browser import chromium
-from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of
+from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of, own
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
+from distdoctor.report.pictures import gallery
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.testing import recording
 
@@ -200,3 +201,15 @@ def test_every_step_of_the_divergence_is_a_view_and_those_that_differ_are_marked
     (picture,) = [one for one in mine if one.name == "divergence"]
     assert [(view.label, view.marked) for view in picture.views] == [("start", False), ("1", False), ("2", True)]
     assert picture.first == 2
+
+
+def test_a_picture_is_drawn_once_for_the_page_and_the_tables_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis = fresh_diagnosis_of(own("DD101"))
+    drawn: list[str] = []
+    watched = [lambda recording, name=draw.__name__: drawn.append(name) for draw in gallery.ALL]
+    monkeypatch.setattr(gallery, "ALL", watched)
+    monkeypatch.setattr(gallery, "BY_AREA", {})
+
+    html.render(diagnosis)
+
+    assert len(drawn) == len(watched)

@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Self
 
 import numpy as np
 
 from distdoctor.diagnosis.data.samples import (
     MATRIX_RANKS,
     LoaderPass,
+    Overlap,
     SampleOrders,
     Together,
     comparable_indices,
@@ -20,7 +22,8 @@ from distdoctor.diagnosis.data.samples import (
     same_order,
     unseen,
 )
-from distdoctor.recording.recording import SourceLine
+from distdoctor.diagnosis.derived import derived
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.recording.trace.sample_bitmap import SampleBitmap, in_common
 
@@ -78,8 +81,18 @@ class LoaderAccount:
     epochs: tuple[EpochAccount, ...]
 
 
-def accounts(orders: SampleOrders) -> list[LoaderAccount]:
+@dataclass(frozen=True)
+class SampleAccounts:
     """The account of every loader, in the order in which they were first read."""
+
+    loaders: tuple[LoaderAccount, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        return cls(tuple(accounts(derived(SampleOrders, recording))))
+
+
+def accounts(orders: SampleOrders) -> list[LoaderAccount]:
     found: dict[tuple[object, ...], list[Together]] = defaultdict(list)
     for together in everything(orders):
         one = together.one
@@ -122,7 +135,8 @@ def _share(one: LoaderPass, earlier: Sequence[tuple[int, LoaderPass]]) -> Share:
     if one.keep_one_in > 1 and one.drawn_set is not None:
         distinct = len(one.drawn_set) + int(np.count_nonzero(~one.drawn_set.holds(np.unique(one.padding))))
     else:
-        different = len(np.unique(one.indices)) * one.keep_one_in + len(np.setdiff1d(one.padding, one.indices))
+        again = len(np.setdiff1d(one.padding, one.indices)) if len(one.padding) else 0
+        different = len(np.unique(one.indices)) * one.keep_one_in + again
         distinct = min(one.drawn, different)
     same = (number for number, before in earlier if _same(before, one))
     return Share(one.rank, one.drawn, distinct, len(one.padding), next(same, -1), one.read_all)
@@ -160,7 +174,12 @@ def _compared(every: Sequence[LoaderPass]) -> tuple[int, tuple[tuple[int, int, i
         return _counted([p.rank for p in every], every, sets)
     keep = max(p.keep_one_in for p in every)
     alike = overlap(every) if len(every) > 1 else None
-    return alike.shared * keep if alike else 0, _pairs(every) if alike and alike.shared else (), _unseen(every), keep
+    return (
+        alike.shared * keep if alike else 0,
+        _pairs(every, alike) if alike and alike.shared else (),
+        _unseen(every),
+        keep,
+    )
 
 
 def _counted(
@@ -176,10 +195,10 @@ def _counted(
     return common.shared, pairs, missing if all(p.read_all for p in every) else -1, 1
 
 
-def _pairs(passes: Sequence[LoaderPass]) -> tuple[tuple[int, int, int], ...]:
-    lists, keep = comparable_indices(passes)
+def _pairs(passes: Sequence[LoaderPass], alike: Overlap) -> tuple[tuple[int, int, int], ...]:
     if len(passes) > MATRIX_RANKS:
-        return overlap(passes).pairs
+        return alike.pairs
+    lists, keep = comparable_indices(passes)
     drawn = {p.rank: np.unique(indices) for p, indices in zip(passes, lists, strict=True)}
     counts = [
         (a, b, keep * len(np.intersect1d(drawn[a], drawn[b], assume_unique=True))) for a, b in combinations(drawn, 2)

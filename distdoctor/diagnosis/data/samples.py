@@ -413,23 +413,20 @@ def overlap(passes: Sequence[LoaderPass], limit: int = 0) -> Overlap:
     owners = np.repeat(np.array([one.rank for one in passes], np.int64), [len(d) for d in distinct])
     order = np.argsort(drawn, kind="stable")
     drawn, owners = drawn[order], owners[order]
-    values, starts, counts = np.unique(drawn, return_index=True, return_counts=True)
+    values, counts = np.unique(drawn, return_counts=True)
     shared = values[counts > 1]
-    pairs: dict[tuple[int, int], int] = defaultdict(int)
-    ranks: set[int] = set()
     # Pairs are named from a bounded part: an overlap of everything with everything would be quadratic in the ranks.
-    for start, count in zip(starts[counts > 1][:4096], counts[counts > 1][:4096], strict=True):
-        sharing = owners[start : start + count]
-        ranks.update(map(int, sharing))
-        for first, second in pairwise(sharing):
-            pairs[int(first), int(second)] += 1
-    ordered = sorted(((a, b, n) for (a, b), n in pairs.items()), key=lambda pair: (-pair[2], pair[0], pair[1]))
+    part = np.isin(drawn, shared[:4096])
+    values_of_part, sharing = drawn[part], owners[part]
+    next_to = values_of_part[1:] == values_of_part[:-1]
+    pairs, times = np.unique(sharing[:-1][next_to] << 32 | sharing[1:][next_to], return_counts=True)
+    most = np.argsort(-times, kind="stable")[:16]
     return Overlap(
         shared=len(shared),
         keep_one_in=keep,
         examples=tuple(int(value) for value in shared[:5]),
-        ranks=tuple(sorted(ranks)),
-        pairs=tuple(ordered[:16]),
+        ranks=tuple(np.unique(sharing).tolist()),
+        pairs=tuple((int(pairs[at] >> 32), int(pairs[at] & 0xFFFFFFFF), int(times[at])) for at in most),
         compared=len(values),
     )
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.speed.timing import RankTimes, rank_times
 from distdoctor.recording.recording import Recording
 
@@ -47,15 +48,24 @@ class StepTimes:
 
 def step_times(recording: Recording) -> tuple[StepTimes, ...]:
     """Of each rank that made regular steps, the lowest rank first."""
-    found = (rank_times(log, fewest=1) for log in recording.ranks.values())
-    return tuple(_medians(times) for times in sorted(filter(None, found), key=lambda one: one.rank))
+    return derived(_OfAllRanks, recording).times
+
+
+@dataclass(frozen=True)
+class _OfAllRanks:
+    times: tuple[StepTimes, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        found = (rank_times(log, fewest=1) for log in recording.ranks.values())
+        return cls(tuple(_medians(times) for times in sorted(filter(None, found), key=lambda one: one.rank)))
 
 
 def _medians(times: RankTimes) -> StepTimes:
     wall, data, backward = times.walls, times.of("data_ns"), times.of("backward_ns")
     last_pass = times.of("backward_ended_ns") - times.of("forward_ended_ns")
     has_backward = times.of("backwards") > 0
-    last_bucket = np.array([times.native.get(int(step), (0.0, 0.0))[1] for step in times.steps])
+    last_bucket = times.last_bucket
     tail = np.where(last_bucket > 0, times.of("backward_ended_ns") - last_bucket, 0.0) + times.of("earlier_tails_ns")
     before = times.of("forward_ended_ns") - times.began - data - times.blocked - (backward - last_pass)
     parts = {

@@ -91,21 +91,17 @@ class RankTimes:
         return RobustMedian.of(self.of("data_ns"))
 
     @cached_property
-    def native(self) -> dict[int, tuple[float, float]]:
-        """step -> when C++ issued the first and the last call of the last backward pass."""
+    def last_bucket(self) -> Floats:
+        """[steps] when C++ issued the last call of the last backward pass; 0 where it issued none."""
         calls = self.log.calls
         mask = (calls["flags"] & _NATIVE) != 0
         mask &= np.isin(calls["op"], _MEETING)
         steps, entered = calls["step"][mask].astype(np.int64) + 1, calls["entered_ns"][mask].astype(float)
-        found: dict[int, tuple[float, float]] = {}
-        for step, since, until in zip(
-            self.steps, self.of("forward_ended_ns"), self.of("backward_ended_ns"), strict=True
-        ):
-            first, last = np.searchsorted(steps, step, "left"), np.searchsorted(steps, step, "right")
-            inside = entered[first:last]
-            inside = inside[(inside >= since) & (inside <= until)]
-            if len(inside):
-                found[int(step)] = (float(inside[0]), float(inside[-1]))
+        found: Floats = np.zeros(len(self.steps))
+        at = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
+        inside = (self.steps[at] == steps) & (entered >= self.of("forward_ended_ns")[at])
+        inside &= entered <= self.of("backward_ended_ns")[at]
+        found[at[inside]] = entered[inside]  # of several calls the last one stays
         return found
 
     @cached_property
@@ -142,7 +138,7 @@ class RankTimes:
         Backward is cut where its last bucket leaves: what comes then is waiting for others, but for a rank that comes last.
         """
         data, single = self.of("data_ns"), (self.of("backwards") == 1) & ~self.forgotten
-        last_bucket = np.array([self.native.get(int(step), (0.0, 0.0))[1] for step in self.steps])
+        last_bucket = self.last_bucket
         tail = np.where(last_bucket > 0, self.of("backward_ended_ns") - last_bucket, 0.0)
         before = self.of("forward_ended_ns") - self.began - data - self.blocked
         return {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
@@ -32,7 +33,7 @@ class _Cell:
 
 def picture(recording: Recording) -> Picture | None:
     """Of the group in which the ranks part, or in which one waits for the other; None where nobody does."""
-    verdict = Verdict.of(recording)
+    verdict = derived(Verdict, recording)
     chosen = _around(verdict)
     if chosen is None:
         return None

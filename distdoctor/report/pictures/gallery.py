@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Self
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.recording.recording import Recording
 from distdoctor.report.pictures import collectives, samples, stacks, steps, training, wait_graph
@@ -38,16 +41,34 @@ def pictures(diagnosis: Diagnosis) -> tuple[list[Picture], list[Picture]]:
     return list(_drawn(wanted, recording)), list(_drawn([draw for draw in ALL if draw not in wanted], recording))
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The pictures of one recording, each drawn once: the page shows them, the JSON has their tables."""
+
+    by_draw: dict[Draw, Picture | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        return cls()
+
+
 def _drawn(draws: list[Draw], recording: Recording) -> Iterator[Picture]:
+    drawn = derived(_Drawn, recording).by_draw
     for draw in draws:
-        try:
-            found = draw(recording)
-        except NotSeen:
-            continue
-        except Exception as trouble:  # a picture less is better than no report
-            found = _failed(draw, trouble)
+        if draw not in drawn:
+            drawn[draw] = _draw(draw, recording)
+        found = drawn[draw]
         if found is not None:
             yield found
+
+
+def _draw(draw: Draw, recording: Recording) -> Picture | None:
+    try:
+        return draw(recording)
+    except NotSeen:
+        return None
+    except Exception as trouble:  # a picture less is better than no report
+        return _failed(draw, trouble)
 
 
 def _failed(draw: Draw, trouble: Exception) -> Picture | None:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotSeen
-from distdoctor.diagnosis.data.sample_account import LoaderAccount, accounts
+from distdoctor.diagnosis.data.sample_account import LoaderAccount, SampleAccounts
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
+from distdoctor.diagnosis.derived import derived
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.report.pictures.drawing import Picture, Sheet
@@ -68,8 +69,10 @@ def coverage(recording: Recording) -> Picture | None:
 
 def orders(recording: Recording) -> Picture | None:
     """Epoch by epoch and rank by rank, whether an order was new or the one of an earlier epoch."""
-    found = _orders(recording)
-    loaders = [one for one in accounts(found) if one.purpose == "trains" and len(one.epochs) > 1] if found else []
+    if _orders(recording) is None:
+        return None
+    every = derived(SampleAccounts, recording).loaders
+    loaders = [one for one in every if one.purpose == "trains" and len(one.epochs) > 1]
     if not loaders:
         return None
     loader = max(loaders, key=lambda one: len(one.epochs))
@@ -103,7 +106,7 @@ def orders(recording: Recording) -> Picture | None:
 
 def _orders(recording: Recording) -> SampleOrders | None:
     try:
-        return SampleOrders.of(recording) if "samples" in recording.streams else None
+        return derived(SampleOrders, recording) if "samples" in recording.streams else None
     except NotSeen:
         return None
 

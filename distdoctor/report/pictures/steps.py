@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.speed.step_times import PHASES, StepTimes, step_times
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.rank_set import compress
@@ -65,7 +66,7 @@ def _bar(sheet: Sheet, top: float, alike: list[StepTimes], most: float) -> None:
 def skew(recording: Recording) -> Picture | None:
     """How much later than the others each rank came to the meetings of its group, step by step."""
     try:
-        timing = Timing.of(recording)
+        timing = derived(Timing, recording)
     except NotSeen:
         return None
     late = _lateness(timing)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
-from distdoctor.diagnosis.rank_groups import variants_of
+from distdoctor.diagnosis.rank_groups import variants_of_sets
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.rank_set import named
@@ -109,7 +110,7 @@ def _named(names: Sequence[str]) -> str:
 
 def _gradients(recording: Recording) -> Gradients | None:
     try:
-        return Gradients.of(recording) if "gradients" in recording.streams else None
+        return derived(Gradients, recording) if "gradients" in recording.streams else None
     except NotSeen:
         return None
 
@@ -120,17 +121,30 @@ def _variants(gradients: Gradients, peers: ReplicaGroup) -> Variants:
     ranks = [rank for rank in peers.ranks if rank in gradients.ranks]
     steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested})
     for step in [*steps[:24], *steps[24:][-8:]]:
-        rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in ranks}
+        rows = {
+            alike: gradients.ranks[alike[0]].digests(step, peers.optimizer)
+            for alike in _equal(gradients, ranks, step, peers)
+        }
         for name in dict.fromkeys(name for row in rows.values() for name in row):
             values = {
-                rank: hash((int(row[name]["grad"]) if step else 0, int(row[name]["param"])))
-                for rank, row in rows.items()
+                alike: (int(row[name]["grad"]) if step else 0, int(row[name]["param"]))
+                for alike, row in rows.items()
                 if name in row and not int(row[name]["flags"]) & DigestFlag.UNREADABLE
             }
             info = gradients.ranks[ranks[0]].info(name, peers.optimizer)
-            if len(values) > 1 and (info is None or not info.flags & TensorFlag.BUFFER):
-                found.setdefault(step, {})[name] = variants_of(values)
+            if sum(map(len, values)) > 1 and (info is None or not info.flags & TensorFlag.BUFFER):
+                found.setdefault(step, {})[name] = variants_of_sets(values)
     return found
+
+
+def _equal(gradients: Gradients, ranks: Sequence[int], step: int, peers: ReplicaGroup) -> list[tuple[int, ...]]:
+    """Ranks that hold the same in every tensor of a step: one is looked at for all of them."""
+    found: dict[object, list[int]] = {}
+    for rank in ranks:
+        names, rows = gradients.ranks[rank].held(step, peers.optimizer)
+        key = names, *(rows[column].tobytes() for column in ("flags", "grad", "param"))
+        found.setdefault(key, []).append(rank)
+    return [tuple(alike) for alike in found.values()]
 
 
 def _telling(steps: Variants, most: int) -> list[int]:
@@ -147,12 +161,11 @@ def _columns(ranks: Sequence[int], chosen: Sequence[int], steps: Variants) -> li
     if len(ranks) <= MOST_SINGLE:
         return [[rank] for rank in ranks]
     found: dict[tuple[int | None, ...], list[int]] = {}
-    names = [(step, name) for step in chosen for name in steps[step]]
-    places = {
-        key: {rank: number for number, variant in enumerate(steps[key[0]][key[1]]) for rank in variant} for key in names
-    }
+    every = dict.fromkeys(variants for step in chosen for variants in steps[step].values())
+    parted = [variants for variants in every if len(variants[0]) < len(ranks)]
+    places = [{rank: number for number, alike in enumerate(variants) for rank in alike} for variants in parted]
     for rank in ranks:
-        found.setdefault(tuple(places[key].get(rank) for key in names), []).append(rank)
+        found.setdefault(tuple(place.get(rank) for place in places), []).append(rank)
     return sorted(found.values(), key=lambda column: (-len(column), column))[:MOST_COLUMNS]
 
 
@@ -207,7 +220,9 @@ def memory(recording: Recording) -> Picture | None:
     """The fullest rank's memory over its steps, by what it holds."""
     try:
         ranks = (
-            [one for one in Memory.of(recording).each() if len(one.rows) > 1] if "memory" in recording.streams else []
+            [one for one in derived(Memory, recording).each() if len(one.rows) > 1]
+            if "memory" in recording.streams
+            else []
         )
     except NotSeen:
         return None

@@ -10,6 +10,7 @@ import networkx as nx
 from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
@@ -67,7 +68,7 @@ def picture(recording: Recording) -> Picture | None:
 
 def _by_records(recording: Recording) -> tuple[list[_Node], list[tuple[int, int]]] | None:
     try:
-        verdict = Verdict.of(recording)
+        verdict = derived(Verdict, recording)
     except NotSeen:
         return None
     sides = [side for wait in verdict.waits for side in _sides(wait)]
