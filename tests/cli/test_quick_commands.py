@@ -301,3 +301,17 @@ def test_a_bundle_shows_what_its_run_folder_shows(say: Say, run_folder: Path, tm
 
     assert [line for line in bundle if line.startswith("checks ")]
     assert bundle[1:] == folder[1:]
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
+    """Sent as soon as the first of its modules is opened, by a hook that runs before it."""
+    source = (
+        "import os, runpy, signal, sys\n"
+        "sys.addaudithook(lambda event, words: event == 'import' and words[0] == 'rich_click'"
+        " and os.kill(os.getpid(), signal.SIGINT))\n"
+        "runpy.run_module('distdoctor', run_name='__main__')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", source, "--help"], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout, done.stderr) == (-2, "", "")
