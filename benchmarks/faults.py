@@ -256,6 +256,7 @@ def _press_when_ranks_are_gone(stage: Stage) -> None:
     pids = [int((stage.marks / f"ready-{rank}").read_text()) for rank in range(2)]
     while not stage.over() and any(map(psutil.pid_exists, pids)):
         time.sleep(0.002)
+    time.sleep(0.3)  # torch's agent asks every tenth of a second; by now it knows that the job is over
     stage.press(signal.SIGINT, ranks=0)
 
 

@@ -99,7 +99,19 @@ def execute(
             answer(outcome.recording)
             return command_line.report(outcome, wants.nodes, folder, report_to)
 
-        return report(RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins).run())
+        job = RunningJob(launch, replace(orders, leave=lambda outcome: _leave(report(outcome))), plugins)
+        return _run_and_report(job, report)
+
+
+def _run_and_report(job: RunningJob, report: Callable[[Outcome], int]) -> int:
+    """The exit code. Ctrl-C while the report is made ends the report: the job is over, and has ended as it has."""
+    try:
+        return report(job.run())
+    except KeyboardInterrupt:
+        if job.exit_code is None:
+            raise
+        notice("the report was interrupted; `distdoctor show` gives it")
+        return int(job.exit_code != 0)
 
 
 class _CommandLine:

@@ -171,6 +171,11 @@ class RunningJob:
             lost=self._lost_hosts if self.state.over else self.presence.lost(),
         )
 
+    @property
+    def exit_code(self) -> int | None:
+        """That of the job; None while it runs."""
+        return self._end.exit_code if self._end is not None else None
+
     def run(self) -> Outcome:
         """Start the job, come back when every rank has ended and has been examined."""
         self._write()

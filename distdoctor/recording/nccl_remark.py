@@ -6,7 +6,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_LINE = re.compile(r"(?:(\S{1,200}):\d{1,9} )?NCCL DIAG \[(OK|INFO)\]\s{1,4}([A-Za-z][\w ]{0,40}): (.{1,2000})")
+_BEGINS = (
+    "NCCL DIAG ["  # looked for as it stands: a pattern with the host before it would try each letter of a long line
+)
+_LINE = re.compile(r"NCCL DIAG \[(OK|INFO)\]\s{1,4}([A-Za-z][\w ]{0,40}): (.{1,2000})")
+_HOST = re.compile(r"(\S{1,200}):\d{1,9} $")
 _RANKS = re.compile(r"rank\(s\) \{?((?:\d{1,7}, ?){0,1000}\d{1,7})")
 _ONE_RANK = re.compile(r"\brank (\d{1,7})\b")
 _PAIR = re.compile(r"srcRank=(\d{1,7}) .{0,200}?dstRank=(\d{1,7})")
@@ -34,5 +38,9 @@ class NcclRemark:
 
 def remark_in(line: str) -> NcclRemark | None:
     """What a line of output says for NCCL's diagnostics, None where it is no result of theirs."""
-    found = _LINE.search(line)
-    return NcclRemark(found[3], found[4].strip(), found[2] == "OK", found[1] or "") if found else None
+    at = line.find(_BEGINS)
+    found = _LINE.match(line, at) if at >= 0 else None
+    if found is None:
+        return None
+    host = _HOST.search(line[max(0, at - 220) : at])
+    return NcclRemark(found[2], found[3].strip(), found[1] == "OK", host[1] if host else "")

@@ -427,3 +427,14 @@ def test_what_nccls_own_diagnostics_remarked_on_is_told_rank_by_rank() -> None:
         "NCCL_ALGO=Ring on rank(s) {0,1,2,3}",
         "NCCL_ALGO=Tree on rank(s) {4,5,6,7}",
     ]
+
+
+def test_long_lines_without_a_space_take_no_longer_than_others() -> None:
+    log = (
+        "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:" + "9" * 2700 + "] Connection closed by peer\n"
+    ) * 600
+
+    began = time.process_time()
+    parse_log(log)
+
+    assert time.process_time() - began < 2  # four seconds and more, where a pattern began at every letter
