@@ -6,6 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.recording.recording import Recording
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -14,10 +15,13 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """A case that fails per code with findings, one that passes per healthy check, one that is skipped per unexamined one."""
+    """A case that fails per code with findings, one that passes per healthy check, one that is skipped per unexamined one. The
+    suite takes as long as the job was recorded."""
     found: dict[str, list[str]] = {}
+    slugs = {code: check.slug for code, check in diagnosis.checks.items()}
     for finding in diagnosis.findings:
         found.setdefault(finding.code, []).append("\n".join(block_of(finding, diagnosis)))
+        slugs[finding.code] = finding.slug
     codes = sorted({*diagnosis.examined, *found})
     suite = ElementTree.Element(
         "testsuite",
@@ -26,14 +30,15 @@ def render(diagnosis: Diagnosis) -> str:
         failures=str(len(found)),
         errors="0",
         skipped=str(len(diagnosis.not_examined)),
+        time=f"{_seconds(diagnosis.recording):.3f}",
     )
     for code in codes:
-        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_clean(code))
+        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_name(code, slugs.get(code, "")))
         if code in found:
             failure = ElementTree.SubElement(case, "failure", message=_clean(found[code][0].partition("\n")[0]))
             failure.text = _clean("\n\n".join(found[code]))
     for one in diagnosis.not_examined:
-        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_clean(one.code))
+        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_name(one.code, one.slug))
         ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
     if (not diagnosis.findings and not diagnosis.healthy) or gap(diagnosis):
         # Not a case that passes or is skipped: a green suite would say that the whole job was seen.
@@ -43,6 +48,19 @@ def render(diagnosis: Diagnosis) -> str:
         suite.set("errors", "1")
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _name(code: str, slug: str) -> str:
+    return _clean(f"{code} {slug}".rstrip())
+
+
+def _seconds(recording: Recording | None) -> float:
+    """From the first to the last that any rank noted, by the clock of its own host."""
+    longest = 0
+    for log in recording.ranks.values() if recording is not None else ():
+        noted = [int(rows["at_ns"][at]) for rows in (log.events, log.steps) if len(rows) for at in (0, -1)]
+        longest = max(longest, max(noted, default=0) - min(noted, default=0))
+    return longest / 1e9
 
 
 def _clean(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -88,8 +89,20 @@ def test_junit_has_a_case_per_check_failed_passed_or_skipped() -> None:
     suite = ElementTree.fromstring(junit.render(DIAGNOSIS))
 
     kinds = {case.attrib["name"]: [child.tag for child in case] for case in suite}
-    assert kinds == {"DD101": ["failure"], "DD102": [], "DD900": ["failure"], "DD301": ["skipped"]}
+    assert kinds == {
+        "DD101 skipped-collective": ["failure"],
+        "DD102": [],
+        "DD900 skipped-collective": ["failure"],
+        "DD301 missing-set-epoch": ["skipped"],
+    }
     assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("4", "2", "1")
+
+
+def test_junit_has_the_slugs_of_all_checks_and_how_long_the_job_was_recorded() -> None:
+    suite = ElementTree.fromstring(junit.render(diagnosis_of("DD301")))
+
+    assert all(re.fullmatch(r"[A-Z]+\d+ [a-z0-9-]+", case.attrib["name"]) for case in suite)
+    assert float(suite.attrib["time"]) > 0
 
 
 def test_github_annotates_the_line() -> None:
