@@ -1,69 +1,304 @@
 """A bug in the probe, one function after the other: is the training the same to the last bit, and does the recording say so?
 
-    python benchmarks/probe_bugs.py [--ranks 2] [--only MODULE,MODULE] [--from-call N]
+    python benchmarks/probe_bugs.py [--inventory] [--only WORD,WORD] [--training NAME,NAME] [--from-call N]
 
-Every function of distdoctor.probe that a small training calls raises from its Nth call on, in a training of its own: see
-tests/jobs/probe_bugs.py. What it computes has to be what it computes without a probe, and nothing may be raised into it. With two
-ranks it is another training, for what ranks do together and for looks in depth; what both call is tried with one rank.
+Every function of distdoctor.probe that one of the trainings of tests/jobs/probe_bug_trainings.py calls raises from its Nth call
+on, in the quickest training that calls it. What each rank computes, its exit code and what it writes to standard error have to
+be as without the bug; one more line may be written. The recording has to say that something is missing.
+
+This process imports torch once and forks the ranks, which end as a program ends. So a function takes a second, not ten.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import atexit
+import gc
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import resource
+import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from jobs import run_ranks
-from jobs.probe_bugs import told, train
+import torch
+import torch.distributed as dist
+from jobs.probe_bug_trainings import DEEP, ENDS, NUMBERED, TRAININGS, VARIABLES
+from jobs.probe_bugs import PACKAGE, SIGNAL, Bug, Finder, Loader, told
 
-LIMIT_SECONDS = 60
+from distdoctor.recording.trace.layout import STREAMS
+from distdoctor.recording.trace.probe_settings import ProbeSettings
+
+LIMIT_SECONDS = 60.0
+_NUMBERS = re.compile(
+    r"\b[0-9a-fx]*\d[0-9a-fx]*\b"
+)  # times, addresses and process ids, of which no two runs have the same
+PREEMPTED = 42  # the exit code of a program that its handler's exception ends
+PROBE = Path(__file__).parent.parent / "distdoctor" / "probe"
+IMPORTED = (
+    "torch._dynamo",
+    "torch._dynamo.backends.registry",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "accelerate",
+    "datasets",
+    "safetensors.torch",
+    "torchdata.stateful_dataloader",
+    "distdoctor.recording.open",
+)
 
 
-def outcome(function: str | None, from_call: int, ranks: int = 1) -> tuple[str, dict[str, int], str]:
-    """(digests of the training, calls of the probe's functions, what went wrong)."""
-    with tempfile.TemporaryDirectory(prefix="probe-bugs-") as folder:
-        found = run_ranks(train, ranks, folder, function, from_call, join=False, timeout=LIMIT_SECONDS)
-        wrong = [one.error or f"it ended with {one.exit_code}" for one in found if one.error or one.exit_code]
-        wrong += ["it did not end" for one in found if one.timed_out]
-        wrong += ["the recording says nothing of it"] if function and not wrong and not told(folder) else []
-        values = [one.value or ("", {}) for one in found]
-        calls = {name: max(each.get(name, 0) for _, each in values) for _, each in values for name in each}
-        return " ".join(digest for digest, _ in values), calls, wrong[0] if wrong else ""
+@dataclass
+class Outcome:
+    """What became of a training. One entry a rank, but for the seconds."""
+
+    digests: list[str] = field(default_factory=list)
+    exits: list[int | None] = field(default_factory=list)
+    errors: list[list[str]] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    interrupted: list[bool] = field(default_factory=list)
+    told: bool = False
+    seconds: float = 0.0
 
 
-def bugs(only: list[str], from_call: int, ranks: int) -> Iterator[tuple[str, str]]:
-    """(function, what went wrong), "" for nothing."""
-    plain, _, trouble = outcome(None, 1, ranks)
-    probed, calls, _ = outcome("", 1, ranks)
-    assert plain.strip(), trouble
-    assert plain == probed
-    if ranks > 1:
-        _, alone, _ = outcome("", 1)
-        calls = {name: count for name, count in calls.items() if name not in alone}
-    for function, count in sorted(calls.items()):
-        if count >= from_call and (not only or any(word in function for word in only)):
-            digest, _, wrong = outcome(function, from_call, ranks)
-            yield function, wrong or ("" if digest == plain else "another result")
+def prepare() -> None:
+    """Import what takes long, and plant the bug into the source of every module of the probe."""
+    torch.set_num_threads(1)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for name in [name for name in sys.modules if name.startswith(PACKAGE)]:  # by `import torch`, see probe/seam.py
+        del sys.modules[name]
+    for path in PROBE.rglob("*.py"):
+        name = ".".join((PACKAGE, *path.relative_to(PROBE).with_suffix("").parts)).removesuffix(".__init__")
+        Loader(name, str(path)).get_code(name)
+    gc.collect()
+    gc.freeze()
+
+
+class Preempted(Exception):
+    """What the program's own handler raises."""
+
+
+def preempted(*_: Any) -> None:
+    raise Preempted
+
+
+def be_rank(training: str, rank: int, folder: str, bug: Bug | None) -> None:
+    """One rank, in a process of its own. It returns, or raises, as a program does."""
+    body, world_size = TRAININGS[training]
+    for descriptor, name in ((1, "out"), (2, "err")):
+        file = os.open(f"{folder}/{name}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), **VARIABLES.get(training, {}))
+    multiprocessing.set_start_method(None, force=True)
+    if training == "no_room":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+    if bug is not None:
+        atexit.register(lambda: Path(f"{folder}/calls-{rank}").write_text(json.dumps(bug.calls)))
+        Loader.bug = bug
+        sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+        os.environ["DISTDOCTOR_PROBE"] = f"{folder}/run/probe.json"
+        del os.environ["DISTDOCTOR"]
+        start = importlib.import_module(f"{PACKAGE}.seam").autoload
+        if training == "second":  # a process that has the rank's variables, and is none
+            helper = os.fork()
+            start() if not helper else os.waitpid(helper, 0)
+            if not helper:
+                os._exit(0)
+        start()
+    if bug is not None and bug.kind == "interrupt":
+        signal.signal(SIGNAL, preempted)
+        bug.armed = True
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+        digest = body(rank, world_size, f"{folder}/{rank}")
+        Path(f"{folder}/digest-{rank}").write_text(digest)
+        dist.destroy_process_group()
+    except Preempted:
+        sys.exit(PREEMPTED)
+    finally:
+        interrupted = bug is not None and bug.kind == "interrupt" and not bug.armed
+        if bug is not None:
+            bug.armed = False
+        if interrupted:
+            Path(f"{folder}/interrupted-{rank}").touch()
+    if training in ENDS:
+        ENDS[training]()
+
+
+def fork_ranks(training: str, folder: str, bug: Bug | None) -> list[int] | None:
+    """The ids of the processes; None in a rank, which is over."""
+    run = Path(folder, "run")
+    run.mkdir()
+    deep = frozenset({"gradients", "memory"}) if training in DEEP else frozenset()
+    ProbeSettings(streams=STREAMS, deep=deep, attempt=0 if training in NUMBERED else None).write(run)
+    pids = []
+    for rank in range(TRAININGS[training][1]):
+        Path(folder, str(rank)).mkdir()
+        pid = os.fork()
+        if not pid:
+            be_rank(training, rank, folder, bug)
+            return None
+        pids.append(pid)
+    return pids
+
+
+def awaited(pids: Sequence[int]) -> list[int | None]:
+    """Their exit codes; None for those that did not end in time, which are killed."""
+    exits: dict[int, int | None] = {}
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while len(exits) < len(pids):
+        for pid in set(pids) - exits.keys():
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                exits[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                exits[pid] = None
+        time.sleep(0.005)
+    return [exits[pid] for pid in pids]
+
+
+def read(folder: str, exits: list[int | None]) -> Outcome:
+    found = Outcome(exits=exits)
+    for rank in range(len(exits)):
+        digest, calls, errors = (Path(folder, f"{name}-{rank}") for name in ("digest", "calls", "err"))
+        found.interrupted.append(Path(folder, f"interrupted-{rank}").exists())
+        found.digests.append(digest.read_text() if digest.exists() else "")
+        found.errors.append(_NUMBERS.sub("0", errors.read_text(errors="replace").replace(folder, "")).splitlines())
+        for name, count in json.loads(calls.read_text() if calls.exists() else "{}").items():
+            found.calls[name] = max(found.calls[name], count)
+    return found
+
+
+def outcome(training: str, bug: Bug | None) -> Outcome | None:
+    """None in a rank, which is over."""
+    folder, began = tempfile.mkdtemp(prefix="probe-bugs-"), time.monotonic()
+    pids = fork_ranks(training, folder, bug)
+    if pids is None:
+        return None
+    found = read(folder, awaited(pids))
+    found.told = told(f"{folder}/run") if bug is not None else True
+    found.seconds = time.monotonic() - began
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def difference(found: Outcome, plain: Outcome, sound: Outcome) -> str:
+    """What the training would have noticed of the bug, "" for nothing. `plain` had no probe, `sound` one without a bug."""
+    if None in found.exits:
+        return "it did not end"
+    if any(found.interrupted):
+        lost = [rank for rank, hit in enumerate(found.interrupted) if hit and found.exits[rank] != PREEMPTED]
+        return f"the handler's exception was lost on ranks {lost}" if lost else ""
+    if found.exits != plain.exits:
+        last = next((lines[-1] for lines in found.errors if lines), "")
+        return f"it ended with {found.exits}, not with {plain.exits}: {last}"
+    if found.digests != plain.digests:
+        return "another result"
+    for lines, usual in zip(found.errors, sound.errors, strict=True):
+        more = Counter(lines) - Counter(usual)
+        if more.total() > 1:
+            return f"{more.total()} more lines on standard error: {' | '.join(list(more)[:4])}"
+    return ""
+
+
+def functions() -> list[str]:
+    """Every function of the probe by the name that the planting gives it, planted or not."""
+    names: list[str] = []
+
+    def walk(node: ast.AST, within: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            named = isinstance(child, (ast.FunctionDef, ast.ClassDef))
+            inner = f"{within}.{child.name}" if named else within  # type: ignore[attr-defined]
+            if isinstance(child, ast.FunctionDef):
+                names.append(inner)
+            walk(child, inner)
+
+    for path in sorted(PROBE.rglob("*.py")):
+        module = ".".join((PACKAGE, *path.relative_to(PROBE).with_suffix("").parts)).removesuffix(".__init__")
+        inner: list[str] = []
+        names, outer = inner, names
+        walk(ast.parse(path.read_text()), "")
+        names = outer + [f"{module}:{name[1:]}" for name in inner]
+    return names
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="functions in whose names one of these is")
+    parser.add_argument("--training", default="", help="these trainings alone")
+    parser.add_argument("--kind", choices=("error", "memory", "slow", "interrupt"), default="error")
     parser.add_argument("--from-call", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--inventory", action="store_true", help="list the functions that no training calls, and try none"
+    )
+    parser.add_argument("--skip", type=int, default=0, help="so many functions of the list")
+    parser.add_argument("--most", type=int, default=10_000, help="functions that are tried")
     asked = parser.parse_args()
-    tried = silent = wrong = 0
-    only = [word for word in asked.only.split(",") if word]
-    for function, trouble in bugs(only, asked.from_call, asked.ranks):
-        tried += 1
-        silent += trouble.startswith("the recording")
-        wrong += bool(trouble) and not trouble.startswith("the recording")
-        if trouble:
-            print(f"{function}: {trouble}", flush=True)
-    print(f"{tried} functions: {wrong} reach the training, {silent} are not told")
+    trainings = [name for name in TRAININGS if name in (asked.training or name).split(",")]
+    if os.environ.get("DISTDOCTOR_PROBE") is None:  # ranks look for it in what their parent was started with
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "DISTDOCTOR_PROBE": "/", "DISTDOCTOR": "0"})
+    prepare()
+
+    plain: dict[str, Outcome] = {}
+    sound: dict[str, Outcome] = {}
+    quickest: dict[str, str] = {}
+    for training in trainings:
+        for bug, kept in ((None, plain), (Bug("", 1), sound)):
+            found = outcome(training, bug)
+            if found is None:
+                return
+            kept[training] = found
+        wrong = difference(sound[training], plain[training], sound[training])
+        print(
+            f"{training}: {plain[training].seconds:.1f} s, {len(sound[training].calls)} functions"
+            f"{', a recording with trouble' if sound[training].told else ''}"
+            f"{f': {wrong}' if wrong else ''} {plain[training].errors[0][-30:] if not all(plain[training].digests) else ''}",
+            flush=True,
+        )
+    for training in sorted(trainings, key=lambda name: -sound[name].seconds):
+        for function, count in sound[training].calls.items():
+            if count >= asked.from_call:
+                quickest[function] = training
+    everything = functions()
+    if asked.inventory:
+        print(*sorted(set(everything) - quickest.keys()), sep="\n")
+        print(f"{len(everything)} functions, {len(quickest)} called")
+        return
+    words = [word for word in asked.only.split(",") if word]
+    tried = wrong_ones = silent = 0
+    wanted = sorted(name for name in quickest if not words or any(word in name for word in words))
+    for function in wanted[asked.skip : asked.skip + asked.most]:
+        training = quickest[function]
+        found = outcome(training, Bug(function, asked.from_call, asked.kind))
+        if found is None:
+            return
+        wrong = difference(found, plain[training], sound[training])
+        untold = not found.told and asked.kind in ("error", "memory")
+        tried, wrong_ones, silent = tried + 1, wrong_ones + bool(wrong), silent + untold
+        if wrong or untold:
+            print(f"{function} ({training}): {wrong or 'the recording says nothing of it'}", flush=True)
+    print(f"{tried} functions: {wrong_ones} reach the training, {silent} are not told")
 
 
 if __name__ == "__main__":

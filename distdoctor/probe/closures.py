@@ -23,11 +23,11 @@ def after_first_return(args: tuple[Any, ...], kwargs: dict[str, Any], then: Call
     return None
 
 
-def _followed(closure: Callable[..., Any], then: Callable[[], Any]) -> Callable[..., Any]:
+def _followed(original: Callable[..., Any], then: Callable[[], Any]) -> Callable[..., Any]:
     waiting = [then]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = closure(*args, **kwargs)
+        result = original(*args, **kwargs)
         while waiting:
             waiting.pop()()
         return result

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from distdoctor.probe.interruptions import is_of_a_handler
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
@@ -71,7 +72,9 @@ class Rank:
             os.environ.pop(VARIABLE, None)
 
     def trouble(self, where: str, error: BaseException) -> None:
-        """Note what went wrong and fall silent for good. Never raises."""
+        """Note what went wrong and fall silent for good. Raises nothing but what is the host's own: see `interruptions`."""
+        if is_of_a_handler(error):
+            raise error
         self.silent = True
         try:
             if self.trace is not None:

@@ -139,7 +139,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
         )
     if "environment" in rank.streams:
         path = os.path.join(rank.folder, file_stem(number, attempt) + ".json")
-        rank.guarded(environment.write)(path, rank.settings)
+        rank.guarded(environment.write)(rank, trace, path)
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, trace)
@@ -196,7 +196,7 @@ def _await_group(rank: Rank) -> None:
                 for told in rank.on_group:
                     told()
                 if "collectives" in rank.streams:
-                    flight.serve(rank, rank.trace.rank, rank.trace.attempt)
+                    flight.serve(rank, rank.trace)
             except Exception as error:
                 rank.trouble("init_process_group", error)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import is_of_a_handler
 from distdoctor.probe.writer import TraceWriter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,6 +32,8 @@ class ProbeStream:
             try:
                 return plain(*args, **kwargs)
             except Exception as error:
+                if is_of_a_handler(error):
+                    raise
                 self.off = True
                 self._note_trouble(error)
                 return None

@@ -362,12 +362,17 @@ class TraceWriter:
         return self.events.write(**self._noted(event, site))
 
     def note_trouble(self, what: str) -> None:
-        """Write down that the recorder, or a part of it, falls silent. The clock may be what has failed it."""
+        """Write down that the recorder, or a part of it, falls silent. The clock, or the texts, may be what has failed it."""
         event = ProbeTrouble(what[:500])
-        try:
-            self.note(event)
-        except Exception:
-            self.events.write(kind=event.number, **encode(event, self.texts.id))
+        words: Callable[[], dict[str, int]]
+        for words in (
+            lambda: self._noted(event, 0),
+            lambda: {"kind": event.number, **encode(event, self.texts.id)},
+            lambda: {"kind": event.number},
+        ):
+            with contextlib.suppress(Exception):
+                self.events.write(**words())
+                return
 
     def note_again(self, seq: int, event: TraceEvent, *, site: int = 0) -> None:
         """The event `seq` as it is by now."""

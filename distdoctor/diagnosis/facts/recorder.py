@@ -22,5 +22,5 @@ class RecorderTroubles:
         found: dict[str, dict[int, None]] = {}
         for rank, log in recording.ranks.items():
             for trouble in log.noted(ProbeTrouble):
-                found.setdefault(trouble.what, {})[rank] = None
+                found.setdefault(trouble.reason, {})[rank] = None
         return cls({what: tuple(ranks) for what, ranks in found.items()})

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from distdoctor.probe import wrappers
-from distdoctor.probe.checkpoints.stream import CheckpointStream, absolute
+from distdoctor.probe.checkpoints.stream import CheckpointStream
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 
@@ -76,11 +76,9 @@ def _around_save(stream: CheckpointStream) -> Make:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
-            if stream.inside:
-                return original(*args, **kwargs)
             state = args[0] if args else kwargs.get("obj")
             file = args[1] if len(args) > 1 else kwargs.get("f")
-            seq, failed = begins(state, absolute(file), "torch.save"), True
+            seq, failed = begins(state, file, "torch.save"), True
             try:
                 result = original(*args, **kwargs)
                 failed = False
@@ -98,7 +96,7 @@ def _around_serialize(stream: CheckpointStream) -> Make:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            seq, failed = begins(tensors, absolute(filename)), True
+            seq, failed = begins(tensors, filename), True
             try:
                 result = original(tensors, filename, *args, **kwargs)
                 failed = False
@@ -116,11 +114,9 @@ def _around_load(stream: CheckpointStream) -> Make:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
-            if stream.inside:
-                return original(*args, **kwargs)
             file = args[0] if args else kwargs.get("f")
             location = args[1] if len(args) > 1 else kwargs.get("map_location")
-            seq, result, failed = begins(absolute(file), "torch.load", location is not None), None, True
+            seq, result, failed = begins(file, "torch.load", location is not None), None, True
             try:
                 result = original(*args, **kwargs)
                 failed = False
@@ -139,7 +135,7 @@ def _around_rename(stream: CheckpointStream) -> Make:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def rename(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if stream.has_saved and len(args) == 2 and os.getpid() == stream.rank.pid:
+            if len(args) == 2:
                 renamed(*args)
             return result
 
@@ -154,8 +150,7 @@ def _around_module(stream: CheckpointStream) -> Make:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             found = stream.outermost(lambda: original(self, state_dict, *args, **kwargs))
-            if not stream.inside:
-                loaded("module", self, state_dict, found, bool(args[0] if args else kwargs.get("strict", True)))
+            loaded("module", self, state_dict, found, bool(args[0] if args else kwargs.get("strict", True)))
             return found
 
         return skipped(load_state_dict)
@@ -169,8 +164,7 @@ def _around_state(stream: CheckpointStream, what: str) -> Make:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             result = stream.outermost(lambda: original(self, state_dict, *args, **kwargs))
-            if not stream.inside:
-                loaded(what, self, state_dict, None, True)
+            loaded(what, self, state_dict, None, True)
             return result
 
         return skipped(load_state_dict)
@@ -178,19 +172,13 @@ def _around_state(stream: CheckpointStream, what: str) -> Make:
     return make
 
 
-def _folder_of(storage: Any) -> str:
-    return absolute(getattr(storage, "path", None))
-
-
 def _around_distributed_save(stream: CheckpointStream) -> Make:
-    begins, ended = stream.guarded(stream.save_begins), stream.guarded(stream.save_ended)
+    begins, ended = stream.guarded(stream.distributed_save_begins), stream.guarded(stream.save_ended)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save_state_dict(*args: Any, **kwargs: Any) -> Any:
-            folder = _folder_of(args[1] if len(args) > 1 else kwargs.get("storage_writer"))
-            seq, failed = None, True
-            if not stream.is_async(folder):
-                seq = begins(args[0] if args else kwargs.get("state_dict"), folder, "dcp.save")
+            storage = args[1] if len(args) > 1 else kwargs.get("storage_writer")
+            seq, failed = begins(args[0] if args else kwargs.get("state_dict"), storage), True
             try:
                 result = stream.outermost(lambda: original(*args, **kwargs))
                 failed = False
@@ -208,11 +196,10 @@ def _around_async_save(stream: CheckpointStream) -> Make:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:
-            folder = absolute(kwargs.get("checkpoint_id")) or _folder_of(kwargs.get("storage_writer"))
-            seq = begins(folder)
+            noted = begins(kwargs.get("checkpoint_id"), kwargs.get("storage_writer"))
             future = original(self, *args, **kwargs)
-            if hasattr(future, "add_done_callback"):
-                future.add_done_callback(lambda done: ended(seq, folder, done))
+            if noted is not None and hasattr(future, "add_done_callback"):
+                future.add_done_callback(lambda done: ended(*noted, done))
             return future
 
         return execute_save
@@ -221,12 +208,12 @@ def _around_async_save(stream: CheckpointStream) -> Make:
 
 
 def _around_distributed_load(stream: CheckpointStream) -> Make:
-    begins, ended = stream.guarded(stream.load_begins), stream.guarded(stream.load_ended)
+    begins, ended = stream.guarded(stream.distributed_load_begins), stream.guarded(stream.load_ended)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(*args: Any, **kwargs: Any) -> Any:
-            folder = _folder_of(args[1] if len(args) > 1 else kwargs.get("storage_reader"))
-            seq, failed = begins(folder, "dcp.load", True), True
+            storage = args[1] if len(args) > 1 else kwargs.get("storage_reader")
+            seq, failed = begins(storage), True
             try:
                 result = stream.outermost(lambda: original(*args, **kwargs))
                 failed = False

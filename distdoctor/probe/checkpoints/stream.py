@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class CheckpointStream(ProbeStream):
         self._seqs: list[int] = []
         self._noted = 0
         self._saved: dict[str, None] = {}  # paths, for renames and pointers; in the order of the saves
-        self._savers: dict[threading.Thread, None] = {}
+        self._savers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # some keep what they save
         self._asynchronous: set[str] = set()
         self._inside = threading.local()
         self.snapshots = Snapshots(rank, trace, self.guarded)
@@ -77,10 +78,14 @@ class CheckpointStream(ProbeStream):
 
     # -- saving --------------------------------------------------------------------------------------------------------------
 
-    def save_begins(self, state: Any, path: str, by: str) -> Noted:
+    def save_begins(self, state: Any, file: Any, by: str) -> Noted:
+        """A call that saves begins; None for a part of one that is noted already."""
+        return None if self._is_inside() else self._save_begins(state, absolute(file), by)
+
+    def _save_begins(self, state: Any, path: str, by: str) -> Noted:
         thread = threading.current_thread()
         if thread is not threading.main_thread():
-            self._savers[thread] = None
+            self._savers.add(thread)
         self.snapshots.saving(state, path)
         return self._save_begun(path, by, *count_names(state))
 
@@ -92,8 +97,9 @@ class CheckpointStream(ProbeStream):
         event = Saving(path, by, self.rank.step, 0, tensors, wrapped)
         return self.note(event, sites.user_site())
 
-    def file_begins(self, tensors: Mapping[str, Any], path: str) -> Noted:
+    def file_begins(self, tensors: Mapping[str, Any], file: Any) -> Noted:
         """safetensors writes these names; of what is in them only addresses are left."""
+        path = absolute(file)
         if not self.snapshots.are_of_the_model(tensors):
             return None
         self.snapshots.saving(None, path)
@@ -102,23 +108,23 @@ class CheckpointStream(ProbeStream):
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))
 
-    def async_save_begins(self, folder: str) -> Noted:
-        self._asynchronous.add(folder)
-        return self.save_begins(None, folder, "dcp.async_save")
+    def distributed_save_begins(self, state: Any, storage: Any) -> Noted:
+        """None where it is the work of an asynchronous save of this folder, noted already."""
+        folder = _folder_of(storage)
+        return None if folder in self._asynchronous else self._save_begins(state, folder, "dcp.save")
+
+    def async_save_begins(self, folder: Any, storage: Any) -> tuple[Noted, str]:
+        path = absolute(folder) or _folder_of(storage)
+        self._asynchronous.add(path)
+        return self._save_begins(None, path, "dcp.async_save"), path
 
     def async_save_ended(self, noted: Noted, folder: str, future: Any) -> None:
         self._asynchronous.discard(folder)
         self.save_ended(noted, future.exception() is not None)
 
-    def is_async(self, folder: str) -> bool:
-        """Whether an asynchronous save of this folder, noted already, is at work."""
-        return folder in self._asynchronous
-
-    @property
-    def has_saved(self) -> bool:
-        return bool(self._saved)
-
     def renamed(self, source: Any, target: Any) -> None:
+        if not self._saved or os.getpid() != self.rank.pid:
+            return
         path, to = absolute(source), absolute(target)
         if path and to and any(one == path or one.startswith(path + os.sep) for one in self._saved):
             self._saved[to] = None
@@ -127,7 +133,14 @@ class CheckpointStream(ProbeStream):
 
     # -- loading -------------------------------------------------------------------------------------------------------------
 
-    def load_begins(self, path: str, by: str, placed: bool) -> Noted:
+    def load_begins(self, file: Any, by: str, placed: bool) -> Noted:
+        """A call that loads begins; None for a part of one that is noted already."""
+        return None if self._is_inside() else self._load_begins(absolute(file), by, placed)
+
+    def distributed_load_begins(self, storage: Any) -> Noted:
+        return self._load_begins(_folder_of(storage), "dcp.load", True)
+
+    def _load_begins(self, path: str, by: str, placed: bool) -> Noted:
         if not path:
             return None
         self.snapshots.may_go_on()
@@ -135,13 +148,15 @@ class CheckpointStream(ProbeStream):
         return self.note(event, sites.user_site())
 
     def load_ended(self, noted: Noted, result: Any, failed: bool) -> None:
-        if not failed and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if noted and not failed and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             own = torch.cuda.current_device()
             foreign = sum(one.nbytes for _, one in tensors_in(result) if one.is_cuda and one.get_device() != own)
             self.patch(noted, "foreign", foreign)
         self.patch(noted, "done_ns", _done(failed))
 
     def state_loaded(self, what: str, owner: Any, state: Any, found: Any, strict: bool) -> None:
+        if self._is_inside():
+            return
         missing, unexpected = (list(getattr(found, name, ())) for name in ("missing_keys", "unexpected_keys"))
         given = len(state) if isinstance(state, Mapping) else 0
         names = (type(owner).__name__, *missing[:1], *unexpected[:1])
@@ -175,9 +190,12 @@ class CheckpointStream(ProbeStream):
         finally:
             self._inside.depth -= 1
 
-    @property
-    def inside(self) -> bool:
+    def _is_inside(self) -> bool:
         return bool(getattr(self._inside, "depth", 0))
+
+
+def _folder_of(storage: Any) -> str:
+    return absolute(getattr(storage, "path", None))
 
 
 def absolute(file: Any) -> str:

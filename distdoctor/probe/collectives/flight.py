@@ -10,31 +10,45 @@ import os
 from typing import Any
 
 from distdoctor.probe.context import Rank
-from distdoctor.probe.writer import file_stem
+from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.writer import TraceWriter, file_stem
 
 # httplib starts max(8, CPUs - 1) threads (torch 2.15); where a container is as good as full, those are for the host.
 _SPARE_THREADS = 256
 _WARNINGS_OFF = 3  # c10's levels: INFO 0, WARNING 1, ERROR 2, FATAL 3
 
 
-def serve(rank: Rank, number: int, attempt: int) -> bool:
-    """Whether this rank's flight recorder can be asked from outside from now on. Takes 2.4 ms; never raises."""
-    try:
-        from torch._C._distributed_c10d import _WorkerServer
+class FlightStream(ProbeStream):
+    """The door to this rank's flight recorder. Trouble with it ends nothing else."""
 
-        folder = os.open(rank.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    name = "flight"
+
+    def serve(self) -> bool:
+        """Whether it can be asked from outside from now on. Takes 2.4 ms."""
+        try:
+            from torch._C._distributed_c10d import _WorkerServer
+
+            folder = os.open(self.rank.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (ImportError, OSError):  # an older torch; a folder that is gone
+            return False
         try:
             # A socket's path has room for 107 bytes, a run folder's may be longer.
-            path = f"/proc/self/fd/{folder}/{file_stem(number, attempt)}.sock"
+            path = f"/proc/self/fd/{folder}/{file_stem(self.trace.rank, self.trace.attempt)}.sock"
             if os.path.lexists(path) or not _room_for_threads():
                 return False
             _start_quietly(_WorkerServer, path, _shelf_for_ever())
             os.chmod(path, 0o600)
+        except (OSError, ValueError):  # no /proc; a torch that was built with another log
+            return False
         finally:
             os.close(folder)
         return True
-    except Exception:
-        return False
+
+
+def serve(rank: Rank, trace: TraceWriter) -> bool:
+    """Whether this rank's flight recorder can be asked from outside from now on. Never raises."""
+    stream = FlightStream(rank, trace, deep=False)
+    return bool(stream.guarded(stream.serve)())
 
 
 def _shelf_for_ever() -> list[Any]:

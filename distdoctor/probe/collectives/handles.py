@@ -111,10 +111,9 @@ class Handles:
             if known is None or known[0] is not dead:
                 return
             del self._open[key]
-            if not self.rank.silent:
-                self.trace.calls.mark(call, _FLAGS, _DROPPED)
+            self.trace.calls.mark(call, _FLAGS, _DROPPED)
 
-        self._open[key] = weakref.ref(work, died), call
+        self._open[key] = weakref.ref(work, self.rank.guarded(died)), call
 
     def asked(self, work: Any) -> None:
         """Somebody has waited for the handle, or looked whether it is done."""

@@ -143,16 +143,17 @@ class Scalers:
                 trace.note(Clipped(word, scaled, self.context.step + 1), site=trace.texts.id(text))
 
         @self.context.guarded
-        def clipped(norm: Any, clipped: Any, limit: Any) -> None:
-            if word == "norm" and isinstance(norm, Tensor) and not _changes_nothing(clipped, limit):
+        def clipped(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            norm = result if given is None else _argument(args, kwargs, given, "total_norm")
+            parameters, limit = _argument(args, kwargs, 0, "parameters"), _argument(args, kwargs, 1, "max_norm")
+            if word == "norm" and isinstance(norm, Tensor) and not _changes_nothing(parameters, limit):
                 self._note_norm(norm)
 
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
                 clipping()
                 result = original(*args, **kwargs)
-                norm = result if given is None else _argument(args, kwargs, given, "total_norm")
-                clipped(norm, _argument(args, kwargs, 0, "parameters"), _argument(args, kwargs, 1, "max_norm"))
+                clipped(result, args, kwargs)
                 return result
 
             return clip

@@ -169,7 +169,3 @@ def _first(chain: list[Any], name: str, kind: type) -> Any:
         if type(value) is kind:
             return value
     return None
-
-
-def _has_batches(sampler: Any) -> bool:
-    return isinstance(sampler, _STOCK_BATCHES) or "Batch" in type(sampler).__name__

@@ -195,6 +195,11 @@ class ProbeTrouble(TraceEvent):
 
     what: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Also where the probe could not even write down words."""
+        return self.what or "it could not say why"
+
 
 @kind(10)
 class LongPhase(TraceEvent):

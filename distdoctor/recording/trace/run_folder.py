@@ -58,7 +58,7 @@ from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.sock$", re.ASCII)
-_END_ALONE = ("gradients", "memory", "checkpoints")  # their trouble ends nothing else
+_END_ALONE = ("gradients", "memory", "checkpoints", "environment", "flight")  # their trouble ends nothing else
 _TRACE = re.compile(
     r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18})(?:-(\d{1,18}))?)?)?$",
     re.ASCII,
@@ -270,7 +270,7 @@ def _damaged(folder: Path, contents: Mapping[str, object]) -> Iterator[Trouble]:
 
 def assemble(ranks: Mapping[int, RankTrace], job: Job, troubles: Iterable[Trouble] = ()) -> Recording:
     """A recording from its parts, with what the ranks themselves noted as trouble."""
-    noted = [_fell_silent(rank, trouble.what) for rank, log in ranks.items() for trouble in log.noted(ProbeTrouble)]
+    noted = [_fell_silent(rank, trouble.reason) for rank, log in ranks.items() for trouble in log.noted(ProbeTrouble)]
     return Recording(job=job, ranks=dict(sorted(ranks.items())), troubles=(*troubles, *noted))
 
 
