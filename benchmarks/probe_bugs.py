@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,22 +47,26 @@ _NUMBERS = re.compile(
 )  # times, addresses and process ids, of which no two runs have the same
 PREEMPTED = 42  # the exit code of a program that its handler's exception ends
 PROBE = Path(__file__).parent.parent / "distdoctor" / "probe"
-IMPORTED = (
-    "torch._dynamo",
-    "torch._dynamo.backends.registry",
-    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-    "torch.distributed.checkpoint",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.fsdp",
-    "torch.distributed.optim",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "accelerate",
-    "datasets",
-    "safetensors.torch",
-    "torchdata.stateful_dataloader",
-    "distdoctor.recording.open",
-)
+PIPELINES = ("torch.distributed.pipelining", "torch.distributed.device_mesh")
+IMPORTED = {
+    "messages": PIPELINES,
+    "older_torch": PIPELINES,
+    "compiled": (
+        "torch._dynamo",
+        "torch._dynamo.backends.registry",
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    ),
+    "sharded": (
+        "torch.distributed.checkpoint",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.fsdp",
+        "torch.distributed.optim",
+        "torch.distributed.tensor.parallel",
+    ),
+    "data": ("torchdata.stateful_dataloader",),
+    "checkpoints": ("safetensors.torch",),
+    "frameworks": ("accelerate", "datasets"),
+}
 
 
 @dataclass
@@ -78,11 +82,12 @@ class Outcome:
     seconds: float = 0.0
 
 
-def prepare() -> None:
+def prepare(trainings: Iterable[str]) -> None:
     """Import what takes long, and plant the bug into the source of every module of the probe."""
     torch.set_num_threads(1)
-    for name in IMPORTED:
-        importlib.import_module(name)
+    for training in trainings:
+        for name in IMPORTED.get(training, ()):
+            importlib.import_module(name)
     for name in [name for name in sys.modules if name.startswith(PACKAGE)]:  # by `import torch`, see probe/seam.py
         del sys.modules[name]
     for path in PROBE.rglob("*.py"):
@@ -258,7 +263,7 @@ def main() -> None:
     trainings = [name for name in TRAININGS if name in (asked.training or name).split(",")]
     if os.environ.get("DISTDOCTOR_PROBE") is None:  # ranks look for it in what their parent was started with
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "DISTDOCTOR_PROBE": "/", "DISTDOCTOR": "0"})
-    prepare()
+    prepare(trainings)
 
     plain: dict[str, Outcome] = {}
     sound: dict[str, Outcome] = {}
@@ -299,6 +304,7 @@ def main() -> None:
         if wrong or untold:
             print(f"{function} ({training}): {wrong or 'the recording says nothing of it'}", flush=True)
     print(f"{tried} functions: {wrong_ones} reach the training, {silent} are not told")
+    sys.exit(1 if wrong_ones or silent else 0)
 
 
 if __name__ == "__main__":

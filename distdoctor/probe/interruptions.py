@@ -9,13 +9,16 @@ from typing import Any
 
 
 def is_of_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised it: the handler is among the functions that the exception has passed."""
-    handlers = [code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None]
-    trace = error.__traceback__
-    while trace is not None:
-        if any(trace.tb_frame.f_code is code for code in handlers):
-            return True
-        trace = trace.tb_next
+    """Whether a signal handler raised it: the handler is among the functions that the exception has passed. Never raises."""
+    try:
+        handlers = [code for one in signal.valid_signals() if (code := _code_of(signal.getsignal(one))) is not None]
+        trace = error.__traceback__
+        while trace is not None:
+            if any(trace.tb_frame.f_code is code for code in handlers):
+                return True
+            trace = trace.tb_next
+    except Exception:
+        return False
     return False
 
 

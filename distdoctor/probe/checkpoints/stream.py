@@ -199,16 +199,21 @@ def _folder_of(storage: Any) -> str:
 
 
 def absolute(file: Any) -> str:
-    """The path of what torch.save was given; "" of a buffer, an open file without a name, and what does not tell.
+    """The path of what torch.save was given; "" of a buffer, an open file without a name, what does not tell, and a relative
+    path in a working folder that was removed."""
+    text = _named(file)
+    try:
+        return os.path.abspath(text) if text and not text.startswith("<") else ""
+    except OSError:
+        return ""
 
-    Never raises: the object is the user's, and a relative path has no meaning in a working folder that was removed.
-    """
+
+def _named(file: Any) -> str:
+    """What the user's object calls itself; "" also where asking it raises."""
     try:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-        if not isinstance(path, (str, os.PathLike)):
-            return ""
-        text = os.fspath(path)
-        return os.path.abspath(text) if isinstance(text, str) and not text.startswith("<") else ""
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+        return text if isinstance(text, str) else ""
     except Exception:
         return ""
 

@@ -49,6 +49,9 @@ class Unit(NamedTuple):
     flags: int
 
 
+FAILURES = 3  # of the first holders, one after the other, which are too many to be accidents
+
+
 @dataclass
 class HolderScan:
     """One look at everything that is held. `known` are storages that belong to the model and its optimizers."""
@@ -64,14 +67,18 @@ class HolderScan:
         """Every holder with tensors in it."""
         self._deadline = thread_time() + self.seconds
         found: list[Unit] = []
+        looked = failed = 0
         with torch._C.DisableTorchFunctionSubclass():  # a subclass of Tensor must not hear of it
             for label, value, site in self._roots():
                 if thread_time() > self._deadline:
                     break
+                looked += 1
                 try:
                     self._below(label, value, site, found)
                 except Exception:  # another thread is at work on it, or it is like nothing that we know
-                    continue
+                    failed += 1
+                    if failed == looked == FAILURES:
+                        raise  # no: it is us
         return found
 
     def _below(self, label: str, value: Any, site: str, found: list[Unit]) -> None:
