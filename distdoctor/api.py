@@ -40,7 +40,16 @@ if TYPE_CHECKING:
 
 
 class Report(Diagnosis):
-    """A diagnosis that shows itself: as text when printed, as a page in a notebook."""
+    """A diagnosis that shows itself: as text when printed or at the prompt of IPython, as a page in a notebook."""
+
+    def __repr__(self) -> str:
+        from distdoctor.report.verdict import summary
+
+        return f"<distdoctor report: {summary(self)}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows at its prompt."""
+        printer.text(repr(self) if cycle else str(self).rstrip("\n"))
 
     def __str__(self) -> str:
         from distdoctor.report.text import render

@@ -13,7 +13,6 @@ import click
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
-    from distdoctor.diagnosis.finding import Finding
     from distdoctor.recording.recording import Job
 
 HEAD = ("run", "began", "ranks", "size", "what came of it")
@@ -61,15 +60,11 @@ def _said_live(folder: Path, attempt: int) -> str:
     """The first finding of whoever looked at it while it ran; "" where nobody did, or found nothing."""
     from distdoctor.diagnosis.said_live import said_in
     from distdoctor.recording.seen_live import read_seen_live
+    from distdoctor.report.verdict import sentence
 
     accounts = [one for seen in read_seen_live(folder, attempt) if (one := said_in(seen.said)) is not None]
     findings = [finding for one in accounts for finding in (*one.stood, *one.told)]
-    return f"{findings[0].code}: {_sentence(findings[0])}" if findings else ""
-
-
-def _sentence(finding: Finding) -> str:
-    ranks = "" if finding.title.startswith("rank") or not finding.ranks else f"{finding.ranks_named} "
-    return f"{ranks}{finding.title}"
+    return f"{findings[0].code}: {sentence(findings[0])}" if findings else ""
 
 
 KEPT = 10  # of the newest, where nobody says how many
@@ -121,7 +116,11 @@ def _lines(found: list[Run]) -> list[str]:
     ]
     total = _size(sum(run.size for run in found))
     lines = aligned([HEAD, *(tuple(map(printable, row)) for row in rows)])
-    return [*lines, f"{len(found)} runs, {total}; `distdoctor runs --prune --keep N` keeps the newest N"]
+    return [*lines, f"{_counted(len(found))}, {total}; `distdoctor runs --prune --keep N` keeps the newest N"]
+
+
+def _counted(number: int) -> str:
+    return f"{number} run{'' if number == 1 else 's'}"
 
 
 def _size(size: int) -> str:
@@ -138,4 +137,4 @@ def _prune(old: list[Run]) -> None:
             raise WrongUse(
                 f"{run.folder} cannot be removed: {trouble.strerror}", way_out="Remove it by hand."
             ) from trouble
-    deliver.notice(f"{len(old)} runs removed, {_size(sum(run.size for run in old))}")
+    deliver.notice(f"{_counted(len(old))} removed, {_size(sum(run.size for run in old))}")

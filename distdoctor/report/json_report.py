@@ -19,7 +19,7 @@ from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.pictures.stacks import stacks_of
 from distdoctor.report.root_cause import root_cause
 from distdoctor.report.stack_tree import as_json
-from distdoctor.report.verdict import state, verdict
+from distdoctor.report.verdict import sentence, state, verdict
 
 SCHEMA_VERSION = 2  # 2: `withdrawn`, `applies` of what was not examined, `step_times`, `stacks`, `tables`
 
@@ -264,7 +264,7 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
     return ReportJson(
         schema_version=SCHEMA_VERSION,
         state=state(diagnosis),
-        verdict=diagnosis.findings[0].title if diagnosis.findings else verdict(diagnosis),
+        verdict=sentence(diagnosis.findings[0]) if diagnosis.findings else verdict(diagnosis),
         coverage=_coverage(diagnosis.coverage),
         troubles=[TroubleJson(one.rank if one.rank >= 0 else None, one.what) for one in diagnosis.troubles],
         job=_job(diagnosis),

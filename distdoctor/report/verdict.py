@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING
+from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.report.root_cause import failed, root_cause
 
 
@@ -32,6 +32,12 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not coverage.seen:
         return f"no finding: {checks} on what a log says, which is no proof of health"
     return f"no finding, but not everything was seen: {checks}; {coverage.sentence}"
+
+
+def sentence(finding: Finding) -> str:
+    """A finding with its ranks as the subject: `rank 1 skipped all_reduce #128`."""
+    ranks = "" if finding.title.startswith("rank") or not finding.ranks else f"{finding.ranks_named} "
+    return f"{ranks}{finding.title}"
 
 
 def state(diagnosis: Diagnosis) -> str:

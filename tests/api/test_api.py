@@ -41,6 +41,7 @@ assert again.folder == watched.folder
 report = watched.diagnose()
 print(report)
 assert "<iframe" in report._repr_html_()
+assert repr(report).startswith("<distdoctor report: ") and len(repr(report)) < 300, repr(report)
 assert report.world_size == 1 and report.examined, report
 """
 

@@ -44,7 +44,7 @@ def test_runs_are_listed_with_their_verdict_and_pruned(
 
     assert "DD801" in listed.out
     assert "2026-01-01 12:00" in listed.out
-    assert "1 runs removed" in pruned.err
+    assert "1 run removed" in pruned.err
     assert len(list((tmp_path / ".distdoctor" / "runs").iterdir())) == 1
 
 
