@@ -213,3 +213,11 @@ def test_a_picture_is_drawn_once_for_the_page_and_the_tables_of_the_json(monkeyp
     html.render(diagnosis)
 
     assert len(drawn) == len(watched)
+
+
+def test_where_nobody_is_late_the_axis_has_numbers_that_people_read() -> None:
+    mine, others = pictures(diagnosis_of("DD504", "healthy"))
+
+    (picture,) = [one for one in (*mine, *others) if one.name == "arrivals"]
+    assert "0.05 ms" in str(picture.svg)
+    assert "e-0" not in str(picture.svg)

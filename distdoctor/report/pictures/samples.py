@@ -92,7 +92,7 @@ def orders(recording: Recording) -> Picture | None:
     return Picture(
         "orders",
         "Orders by epoch",
-        "Each box is one epoch of a rank; `=0` marks an epoch that was drawn in the order of epoch 0.",
+        "Each box is one epoch of a rank; =0 marks an epoch that was drawn in the order of epoch 0.",
         sheet.done(),
         Table(
             "orders",

@@ -20,6 +20,7 @@ COLOURS = {"data": 1, "forward": 0, "backward": 5, "waiting": 7, "optimizer": 2,
 WIDE = 640.0
 LEFT = 110.0
 MOST_ROWS = 48
+NARROWEST = 1e5  # nanoseconds from left to right: where nobody is late, no axis of picoseconds
 
 
 def phases(recording: Recording) -> Picture | None:
@@ -73,7 +74,7 @@ def skew(recording: Recording) -> Picture | None:
     if not late:
         return None
     rows = sorted(late.items(), key=lambda one: (-one[1][1], one[0]))[:MOST_ROWS]
-    most = max(1.0, *(p95 for _, (_, p95, _) in rows))
+    most = max(NARROWEST, *(p95 for _, (_, p95, _) in rows))
     sheet = Sheet(LEFT + WIDE + 120, 30 + (ROW + 4) * len(rows) + 10, "how late each rank comes")
     for tick in ticks(most / 1e6):
         x = LEFT + WIDE * tick * 1e6 / most
