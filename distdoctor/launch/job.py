@@ -547,8 +547,10 @@ def _ended_by_another_launcher(ends: Mapping[int, RankEnd]) -> dict[int, RankEnd
 
 def _ended_after_their_work(ends: Mapping[int, RankEnd], recording: Recording) -> dict[int, RankEnd]:
     """The ends under a command that succeeded: a rank that was in no call and noted no end of its own was ended by its parent,
-    whatever code that left. Not what a process does to itself, nor what the kernel does, nor where a call of any rank failed."""
+    whatever code that left. Not what a process does to itself, nor what the kernel does, nor where a call of any rank failed.
+    A parent that ends its ranks ends all of them: where one of them came to a good end by itself, another's code is its own."""
     found = dict(ends)
+    come_to_their_end = any(end.exit_code == 0 and not end.ended_by_launcher for end in ends.values())
     if any((log.calls["flags"] & CallFlag.FAILED).any() for log in recording.ranks.values()):
         return found
     for rank, end in ends.items():
@@ -556,7 +558,8 @@ def _ended_after_their_work(ends: Mapping[int, RankEnd], recording: Recording) -
         if log is None or log.has_noted(Exiting) or log.has_noted(UncaughtException):
             continue
         in_call = bool(len(log.calls)) and not log.calls[-1]["returned_ns"]
-        if (end.exit_code or end.signal) and end.signal not in CRASHES and not end.killed_for_memory and not in_call:
+        sent = bool(end.signal) and end.signal not in CRASHES and not end.killed_for_memory
+        if (sent or (end.exit_code and not come_to_their_end)) and not in_call:
             found[rank] = replace(end, ended_by_launcher=True)
     return found
 

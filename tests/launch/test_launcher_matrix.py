@@ -182,3 +182,43 @@ def test_a_program_without_torch_leaves_no_recording_and_that_is_said(distdoctor
     assert done.code == 0
     assert done.out == "no torch here\n"
     assert "no rank left a recording" in done.err
+
+
+WORKERS = """
+import multiprocessing, os, sys, time
+import torch, torch.distributed as dist
+
+def work(rank, done):
+    dist.init_process_group("gloo", init_method="file://" + os.getcwd() + "/meeting", rank=rank, world_size=2)
+    for step in range(5):
+        dist.all_reduce(torch.ones(4))
+    if "leaves" in sys.argv:
+        os._exit(3 if rank == 1 else 0)
+    done.release()
+    time.sleep(1000)  # for more work, as an actor of Ray does
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    done = spawn.Semaphore(0)
+    workers = [spawn.Process(target=work, args=(rank, done)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    if "leaves" not in sys.argv:
+        done.acquire(), done.acquire()
+        workers[0].terminate(), workers[1].kill()
+    for worker in workers:
+        worker.join()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["leaves"], 1)])
+def test_workers_that_their_parent_ends_after_success_are_healthy_and_a_failure_that_it_swallows_is_told(
+    distdoctor: Run, tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+
+    done = distdoctor("run", "--", sys.executable, "workers.py", *arguments)
+
+    assert done.code == code, done.out + done.err
+    assert ("healthy" in done.err) == (code == 0)
+    assert ("rank 1" in done.out and "exit code 3" in done.out) == bool(code), done.out
