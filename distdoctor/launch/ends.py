@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from distdoctor.launch.kernel_kills import KernelKills
@@ -104,10 +104,10 @@ class Ends:
         distinct = {one.counter: one for one in kills if one is not None}
         return min((one.left() for one in distinct.values()), default=1.0)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to every rank that still runs, and to no process that took over its pid."""
+    def signal(self, number: int, only: Set[int] | None = None) -> None:
+        """Send a signal to every rank (to `only` these) that still runs, and to no process that took over its pid."""
         with self._lock:
-            for rank in self.alive():
+            for rank in self.alive() if only is None else sorted(only & set(self.alive())):
                 watched = self._watched[rank]
                 if is_alive(watched.pid, watched.started):
                     send(watched.pid, number)

@@ -24,7 +24,7 @@ from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_launcher import run_command
 from distdoctor.launch.post_mortem import diagnose, open_recording
 from distdoctor.launch.presence import Presence
-from distdoctor.launch.processes import is_alive, send, this_process
+from distdoctor.launch.processes import descends_from, is_alive, send, this_process
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.signals_heard import SignalsHeard, finishing
 from distdoctor.launch.suppressions import is_named
@@ -120,6 +120,7 @@ class RunningJob:
         self.launch, self.orders, self.plugins = launch, orders, plugins
         self.state = _State()
         self.launcher_pid = self.launcher_began = 0  # of another launcher than torch's agent
+        self._of_other_launchers: set[int] = set()  # ranks on this host that another task of our step has started
         self._disk_refused = False
         self._lost_hosts: tuple[LostHost, ...] = ()  # when the job was over
         self.ends = Ends()
@@ -276,6 +277,8 @@ class RunningJob:
             self.state.attempt = head.attempt
         if head.process.lives_here:
             self.ends.watch({rank: head.pid}, started={rank: head.pid_started})
+            if self.orders.hosts > 1 and not descends_from(head.pid, self.launcher_pid):
+                self._of_other_launchers.add(rank)
 
     def _tell(self, finding: Finding, diagnosis: Diagnosis) -> None:
         if self.orders.on_hang != "wait":
@@ -361,15 +364,18 @@ class RunningJob:
         return self.state.over or self._finishing.locked()
 
     def _end_leftovers(self) -> None:
-        """The launcher is gone: a rank that outlives it holds ports and devices and belongs to nobody."""
-        if not self.ends.alive():
+        """The launcher is gone: a rank of its own that outlives it holds ports and devices and belongs to nobody."""
+        if not self._leftovers():
             return
         self.ends.closing()
         for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
-            self.ends.signal(number)
+            self.ends.signal(number, self._leftovers())
             deadline = time.monotonic() + patience
-            while self.ends.alive() and time.monotonic() < deadline:
+            while self._leftovers() and time.monotonic() < deadline:
                 time.sleep(0.02)
+
+    def _leftovers(self) -> set[int]:
+        return set(self.ends.alive()) - self._of_other_launchers
 
     def _remove_sockets(self) -> None:
         """Those of this host's ranks: nobody answers there any more, and copying a folder stumbles over them."""
@@ -550,7 +556,8 @@ def _ended_after_their_work(ends: Mapping[int, RankEnd], recording: Recording) -
     whatever code that left. Not what a process does to itself, nor what the kernel does, nor where a call of any rank failed.
     A parent that ends its ranks ends all of them: where one of them came to a good end by itself, another's code is its own."""
     found = dict(ends)
-    come_to_their_end = any(end.exit_code == 0 and not end.ended_by_launcher for end in ends.values())
+    come_to_their_end = any(log.has_noted(Exiting) for log in recording.ranks.values())
+    come_to_their_end |= any(end.exit_code == 0 and not end.ended_by_launcher for end in ends.values())
     if any((log.calls["flags"] & CallFlag.FAILED).any() for log in recording.ranks.values()):
         return found
     for rank, end in ends.items():

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from distdoctor.recording.trace.process_key import ProcessKey, boot_id, pid_namespace, started_at
 
 
@@ -44,6 +46,14 @@ def is_alive(pid: int, started: int = 0) -> bool:
     """Whether the process runs (a zombie does not). With `started`, whether it is still the same one."""
     now = status(pid)
     return now is not None and not now.ended and (not started or now.started == started)
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a process is this one, or one that it has started, itself or through others."""
+    try:
+        return ancestor in (pid, *(parent.pid for parent in psutil.Process(pid).parents()))
+    except psutil.Error:
+        return False
 
 
 def send(pid: int, signal: int) -> None:

@@ -193,7 +193,11 @@ def work(rank, done):
     for step in range(5):
         dist.all_reduce(torch.ones(4))
     if "leaves" in sys.argv:
-        os._exit(3 if rank == 1 else 0)
+        time.sleep(2)
+        if rank == 1:
+            os._exit(3)
+        time.sleep(2)
+        return
     done.release()
     time.sleep(1000)  # for more work, as an actor of Ray does
 
