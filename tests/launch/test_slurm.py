@@ -61,6 +61,14 @@ def test_a_job_that_scancel_ends_was_ended_from_outside(
     assert "DD1" not in done.out, done.out + done.err
 
 
+def test_a_task_that_ends_first_leaves_the_others_alone(
+    slurm: Slurm, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    done = begun(slurm, start, tmp_path, "dist.destroy_process_group()\ntime.sleep(2 * rank)\n").finish()
+
+    assert done.code == 0, done.out + done.err
+
+
 def test_a_look_at_a_job_by_its_number_names_the_rank_that_sleeps(
     slurm: Slurm, start: Callable[..., Command], tmp_path: Path
 ) -> None:
