@@ -5,7 +5,7 @@
 Live: seconds from the last sign of life of any rank (the job is stuck from then on) to the verdict on standard error, while the
 job still hangs; 0 where the job did not hang and was judged at its end. With --attach the same illnesses are planted in a job
 that nobody records, and `hang-dump` looks at it from outside; its seconds are those of the whole command. With --attach-jobs the
-hangs of the tests (tests/hang.py), under plain torchrun.
+hangs of the tests (tests/jobs/hang.py), under plain torchrun.
 """
 
 from __future__ import annotations
