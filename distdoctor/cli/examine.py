@@ -65,7 +65,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     deliver.troubles(recording)
     deliver.not_examined(diagnosis)
     job_failed = failed(recording.job)
-    hung = not job_failed and bool(diagnosis.stalled)
+    hung = diagnosis.hung or (not job_failed and bool(diagnosis.stalled))
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
 
 
