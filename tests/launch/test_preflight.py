@@ -65,6 +65,7 @@ def test_nccl_without_a_device_is_a_finding_and_no_rank_is_started(tmp_path: Pat
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_more_ranks_than_devices_are_a_finding_and_no_rank_is_started(tmp_path: Path) -> None:
     many = torch.cuda.device_count() + 1
     done = run("--nproc", str(many), "--output-format", "json", cwd=tmp_path)
