@@ -11,50 +11,45 @@ import binascii
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from distdoctor.errors import UnreadableRecording
+from distdoctor.recording import earlier_bundles
+from distdoctor.recording.bundle_rows import COARSEST, quantum_of, restore, told
 from distdoctor.recording.files import head_of, read_bytes
+from distdoctor.recording.kept_steps import newest_steps, ranks_agree, spread_steps, steps_in_common
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.row_columns import Section, read_sections, write_sections
+from distdoctor.recording.sampler_order import left_out, put_back
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
-from distdoctor.recording.trace.layout import GOLDEN, RECORDS, STREAMS, extend
+from distdoctor.recording.trace.layout import RECORDS, STREAMS, TensorFlag
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
-VERSION = 4
-READABLE = (3, VERSION)  # readers refuse another number
-COMPRESSION = 3  # beyond it the memory that it takes grows, and the bundle hardly shrinks
+VERSION = 5
+READABLE = (3, 4, VERSION)  # readers refuse another number
+# A dictionary beyond that takes memory, and the bundle hardly shrinks. What is left of numbers is noise, byte by byte: no
+# context of the byte before it helps (lc, pb), and finding that out for each context takes more bytes than there are.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3, "lc": 0, "pb": 0}]
 LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
 LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
-# Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs.
-WHOLE_STEPS = {"digests": 4}
+# Of what is recorded of one step in 8, or in 128, so many of the newest steps travel, and as many of those before.
+SAMPLED = {"updates": 16, "memory": 16, "holders": 16, "spots": 4}
+# Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs. Where
+# the ranks of a host agree, two steps that all of them looked at say what the others need to compare with.
+WHOLE_STEPS, STEPS_IN_COMMON = 4, 2
 IN_JSON = "bundle"  # the field of hang-dump's document
-_MICROSECOND = 1000  # of times no more travels: the clocks of two hosts agree less well than that
-# Times that follow another one of the same row: what travels is by how much.
-_FOLLOWS = {
-    "calls": {"returned_ns": "entered_ns"},
-    "times": {"forward_ended_ns": "at_ns", "backward_ended_ns": "at_ns"},
-}
-_RUNNING_DIGESTS = ("prefix", "site_prefix")
-_INVERSE = np.uint64(pow(GOLDEN, -1, 1 << 64))
 _ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
-
-
-class _Section(msgspec.Struct, array_like=True):
-    rows: int
-    stride: int
-    columns: list[int]  # of each field in turn, the number of its bytes in `columns` of the bundle
 
 
 class _Rank(msgspec.Struct):
@@ -67,7 +62,8 @@ class _Rank(msgspec.Struct):
     texts: list[int]  # numbers in `texts` of the bundle
     lost: dict[str, int]
     environment: int  # number in `environments` of the bundle
-    sections: dict[str, _Section]
+    sections: dict[str, Section]
+    foretold: list[int] = []  # places in `blocks` of those whose draws `sampler_order` works out
 
 
 class _Trouble(msgspec.Struct):
@@ -91,20 +87,28 @@ class _Bundle(msgspec.Struct):
     stacks: Stacks | None = None
     seen_live: tuple[SeenLive, ...] = ()
     sources: dict[str, str] = {}
+    quantum_ns: Annotated[int, msgspec.Meta(ge=0, le=COARSEST)] = 0  # of which all times are multiples
 
 
 def pack(recording: Recording) -> bytes:
     """The bundle of a recording. Source texts stay at home where ranks recorded: whoever examines it has the files, and the
     digests say whether they are the same. Those of a job that only its stacks tell of have no digest, and travel."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
+    quantum = quantum_of(log.steps for log in recording.ranks.values())
+    kept = _kept(recording)
+    foretold = [_without_foretold(own) for own in kept]
+    sections, columns = write_sections(
+        [{name: told(name, rows, quantum) for name, rows in own.items()} for own in kept]
+    )
     shared = _Shared()
-    kept = [_kept(log) for log in recording.ranks.values()]
-    sections = zip(recording.ranks.values(), kept, shared.sections(kept), strict=True)
-    ranks = [_packed(log, rows, own, shared) for log, rows, own in sections]
+    ranks = [
+        _packed(log, own, section, places, shared)
+        for log, own, section, places in zip(recording.ranks.values(), kept, sections, foretold, strict=True)
+    ]
     found = _Bundle(
         recording.job,
         ranks,
-        list(shared.columns),
+        columns,
         list(shared.texts),
         [json.loads(one) for one in shared.environments],
         sorted(recording.streams),
@@ -112,98 +116,18 @@ def pack(recording: Recording) -> bytes:
         recording.stacks,
         recording.seen_live,
         {} if recording.ranks else dict(recording.sources),
+        quantum,
     )
-    return MAGIC + bytes([VERSION]) + lzma.compress(msgspec.msgpack.encode(found), preset=COMPRESSION)
+    packed = lzma.compress(msgspec.msgpack.encode(found), check=lzma.CHECK_CRC32, filters=_FILTERS)
+    return MAGIC + bytes([VERSION]) + packed
 
 
 class _Shared:
     """What is kept once, each with its number."""
 
     def __init__(self) -> None:
-        self.columns: dict[bytes, int] = {}
         self.texts: dict[str, int] = {}
         self.environments: dict[str, int] = {}
-
-    def sections(self, ranks: Sequence[Mapping[str, Rows]]) -> list[dict[str, _Section]]:
-        """The sections of each rank, field by field."""
-        found = [{name: _Section(len(rows), rows.dtype.itemsize, []) for name, rows in own.items()} for own in ranks]
-        for name in dict.fromkeys(name for own in ranks for name in own):
-            holding = [
-                (into[name], _relative(name, own[name])) for into, own in zip(found, ranks, strict=True) if name in own
-            ]
-            for field in dtype_of(RECORDS[name]).names or ():
-                for section, rows in holding:
-                    section.columns.append(_number(self.columns, _written(rows[field])))
-        return found
-
-
-def _relative(name: str, rows: Rows) -> Rows:
-    """The rows with what cannot be foretold only: times in microseconds, from the one that they follow; of a running digest the
-    word that went into it, which for signatures is on record already."""
-    found = rows.copy()
-    for field in _times(rows.dtype):
-        found[field] = rows[field] // _MICROSECOND
-    for field, base in _FOLLOWS.get(name, {}).items():
-        found[field] -= found[base]
-    for field in _RUNNING_DIGESTS if name == "calls" else ():
-        found[field] = _words_of(rows, field)
-    if name == "calls":
-        found["prefix"] ^= rows["signature"]
-    return found
-
-
-def _absolute(name: str, rows: Rows) -> None:
-    """Put back what `_relative` took away."""
-    for field, base in _FOLLOWS.get(name, {}).items():
-        rows[field] += rows[base]
-    for field in _times(rows.dtype):
-        rows[field] *= _MICROSECOND
-    if name == "calls":
-        rows["prefix"] ^= rows["signature"]
-    for field in _RUNNING_DIGESTS if name == "calls" else ():
-        rows[field] = _digests_of(rows, field)
-
-
-def _times(dtype: np.dtype[Any]) -> list[str]:
-    return [field for field in dtype.names or () if field.endswith("_ns")]
-
-
-def _words_of(rows: Rows, field: str) -> NDArray[np.uint64]:
-    """What `extend` was given, row by row; each group has a digest of its own, and its first row is told from 0."""
-    order = np.argsort(rows["group"], kind="stable")
-    digests, groups = rows[field][order], rows["group"][order]
-    before = np.where(np.diff(groups, prepend=groups[:1]) == 0, np.roll(digests, 1), np.uint64(0))
-    before[:1] = 0
-    words = np.empty(len(rows), np.uint64)
-    words[order] = ((digests - np.uint64(1)) * _INVERSE) ^ before
-    return words
-
-
-def _digests_of(rows: Rows, field: str) -> list[int]:
-    """The running digests of which `_words_of` tells the words."""
-    latest: dict[int, int] = {}
-    found = []
-    for group, word in zip(rows["group"].tolist(), rows[field].tolist(), strict=True):
-        latest[group] = extend(latest.get(group, 0), word)
-        found.append(latest[group])
-    return found
-
-
-def _written(column: NDArray[Any]) -> bytes:
-    """A field of all rows: of whole numbers what each adds to the one before; all lowest bytes first, then all next ones, ..."""
-    unsigned, width = f"u{column.dtype.itemsize}", column.dtype.itemsize
-    if column.ndim == 1 and column.dtype.kind in "iu":
-        column = np.diff(column.view(unsigned), prepend=np.zeros(1, unsigned))
-    return np.ascontiguousarray(column).reshape(-1).view(np.uint8).reshape(-1, width).T.tobytes()
-
-
-def _read(data: bytes, dtype: np.dtype[Any], rows: int) -> NDArray[Any]:
-    """The field that `_written` wrote."""
-    planes = np.frombuffer(data, np.uint8).reshape(dtype.base.itemsize, -1)
-    column = np.ascontiguousarray(planes.T).view(dtype.base).reshape(rows, *dtype.shape)
-    if not dtype.shape and dtype.kind in "iu":
-        return np.cumsum(column.view(f"u{dtype.itemsize}"), dtype=f"u{dtype.itemsize}").view(dtype)
-    return column
 
 
 def _number(known: dict[Any, int], value: Any) -> int:
@@ -215,12 +139,37 @@ def _every_section(log: RankTrace) -> Iterator[tuple[str, Rows]]:
     yield from log.more.items()
 
 
-def _kept(log: RankTrace) -> dict[str, Rows]:
-    """What travels of each section that has anything."""
-    return {name: _newest(name, rows) for name, rows in _every_section(log) if len(rows)}
+def _kept(recording: Recording) -> list[dict[str, Rows]]:
+    """What travels of each rank's sections that have anything."""
+    logs = list(recording.ranks.values())
+    in_common = steps_in_common([log.rows("digests") for log in logs if len(log.rows("digests"))])[-STEPS_IN_COMMON:]
+    agree = len(in_common) > 0 and ranks_agree(logs)
+    found = [{name: _newest(name, rows) for name, rows in _every_section(log) if len(rows)} for log in logs]
+    for own, log in zip(found, logs, strict=True):
+        if "digests" in own:
+            rows = log.rows("digests")
+            wanted = np.isin(rows["step"], in_common) | _of_copies(log, rows) if agree else np.ones(len(rows), bool)
+            own["digests"] = newest_steps(rows[wanted], WHOLE_STEPS, KEPT_OF_OTHERS)
+    return found
 
 
-def _packed(log: RankTrace, kept: Mapping[str, Rows], sections: dict[str, _Section], shared: _Shared) -> _Rank:
+def _of_copies(log: RankTrace, digests: Rows) -> Any:
+    """Which digests are of copies of what is trained: these are compared with what they were at other steps."""
+    tensors = log.rows("tensors")
+    return np.isin(digests["tensor"], tensors["seq"][(tensors["flags"] & TensorFlag.COPY) != 0])
+
+
+def _without_foretold(kept: dict[str, Rows]) -> list[int]:
+    """Take the draws out that need not travel; the places of their blocks."""
+    if "blocks" not in kept or "passes" not in kept:
+        return []
+    kept["blocks"], foretold = left_out(kept["passes"], kept["blocks"])
+    return foretold
+
+
+def _packed(
+    log: RankTrace, kept: Mapping[str, Rows], sections: dict[str, Section], foretold: list[int], shared: _Shared
+) -> _Rank:
     lost = dict(log.lost)
     for name, rows in _every_section(log):
         lost[name] = lost.get(name, 0) + len(rows) - len(kept.get(name, ()))
@@ -235,17 +184,14 @@ def _packed(log: RankTrace, kept: Mapping[str, Rows], sections: dict[str, _Secti
         lost,
         _number(shared.environments, json.dumps(dict(log.environment), sort_keys=True)),
         sections,
+        foretold,
     )
 
 
 def _newest(name: str, rows: Rows) -> Rows:
     """The rows that travel."""
-    most = KEPT.get(name, KEPT_OF_OTHERS)
-    if name not in WHOLE_STEPS or not len(rows):
-        return rows[-most:]
-    begins = np.flatnonzero(np.diff(rows["step"], prepend=rows["step"][0] + 1))[-WHOLE_STEPS[name] :]
-    fitting = begins[len(rows) - begins <= most]
-    return rows[int(fitting[0] if len(fitting) else begins[-1]) :]
+    newest = rows[-KEPT.get(name, KEPT_OF_OTHERS) :]
+    return spread_steps(newest, SAMPLED[name]) if name in SAMPLED else newest
 
 
 def looks_like_bundle(path: Path) -> bool:
@@ -275,7 +221,9 @@ def unpack(data: bytes, source: str) -> Recording:
         sections = (section for one in found.ranks for section in one.sections.values())
         if sum(section.rows * section.stride for section in sections) > LARGEST_BYTES:
             raise ValueError("its records would take more than 1 GiB")
-        ranks = {one.rank: _unpacked(one, found, version) for one in found.ranks}
+        ranks = {
+            one.rank: _unpacked(one, found, rows) for one, rows in zip(found.ranks, _rows(found, version), strict=True)
+        }
     except (zlib.error, lzma.LZMAError, EOFError, msgspec.MsgspecError, ValueError, IndexError) as trouble:
         raise UnreadableRecording(
             f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
@@ -293,10 +241,24 @@ def unpack(data: bytes, source: str) -> Recording:
     )
 
 
-def _unpacked(one: _Rank, bundle: _Bundle, version: int) -> RankTrace:
-    rows = {name: _rows(name, section, bundle) for name, section in one.sections.items() if name in RECORDS}
-    for name, found in rows.items() if version > 3 else ():
-        _absolute(name, found)
+def _rows(bundle: _Bundle, version: int) -> list[dict[str, Rows]]:
+    """The rows of each rank's sections.
+
+    ValueError, IndexError: they are not all there.
+    """
+    sections = [one.sections for one in bundle.ranks]
+    if version < 5:
+        return earlier_bundles.read_sections(sections, bundle.columns, version)
+    found = read_sections(sections, bundle.columns)
+    for one, own in zip(bundle.ranks, found, strict=True):
+        for name, rows in own.items():
+            restore(name, rows, bundle.quantum_ns)
+        if one.foretold and "blocks" in own and "passes" in own:
+            put_back(own["passes"], own["blocks"], one.foretold)
+    return found
+
+
+def _unpacked(one: _Rank, bundle: _Bundle, rows: Mapping[str, Rows]) -> RankTrace:
     always: dict[str, Any] = {name: rows.get(name, np.empty(0, dtype_of(RECORDS[name]))) for name in _ALWAYS}
     return RankTrace(
         rank=one.rank,
@@ -311,24 +273,6 @@ def _unpacked(one: _Rank, bundle: _Bundle, version: int) -> RankTrace:
         more={name: found for name, found in rows.items() if name not in _ALWAYS},
         **always,
     )
-
-
-def _rows(name: str, section: _Section, bundle: _Bundle) -> Rows:
-    """The records of a section; none where another layout wrote them.
-
-    ValueError, IndexError: its columns are not all there.
-    """
-    dtype = dtype_of(RECORDS[name])
-    fields = dtype.names or ()
-    if section.stride != dtype.itemsize or len(section.columns) != len(fields):
-        return np.empty(0, dtype)
-    columns = [bundle.columns[number] for number in section.columns]
-    if any(len(column) != section.rows * dtype[at].itemsize for at, column in enumerate(columns)):
-        raise ValueError(f"a column of {name} has another length than the others")
-    rows = np.empty(section.rows, dtype)
-    for field, column in zip(fields, columns, strict=True):
-        rows[field] = _read(column, dtype[field], section.rows)
-    return rows
 
 
 def read_bundle(path: Path) -> Recording:

@@ -1,0 +1,75 @@
+"""What a bundle tells of rows: times to one 250th of a step, and of a running digest the word that went into it, which for
+signatures is on record already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.recording.trace.layout import GOLDEN, extend
+from distdoctor.recording.trace.reader import Rows
+
+MICROSECOND = 1000  # the clocks of two hosts agree less well than that
+COARSEST = 256 * MICROSECOND
+_RUNNING_DIGESTS = ("prefix", "site_prefix")
+_INVERSE = np.uint64(pow(GOLDEN, -1, 1 << 64))
+
+
+def quantum_of(steps: Iterable[Rows]) -> int:
+    """Of what number of nanoseconds the times of one host are told as multiples, from the steps of its ranks."""
+    between = [float(np.median(np.diff(rows["at_ns"]))) for rows in steps if len(rows) > 2]
+    quantum = MICROSECOND
+    while quantum < COARSEST and 500 * quantum <= min(between, default=0.0):
+        quantum *= 2
+    return quantum
+
+
+def told(name: str, rows: Rows, quantum_ns: int) -> Rows:
+    """The rows as they travel. What has happened is never told as 0, and an order of times stays one."""
+    found = rows.copy()
+    for field in times_of(rows.dtype):
+        found[field] = np.where(rows[field] > 0, np.maximum(rows[field] // quantum_ns, 1), rows[field] // quantum_ns)
+    if name == "calls":
+        for field in _RUNNING_DIGESTS:
+            found[field] = _words_of(rows, field)
+        found["prefix"] ^= rows["signature"]
+    return found
+
+
+def restore(name: str, rows: Rows, quantum_ns: int) -> None:
+    """Put back what `told` took away, but for what is less than the quantum."""
+    for field in times_of(rows.dtype):
+        rows[field] *= quantum_ns
+    if name == "calls":
+        rows["prefix"] ^= rows["signature"]
+        for field in _RUNNING_DIGESTS:
+            rows[field] = _digests_of(rows, field)
+
+
+def times_of(dtype: np.dtype[Any]) -> list[str]:
+    """The fields that hold times."""
+    return [field for field in dtype.names or () if field.endswith("_ns")]
+
+
+def _words_of(rows: Rows, field: str) -> NDArray[np.uint64]:
+    """What `extend` was given, row by row; each group has a digest of its own, and its first row is told from 0."""
+    order = np.argsort(rows["group"], kind="stable")
+    digests, groups = rows[field][order], rows["group"][order]
+    before = np.where(np.diff(groups, prepend=groups[:1]) == 0, np.roll(digests, 1), np.uint64(0))
+    before[:1] = 0
+    words = np.empty(len(rows), np.uint64)
+    words[order] = ((digests - np.uint64(1)) * _INVERSE) ^ before
+    return words
+
+
+def _digests_of(rows: Rows, field: str) -> list[int]:
+    """The running digests of which `_words_of` tells the words."""
+    latest: dict[int, int] = {}
+    found = []
+    for group, word in zip(rows["group"].tolist(), rows[field].tolist(), strict=True):
+        latest[group] = extend(latest.get(group, 0), word)
+        found.append(latest[group])
+    return found
