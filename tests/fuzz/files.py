@@ -12,7 +12,6 @@ import struct
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from functools import cache
 from pathlib import Path
 
@@ -78,7 +77,9 @@ def bundle(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
         raw = msgspec.msgpack.encode(_without_lone_surrogates(content))
     elif how == "packed bytes":
         raw = _bytes_changed(chance, raw)
-    data = HEAD + lzma.compress(raw, preset=0) if chance.random() < 0.5 else HEAD_OF_THREE + zlib.compress(raw, 1)
+    data = (
+        HEAD + lzma.compress(raw, preset=0) if chance.random() < 0.5 else HEAD_OF_THREE + lzma.compress(raw, preset=0)
+    )
     if how == "file":
         data = _bytes_changed(chance, data)
     if chance.random() < 0.5:
