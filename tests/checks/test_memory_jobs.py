@@ -61,6 +61,15 @@ def test_what_grows_is_named_with_its_line_and_its_bytes(
     assert abs(finding.evidence["bytes_per_step"] - size) <= 0.1 * size + 8  # type: ignore[operator]
 
 
+def test_hooks_that_are_registered_in_every_step_are_named_with_the_line_that_registers_them() -> None:
+    finding = only(jobs.watched(jobs.hook_of_every_step, ranks=1)[0])
+
+    assert (finding.code, finding.confidence) == ("DD401", CERTAIN)
+    assert finding.evidence["variable"] == "model.module.body._forward_hooks"
+    assert finding.place.line == jobs.line("# one more in each step")
+    assert "remove()" in finding.prescriptions[0].change
+
+
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {}),
     (jobs.plain, {"evaluate_every": 10}),
@@ -73,6 +82,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.read_once, {}),
     (jobs.adversaries, {}),
     (jobs.carried_state, {"detach": True}),
+    (jobs.hook_of_every_step, {"removes": True}),
+    (jobs.hooks_of_all_steps, {}),
     (jobs.attacked, {}),
     (jobs.second_loss, {}),
 ]

@@ -159,6 +159,42 @@ def kept_in_an_attribute(rank: int, world_size: int, *, steps: int = 12) -> None
         trainer.step()
 
 
+class Listener:
+    """Keeps what a layer gives, as a hook of it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.seen: list[Tensor] = []
+        self.handle = layer.register_forward_hook(self.listen)  # one more in each step
+
+    def listen(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.seen.append(output)
+
+
+def hook_of_every_step(rank: int, world_size: int, *, steps: int = 12, removes: bool = False) -> None:
+    model, optimizer, generator = made(rank)
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        hidden = Listener(model.module.body)
+        optimizer.zero_grad()
+        (cross_entropy(model(inputs), targets) + hidden.seen[-1].square().mean()).backward()
+        optimizer.step()
+        if removes:
+            hidden.handle.remove()
+
+
+def hooks_of_all_steps(rank: int, world_size: int, *, steps: int = 24) -> None:
+    """Many listeners on one layer, made once, and cleared in each step."""
+    model, optimizer, generator = made(rank)
+    every = [Listener(model.module.body) for _ in range(6)]
+    for _ in range(steps):
+        inputs, targets = batch(generator)
+        for one in every:
+            one.seen.clear()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
 def carried_state(rank: int, world_size: int, *, steps: int = 12, detach: bool = False) -> None:
     torch.manual_seed(0)
     encoder, head = nn.Linear(32, 64), nn.Linear(64, 10)

@@ -11,6 +11,13 @@ from distdoctor.recording.recording import SourceLine
 
 ADDS, PUTS, CARRIES = "adds to it", "puts into it", "carries it over"
 _PUTTING = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "push", "put"})
+# What a module keeps hooks in, and the calls that put them there.
+_REGISTERING = {
+    "_forward_hooks": ("register_forward_hook",),
+    "_forward_pre_hooks": ("register_forward_pre_hook",),
+    "_backward_hooks": ("register_full_backward_hook", "register_backward_hook"),
+    "_backward_pre_hooks": ("register_full_backward_pre_hook",),
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ def _keeps(node: ast.stmt, name: str, *, attribute: bool) -> tuple[str, ast.expr
             return isinstance(expression, ast.Attribute) and expression.attr == name
         return isinstance(expression, ast.Name) and expression.id == name
 
+    if attribute and name in _REGISTERING:
+        return _registers(node, _REGISTERING[name])
     if isinstance(node, ast.AugAssign) and is_it(node.target):
         return ADDS, node.value
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and is_it(node.target.value):
@@ -101,6 +110,14 @@ def _keeps(node: ast.stmt, name: str, *, attribute: bool) -> tuple[str, ast.expr
             grows = isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add)
             other = node.value.right if isinstance(node.value, ast.BinOp) and is_it(node.value.left) else node.value
             return (ADDS, other) if grows else (CARRIES, node.value)
+    return None
+
+
+def _registers(node: ast.stmt, calls: tuple[str, ...]) -> tuple[str, ast.expr] | None:
+    """`layer.register_forward_hook(hook)`, also where its handle is kept."""
+    call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in calls and call.args:
+        return PUTS, call.args[0]
     return None
 
 

@@ -33,6 +33,8 @@ _FRAMES = 64  # of each thread, outwards
 _DEEPEST = 4  # objects within objects
 _MANY = 2048  # elements; of longer containers a sample is looked at
 _SAMPLE = 64
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PILED = 4  # hooks that are the same method of as many objects: somebody registers one more in every step
 _OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
 
 
@@ -168,6 +170,7 @@ class HolderScan:
                 continue
             self._seen.add(id(module))
             own = attributes_of(module)
+            yield from self._of_hooks(f"{label}.{path}" if path else label, own)
             if len(own) > len(_OWN_NAMES):
                 written = users_class(module)
                 there = site if not written or site.startswith(f"{written}\0") else site_text(written, 0, "")
@@ -175,6 +178,22 @@ class HolderScan:
                 for name in own.keys() - _OWN_NAMES:
                     if issubclass(type(own[name]), _KEEPING):
                         yield from self._leaves(f"{prefix}.{name}", own[name], there, depth + 1)
+
+    def _of_hooks(self, label: str, own: dict[str, Any]) -> Iterator[tuple[str, Any, str]]:
+        """The objects whose one method is registered on a module again and again, with what they keep."""
+        for name in _HOOKS:
+            hooks = own.get(name)
+            if not hooks or len(hooks) < _PILED:
+                continue
+            methods = [hook for hook in dict.values(hooks) if type(hook) is types.MethodType]
+            by_code: dict[types.CodeType, list[Any]] = {}
+            for hook in methods:
+                code = getattr(hook.__func__, "__code__", None)
+                if isinstance(code, types.CodeType) and sites.belongs_to_user(code.co_filename):
+                    by_code.setdefault(code, []).append(hook.__self__)
+            for code, owners in by_code.items():
+                if len({id(one) for one in owners}) >= _PILED:
+                    yield f"{label}.{name}", owners, site_text(code.co_filename, 0, code.co_name)
 
     # -- what lies in it -----------------------------------------------------------------------------------------------
 

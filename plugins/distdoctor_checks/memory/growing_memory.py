@@ -4,7 +4,8 @@ DD401 growing-memory: memory grows every step, because something keeps a referen
 What it means    A variable holds on to tensors of earlier steps: `total += loss` keeps the graph of every loss, a list keeps
                  every output, a hidden state that is never detached drags its whole history along, a cache has no bound.
 Why it hurts     The job runs well for hours and then runs out of memory; until then, the graph slows down every step.
-How we know      The user's variables are sampled after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations are
+How we know      The user's variables, and objects whose method is registered as a hook of a module again and again, are sampled
+                 after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations are
                  older than the previous sample has grown with the steps (certain). A container whose tensors take more bytes at
                  every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely to keep growing. If no sampled
                  variable grows but the process (or the device) does, only that is reported, as a possibility.
@@ -144,6 +145,9 @@ def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
     less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
     effect = f"{less} less every step, as measured between samples of `{holder.label}`"
+    if holder.label.endswith("_hooks"):
+        change = "register the hook once, before the loop, or call remove() of its handle after each step"
+        return Prescription("bound-what-is-kept", change=change, effect=effect)
     if not growth.graph:
         return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:
