@@ -114,10 +114,12 @@ def _compiling(phases: Phases) -> Any:
         versions = Versions(phases.rank)
         note, open_since = phases.rank.guarded(versions.note), [(0, "")]
 
+        @phases.rank.guarded
         def begun(args: Any) -> None:
             open_since[0] = time.monotonic_ns(), sites.user_site()
             begins(COMPILE)
 
+        @phases.rank.guarded
         def done(args: Any) -> None:
             ends(COMPILE)
             note(str(getattr(args, "compile_id", "")), *open_since[0])

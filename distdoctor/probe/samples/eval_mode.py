@@ -32,11 +32,16 @@ class Modes:
         """Watch `Module.train` from now on."""
         inside, trained = self._inside, rank.guarded(self._note)
 
+        @rank.guarded
+        def evaluates(module: nn.Module) -> None:
+            if self._is_trained(module):
+                rank.phase_begins(EVALUATION)
+
         def watching(original: Any) -> Any:
             def train(module: nn.Module, mode: bool = True) -> Any:
                 if not mode or getattr(inside, "at_work", False):
-                    if not mode and self._is_trained(module):
-                        rank.phase_begins(EVALUATION)
+                    if not mode:
+                        evaluates(module)
                     return original(module, mode)
                 inside.at_work = True
                 try:
