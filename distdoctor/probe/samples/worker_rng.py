@@ -72,13 +72,16 @@ class Slots:
         fetcher.fetch = fetch
 
     def _leave(self, at: int, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-        """Put a batch's states where the rank finds them; False when they could not be read."""
+        """Put a batch's states where the rank finds them; False when they could not be read. Never raises."""
         if not after:
             return False
-        batches, drawn, *digests = _SLOT.unpack_from(self.memory, at)
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            drawn |= (one != other) << number
-        _SLOT.pack_into(self.memory, at, batches + 1, drawn, *(digests if batches else before))
+        try:
+            batches, drawn, *digests = _SLOT.unpack_from(self.memory, at)
+            for number, (one, other) in enumerate(zip(before, after, strict=True)):
+                drawn |= (one != other) << number
+            _SLOT.pack_into(self.memory, at, batches + 1, drawn, *(digests if batches else before))
+        except Exception:
+            return False
         return True
 
 
