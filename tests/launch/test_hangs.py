@@ -30,7 +30,8 @@ def test_a_hang_is_ended_without_a_terminal_and_exits_with_3(
     assert done.document["findings"][0]["remedies"][0]["what"] == "Call it on every rank."
     assert "the job hangs: ending its ranks" in done.err
     assert all(end["ended_by_launcher"] for end in done.job["ends"].values())
-    assert distdoctor("examine", ".distdoctor/runs/latest", env=toy_plugin).code == 3  # whatever reads it later says the same
+    later = distdoctor("examine", ".distdoctor/runs/latest", env=toy_plugin)
+    assert later.code == 3
 
 
 def test_a_hung_rank_that_ignores_sigterm_is_ended_all_the_same(
