@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,21 @@ def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -
     assert [digest for digest, _ in broken] == [plain, others]
     assert all(calls for _, calls in broken)
     assert told(str(folder))
+
+
+@pytest.mark.job
+def test_a_bug_in_one_function_is_told_and_changes_neither_result_nor_exit_code_nor_standard_error() -> None:
+    """A few of the functions that `benchmarks/probe_bugs.py` goes through: on the paths of a save, of every text, of the start and of the end."""
+    sweep = Path(__file__).parents[2] / "benchmarks" / "probe_bugs.py"
+    functions = "checkpoints.stream:absolute,writer:Texts.id,environment:_device_count,watch_end.at_exit"
+    command = [sys.executable, str(sweep), "--training", "checkpoints", "--only", functions]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.splitlines()[-1:] == ["4 functions: 0 reach the training, 0 are not told"], (
+        done.stdout + done.stderr
+    )
+    assert done.returncode == 0
 
 
 class Nameless(io.BytesIO):
