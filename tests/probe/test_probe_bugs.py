@@ -46,7 +46,7 @@ def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -
 
 @pytest.mark.job
 def test_a_bug_in_one_function_is_told_and_changes_neither_result_nor_exit_code_nor_standard_error() -> None:
-    """A few of the functions that `benchmarks/probe_bugs.py` goes through: on the paths of a save, of every text, of the start and of the end."""
+    """A few of the functions that `benchmarks/probe_bugs.py` goes through: of a save, every text, the start, the end."""
     sweep = Path(__file__).parents[2] / "benchmarks" / "probe_bugs.py"
     functions = "checkpoints.stream:absolute,writer:Texts.id,environment:_device_count,watch_end.at_exit"
     command = [sys.executable, str(sweep), "--training", "checkpoints", "--only", functions]
