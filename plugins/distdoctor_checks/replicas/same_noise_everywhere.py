@@ -54,6 +54,8 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas:
             yield _unequal(parting, gradients)
     yield from _recomputed(gradients)
     for one in replicas.sets if replicas is not None else ():
+        if not set(one.ranks) <= gradients.ranks.keys():
+            continue  # of some of them nothing was seen
         shared = _shared_states(gradients, one.ranks)
         enough = SEEN if _dropout(gradients, one.ranks[0]) else DRAWN
         if len(shared) >= enough:
@@ -93,7 +95,7 @@ def _given_differs(gradients: Gradients, ranks: tuple[int, ...]) -> bool:
 
 def _equal_since(gradients: Gradients, ranks: tuple[int, ...]) -> list[BackwardRng]:
     """The first rank's passes since which all ranks had the same state, where each had one of its own before."""
-    if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
+    if len(ranks) < 2:
         return []
     by_rank = [noise_of(gradients, rank, dropout_only=False) for rank in ranks]
     common = set.intersection(*(set(noise) for noise in by_rank))
@@ -107,7 +109,7 @@ def _equal_since(gradients: Gradients, ranks: tuple[int, ...]) -> list[BackwardR
 
 def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
     """The random states that all ranks had in the same backward pass, when they never had different ones."""
-    if len(ranks) < 2 or not set(ranks) <= gradients.ranks.keys():
+    if len(ranks) < 2:
         return set()
     by_rank = [noise_of(gradients, rank, dropout_only=False) for rank in ranks]
     passes = set.intersection(*(set(noise) for noise in by_rank))

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
@@ -33,11 +34,11 @@ from distdoctor.recording.trace.events import WATCHED
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what != GRADS:
             continue
-        asked = _asked_for_gradients(parting, recording)
+        asked = _asked_for_gradients(parting, sources)
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
@@ -59,13 +60,12 @@ def _without_backward(parting: ReplicaDivergence) -> bool:
     return parting.peers.by == WRAPPER and all(forwards.values()) and not any(backwards.values())
 
 
-def _asked_for_gradients(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
+def _asked_for_gradients(parting: ReplicaDivergence, sources: Sources) -> SourceLine:
     """Where the source takes gradients otherwise than by backward(), when it does."""
     if not _without_backward(parting):
         return SourceLine()
-    texts = recording.sources
-    words = (("autograd.grad(",), (" grad(",))
-    return next((line for line in (line_with(texts, parting.site, *one) for one in words) if line), SourceLine())
+    found = (line_with(sources.texts, parting.site, word) for word in ("autograd.grad(", " grad("))
+    return next((line for line in found if line), SourceLine())
 
 
 def _taken_at(asked: SourceLine, parting: ReplicaDivergence) -> tuple[Place, ...]:
