@@ -56,9 +56,7 @@ class LiveView:
         pause = EVERY_SECONDS
         while not self._over.wait(pause):
             began = time.thread_time()
-            with contextlib.suppress(
-                Exception
-            ):  # a table is worth no word of trouble: the job goes on, and so does its report
+            with contextlib.suppress(Exception):  # a table is worth no word of trouble
                 lines = table_now(self._folder, self._lines.room)
                 if lines and not self._over.is_set():
                     self._lines.show(lines)

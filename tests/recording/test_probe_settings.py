@@ -88,5 +88,5 @@ def test_every_variable_that_is_read_is_in_the_documentation() -> None:
     named = {name for path in sources for name in re.findall(r"\bDISTDOCTOR_[A-Z_]+\b", path.read_text("utf-8"))}
     documented = set(re.findall(r"`(DISTDOCTOR_[A-Z_]+)`", (ROOT / "docs" / "configuration.md").read_text("utf-8")))
 
-    assert named == {VARIABLE, "DISTDOCTOR_DEBUG", "DISTDOCTOR_COLLECTIVES"}
+    assert named == {VARIABLE, "DISTDOCTOR_DEBUG", "DISTDOCTOR_COLLECTIVES", "DISTDOCTOR_LIVE"}
     assert named <= documented

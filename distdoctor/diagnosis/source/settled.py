@@ -6,6 +6,7 @@ Who has passed such a condition once passes it every time, so it is not what let
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.user_program import UserProgram
@@ -19,21 +20,31 @@ def is_settled(program: UserProgram, value: ast.AST, steps: int = DEEPEST) -> bo
     """Whether an expression has the same value each time it is asked for; False where that cannot be told."""
     if steps == 0 or not isinstance(value, ast.expr):
         return False
+    if isinstance(value, ast.BoolOp | ast.UnaryOp | ast.Compare | ast.IfExp):
+        return _all_settled(program, ast.iter_child_nodes(value), steps)
+    if isinstance(value, ast.Call):
+        returned = [program.returned(target) for target in program.targets(value)]
+        if returned:
+            return all(ways and _all_settled(program, ways, steps - 1) for ways in returned)
+        return is_about_rank(value) and _all_settled(program, [*value.args, *value.keywords], steps)
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.slice, ast.Constant) and is_about_rank(value.slice)  # os.environ["RANK"]
     if isinstance(value, ast.Constant) or is_about_rank(value):
         return True
     if isinstance(value, ast.Name):
         return value.id == "self" or _is_settled_variable(program, value, steps)
     if isinstance(value, ast.Attribute):
         stores = program.stores(value.attr, None)
+        if not stores and getattr(value.value, "id", "") == "self":
+            return False  # inherited from where we do not see it change
         made = all(_is_made_once(program, statement) for statement, _ in stores)
         return made and is_settled(program, value.value, steps - 1)
-    if isinstance(value, ast.BoolOp | ast.UnaryOp | ast.Compare):
-        parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
-        return all(is_settled(program, part, steps) for part in parts)
-    if isinstance(value, ast.Call):
-        returned = [one for target in program.targets(value) for one in program.returned(target)]
-        return bool(returned) and all(is_settled(program, one, steps - 1) for one in returned)
     return False
+
+
+def _all_settled(program: UserProgram, parts: Iterable[ast.AST], steps: int) -> bool:
+    values = (part.value if isinstance(part, ast.keyword) else part for part in parts)
+    return all(is_settled(program, value, steps) for value in values if isinstance(value, ast.expr))
 
 
 def _is_settled_variable(program: UserProgram, name: ast.Name, steps: int) -> bool:

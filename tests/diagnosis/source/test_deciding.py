@@ -410,6 +410,18 @@ def test_a_condition_that_cannot_change_parts_nobody_who_has_passed_it_before() 
     assert now_and_then.question == "self.is_first and self.step % 10 == 0"
 
 
+@pytest.mark.parametrize(
+    "value", ["None if rank == 1 and self.step == 3 else batch", "losses[rank]", "due(rank, self.step)"]
+)
+def test_a_condition_that_asks_for_more_than_the_rank_may_change(value: str) -> None:
+    called = dedent(SETTLED).replace("if self.is_first", f"image = {value}\n        if image is not None")
+
+    decision = deciding_condition({"t.py": called}, SourceLine("t.py", 7), SourceLine("t.py", 12), been=(True, True))
+
+    assert decision is not None
+    assert decision.test == "if image is not None"
+
+
 def test_lines_that_no_known_body_leads_to_are_parted_by_what_stands_around_them_only() -> None:
     called_by_a_framework = """\
         class Hooks:
