@@ -94,10 +94,12 @@ def _what_to_look_for(lost: LostHost, alive: bool) -> str:
 
 
 def _explained(verdict: Verdict | None, lost: LostHost) -> Iterator[str]:
-    """Peers that were gone, and ranks that others wait for, where all of them lived there."""
+    """Peers that were gone, ranks that others wait for, where all of them lived there, and a call that all have entered, which
+    needs the way to that host."""
     for incident in verdict.incidents if verdict is not None else ():
         is_absence = incident.kind is IncidentKind.ABSENT and set(incident.ranks) <= set(lost.ranks)
-        if incident.kind is IncidentKind.ECHOED or is_absence:
+        is_between = incident.kind is IncidentKind.TOGETHER and bool(set(incident.ranks) & set(lost.ranks))
+        if incident.kind is IncidentKind.ECHOED or is_absence or is_between:
             yield incident.key
 
 

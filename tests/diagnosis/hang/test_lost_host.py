@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from sick import own
+
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
@@ -48,6 +50,17 @@ def test_ranks_that_nobody_has_met_since_are_lost() -> None:
 
     assert finding.severity == ERROR
     assert "are lost, or cut off from node0" in finding.title
+
+
+def test_a_call_that_all_have_entered_does_not_complete_because_of_the_host_that_is_cut_off() -> None:
+    jammed = own("DD122")
+    now = jammed.job.read_at_ns
+    lost = LostHost("node1", (2,), "node0", jammed.ranks[0].machine, now - 11 * SECOND, now)
+    both = [CHECK, plugins.load().checks["DD122"]]
+
+    assert [finding.code for finding in examine(jammed, both).findings] == ["DD122"]
+    cut = replace(jammed, job=replace(jammed.job, hosts=2, lost=(lost,)))
+    assert [finding.code for finding in examine(cut, both).findings] == ["DD132"]
 
 
 def test_a_host_that_goes_while_the_job_is_ended_from_outside_is_not_missed() -> None:
