@@ -38,7 +38,9 @@ READABLE = (3, 4, VERSION)  # readers refuse another number
 # A dictionary beyond that takes memory, and the bundle hardly shrinks. What is left of numbers is noise, byte by byte: no
 # context of the byte before it helps (lc, pb), and finding that out for each context takes more bytes than there are.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3, "lc": 0, "pb": 0}]
-LARGEST_BYTES = 1 << 30  # unpacked; beyond that somebody means harm
+LARGEST_BYTES = 256 << 20  # unpacked, what foretold numbers leave; beyond that somebody means harm
+LARGEST_RANK = 8 << 20  # bytes of records; a trace has 4 MiB of them at most
+_MEMORY = 64 << 20  # bytes that unpacking may take beside what it unpacks; our filters take 4 MiB
 LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
@@ -213,14 +215,14 @@ def unpack(data: bytes, source: str) -> Recording:
             way_out="Examine it with the version that wrote it, or install that one on all hosts.",
         )
     try:
-        unpacker = zlib.decompressobj() if version == 3 else lzma.LZMADecompressor(memlimit=LARGEST_BYTES)
+        unpacker = zlib.decompressobj() if version == 3 else lzma.LZMADecompressor(memlimit=_MEMORY)
         raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
         if not unpacker.eof:
-            raise ValueError("it is cut off, or larger than 1 GiB")
+            raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
         found = msgspec.msgpack.decode(raw, type=_Bundle)
         sections = (section for one in found.ranks for section in one.sections.values())
-        if sum(section.rows * section.stride for section in sections) > LARGEST_BYTES:
-            raise ValueError("its records would take more than 1 GiB")
+        if sum(section.rows * section.stride for section in sections) > LARGEST_RANK * len(found.ranks):
+            raise ValueError(f"its records would take more than {LARGEST_RANK >> 20} MiB a rank")
         ranks = {
             one.rank: _unpacked(one, found, rows) for one, rows in zip(found.ranks, _rows(found, version), strict=True)
         }

@@ -130,7 +130,7 @@ def test_records_that_would_fill_the_memory_are_refused() -> None:
     bundle["ranks"][0]["sections"]["calls"][0] = 1 << 40
     hostile = data[: len(MAGIC) + 1] + lzma.compress(msgspec.msgpack.encode(bundle))
 
-    with pytest.raises(UnreadableRecording, match="more than 1 GiB"):
+    with pytest.raises(UnreadableRecording, match="more than 8 MiB a rank"):
         unpack(hostile, "host")
 
 
