@@ -34,7 +34,7 @@ from distdoctor.plugins import Plugins
 from distdoctor.recording.files import write_whole
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import merged
-from distdoctor.recording.recording import Attempt, Job, RankEnd, Recording, SourceLine, Trouble
+from distdoctor.recording.recording import ASK_TO_END, Attempt, Job, RankEnd, Recording, SourceLine, Trouble
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.host_file import HostFile, merged_ends, read_host_files, still_lost
@@ -47,7 +47,6 @@ from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_
 
 LAST_SLACK_SECONDS = 1.5  # for a late word at the end of the job, of those that others get
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
-ASKED_TO_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
 
 
@@ -405,7 +404,7 @@ class RunningJob:
 
     def _without_the_asked(self, ends: Mapping[int, RankEnd]) -> dict[int, RankEnd]:
         """The ends, where somebody has ended the job from outside: no rank's own."""
-        return ended_from_outside(ends, self.state.signal_ns) if self.state.signal in ASKED_TO_END else dict(ends)
+        return ended_from_outside(ends, self.state.signal_ns) if self.state.signal in ASK_TO_END else dict(ends)
 
     def _keep_start(self, ends: Mapping[int, RankEnd]) -> None:
         """Note the current start of the ranks, as it is now."""

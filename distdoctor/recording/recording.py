@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from distdoctor.recording.trace.sample_bitmap import KeptFile
 
 
+ASK_TO_END = frozenset({1, 2, 15})  # signals that ask a process to end: SIGHUP, SIGINT, SIGTERM
+
+
 @dataclass(frozen=True)
 class Group:
     """A process group. `name` is equal on all members, `ranks` are global and in group order."""

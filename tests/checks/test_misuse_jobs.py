@@ -81,6 +81,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.clipped_by_hand, {"early": False}),
     (jobs.clipped_replicas, {}),
     (jobs.clipped_in_micro_batches, {"each": False}),
+    (jobs.clipped_beside_one_of_its_own, {}),
     (jobs.clipped_in_micro_batches, {"limit": float("inf")}),
     (jobs.clipped_shards, {}),
     (jobs.clipped_flat_shards, {"own": False}),

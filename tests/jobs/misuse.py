@@ -208,6 +208,22 @@ def clipped_in_micro_batches(rank: int, world_size: int, *, each: bool = True, l
     return digest_of_training(model)
 
 
+def clipped_beside_one_of_its_own(rank: int, world_size: int) -> str:
+    """A model that each rank trains alone goes through the line that clips the replicas, which accumulate under no_sync."""
+    model, own, batches = DistributedDataParallel(Net()), Net(), Batches(rank)
+    optimizer = adam(nn.ModuleList([model, own]))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for micro_batch in range(2):
+            inputs, targets = batches.next()
+            with model.no_sync() if micro_batch < 1 else nullcontext():
+                ((cross_entropy(model(inputs), targets) + cross_entropy(own(inputs), targets)) / 2).backward()
+        for one in (own, model):
+            nn.utils.clip_grad_norm_(one.parameters(), 0.05)
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def clipped_shards(rank: int, world_size: int) -> str:
     from torch.distributed.fsdp import fully_shard
 

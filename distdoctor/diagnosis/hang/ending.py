@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
-from distdoctor.recording.recording import RankEnd, SourceLine
+from distdoctor.recording.recording import ASK_TO_END, RankEnd, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
@@ -32,7 +32,6 @@ _OWN_PIPE = "BrokenPipeError"
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
 ASKED_NS = 10_000_000_000  # within which a rank leaves that was asked to; a scheduler goes host by host
 SIGABRT, SIGKILL = 6, 9
-ASKING = frozenset({1, 2, 15})  # signals that ask a process to end: SIGHUP, SIGINT, SIGTERM
 CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
@@ -152,7 +151,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
             return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
     if end is not None:
-        asked = bool(recording.job.interrupted) and end.signal in ASKING  # by whoever asked another host's launcher
+        asked = bool(recording.job.interrupted) and end.signal in ASK_TO_END  # by whoever asked another host's launcher
         if asked or end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):
             return Ending(rank, ENDED, at_ns, exit_code=end.exit_code, signal=end.signal)
         if end.signal:

@@ -35,6 +35,11 @@ class Keeping:
     last_line: int = 0  # of the statement
 
 
+def keeps_hooks(label: str) -> bool:
+    """Whether this is an attribute in which torch's modules keep hooks: `model.layer._forward_hooks`."""
+    return label.rpartition(".")[2] in _REGISTERING
+
+
 def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Keeping | None:
     """The first statement that keeps something in `label`, in the function of `site` or else anywhere in its file.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class Scalers:
         self._clipped = False
         return int(flags)
 
-    def _note_norm(self, norm: Tensor) -> None:
+    def _note_norm(self, norm: Tensor, unaveraged: bool) -> None:
         """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
         trace, step = self.context.trace, self.context.step + 1
         noted = self._of_step[1] if self._of_step[0] == step else 0
@@ -68,9 +69,22 @@ class Scalers:
         reading = norms_of([norm])
 
         def write() -> None:
-            trace.note(ClipNorm(whole, step, float(reading.values()[0])), site=site)
+            trace.note(ClipNorm(whole, step, float(reading.values()[0]), unaveraged), site=site)
 
         self.context.later(write, reading)
+
+    def _unaveraged(self, clipped: nn.Module | Tensor | None) -> bool:
+        """Whether a DistributedDataParallel reduces these, and its last forward was one after which it does not."""
+        if clipped is None:
+            return False
+        for one in self.context.agreement.wrapped:
+            wrapper = one.module()
+            if wrapper is None or getattr(wrapper, "require_forward_param_sync", True):
+                continue  # what torch itself sets to False in a forward under no_sync
+            first = next(clipped.parameters(), None) if isinstance(clipped, nn.Module) else clipped
+            if clipped is wrapper or id(first) in one.reduced:
+                return True
+        return False
 
     def _around_scale(self, original: Any) -> Any:
         @self.context.guarded
@@ -143,17 +157,22 @@ class Scalers:
                 trace.note(Clipped(word, scaled, self.context.step + 1), site=trace.texts.id(text))
 
         @self.context.guarded
-        def clipped(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def unaveraged(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+            return self._unaveraged(_one_of(_argument(args, kwargs, 0, "parameters")))
+
+        @self.context.guarded
+        def clipped(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], waits: bool | None) -> None:
             norm = result if given is None else _argument(args, kwargs, given, "total_norm")
             parameters, limit = _argument(args, kwargs, 0, "parameters"), _argument(args, kwargs, 1, "max_norm")
             if word == "norm" and isinstance(norm, Tensor) and not _changes_nothing(parameters, limit):
-                self._note_norm(norm)
+                self._note_norm(norm, bool(waits))
 
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
                 clipping()
+                waits = unaveraged(args, kwargs)
                 result = original(*args, **kwargs)
-                clipped(result, args, kwargs)
+                clipped(result, args, kwargs, waits)
                 return result
 
             return clip
@@ -163,6 +182,15 @@ class Scalers:
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
     return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _one_of(clipped: Any) -> nn.Module | Tensor | None:
+    """A parameter of those that are to be clipped; the module, where they are its `parameters()`, of which nothing is taken."""
+    if isinstance(clipped, GeneratorType):
+        owner = clipped.gi_frame.f_locals.get("self") if clipped.gi_frame is not None else None
+        return owner if isinstance(owner, nn.Module) else None
+    some = (clipped,) if isinstance(clipped, Tensor) else clipped if isinstance(clipped, list | tuple) else ()
+    return next((one for one in some if isinstance(one, Tensor)), None)
 
 
 def _changes_nothing(clipped: Any, limit: Any) -> bool:

@@ -314,6 +314,7 @@ class ClipNorm(TraceEvent):
     whole: bool = False  # of a DTensor: the norm is that of all ranks
     step: int = 0
     norm: float = 0.0
+    unaveraged: bool = False  # of what a DistributedDataParallel has accumulated under no_sync
 
 
 @kind(32)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.examined import Examined
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.source.ignore_comments import ignore_comments
 from distdoctor.recording.recording import Job, Recording, SourceLine
@@ -25,8 +26,8 @@ from distdoctor.testing.rank_trace import TraceBuilder
 
 
 @check("DD901", "unused-suppression", severity=NOTE, live=False, stands_alone=True)
-def examine(examined: Examined, recording: Recording) -> Iterator[Finding]:
-    for path, text in sorted(recording.sources.items()):
+def examine(examined: Examined, sources: Sources) -> Iterator[Finding]:
+    for path, text in sorted(sources.texts.items()):
         for number, names in ignore_comments(text):
             line = SourceLine(path, number)
             unknown = [name for name in names if name.lower() not in examined.installed | _of_lint()]

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import (
     ERROR,
@@ -212,9 +213,10 @@ def _waits_for_all_of(keeper: int, locked_out: Mapping[int, int], standstill: St
 
 def _needs(holder: RankActivity, ranks: set[int], standstill: Stall) -> bool:
     """Whether the call that a rank waits in is of a group with these members, as recorded, or as its line says."""
-    facts = Collectives.of(standstill.recording)
+    facts = derived(Collectives, standstill.recording)
     timeline = facts.timelines.get(holder.rank)
-    for call in timeline.sitting if timeline is not None else ():
+    if timeline is not None and timeline.sitting:
+        call = timeline.sitting[0]
         group = facts.group_of(call)
         return group is not None and call.op in OF_ALL and ranks <= set(group.members)
     if holder.op not in OF_ALL or holder.call not in GROUP_AT:

@@ -28,7 +28,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.source.edits import Edit, rows_replaced
-from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line
+from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line, keeps_hooks
 from distdoctor.recording.recording import Recording, SourceLine
 
 LEAST_STEPS = 24  # for what only grows in bytes
@@ -145,7 +145,7 @@ def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
     less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
     effect = f"{less} less every step, as measured between samples of `{holder.label}`"
-    if holder.label.endswith("_hooks"):
+    if keeps_hooks(holder.label):
         change = "register the hook once, before the loop, or call remove() of its handle after each step"
         return Prescription("bound-what-is-kept", change=change, effect=effect)
     if not growth.graph:

@@ -16,6 +16,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.source.call_edits import function_of, methods_called
@@ -25,7 +26,7 @@ from distdoctor.recording.trace.events import Clipped
 
 
 @check("DD803", "clip-before-unscale", severity=ERROR, stands_alone=True)
-def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     found: dict[SourceLine, list[tuple[int, int, str, int]]] = {}
     for rank, own in gradients.ranks.items():
         for clipped in own.events(Clipped):
@@ -44,7 +45,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             "compared with gradients multiplied by the loss scale",
             prescriptions=(
                 Prescription(
-                    "unscale-first", change="scaler.unscale_(optimizer)  # first", edits=_edits(recording, site)
+                    "unscale-first", change="scaler.unscale_(optimizer)  # first", edits=_edits(sources, site)
                 ),
             ),
             confidence=CERTAIN,
@@ -52,9 +53,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         )
 
 
-def _edits(recording: Recording, site: SourceLine) -> tuple[Edit, ...]:
+def _edits(sources: Sources, site: SourceLine) -> tuple[Edit, ...]:
     """`scaler.unscale_(optimizer)` above the clip, by the names of the one `scaler.step(optimizer)` in its function."""
-    around = function_of(recording.sources, site)
+    around = function_of(sources.texts, site)
     if around is None:
         return ()
     scalers = {receiver for _, receiver in methods_called(around, "scale")}
@@ -66,7 +67,7 @@ def _edits(recording: Recording, site: SourceLine) -> tuple[Edit, ...]:
     if len(set(steps)) != 1:
         return ()
     scaler, optimizer = steps[0]
-    return row_inserted(site.path, recording.sources[site.path], site.line, f"{scaler}.unscale_({optimizer})")
+    return row_inserted(site.path, sources.texts[site.path], site.line, f"{scaler}.unscale_({optimizer})")
 
 
 def sick() -> Recording:

@@ -23,6 +23,7 @@ from statistics import median
 import numpy as np
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
@@ -51,7 +52,7 @@ class Element:
 
 
 @check("DD805", "low-precision-reduction", severity=NOTE, live=False)
-def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED:
             continue
@@ -60,7 +61,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             rounded = len(elements) >= ENOUGH and all(fits(one.used) and one.error < ROUNDING for one in elements)
             computed = [value for one in elements for value in one.own]
             if rounded and sum(map(fits, computed)) * 2 < len(computed):
-                yield _finding(gradients, peers, elements, dtype, recording)
+                yield _finding(gradients, peers, elements, dtype, sources)
                 break
 
 
@@ -99,10 +100,10 @@ def _fits_float16(value: float) -> bool:
 
 
 def _finding(
-    gradients: Gradients, peers: ReplicaGroup, elements: list[Element], dtype: str, recording: Recording
+    gradients: Gradients, peers: ReplicaGroup, elements: list[Element], dtype: str, sources: Sources
 ) -> Finding:
     update = next(u for updates in gradients.updates(peers).values() for u in updates if u.step)
-    line = line_with(recording.sources, update.site, "register_comm_hook") or update.site
+    line = line_with(sources.texts, update.site, "register_comm_hook") or update.site
     errors = [one.error for one in elements]
     return Finding(
         title=f"gradients are averaged in {dtype} over {named(peers.ranks)}, with a relative error of {median(errors):.1e}",

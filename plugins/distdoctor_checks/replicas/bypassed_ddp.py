@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
@@ -29,12 +30,10 @@ from distdoctor.recording.trace.events import Bypassed, Wrapped
 
 
 @check("DD206", "bypassed-ddp", severity=ERROR, family="replicas", specificity=65)
-def examine(
-    unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, recording: Recording
-) -> Iterator[Finding]:
+def examine(unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found if partings is not None else ():
         if parting.what == GRADS and parting.peers.by == WRAPPER and _never_went_through(parting):
-            yield _bypassed(parting, unwrapped.gradients, recording)
+            yield _bypassed(parting, unwrapped.gradients, sources)
     for one in unwrapped.found:
         yield _never_wrapped(one)
 
@@ -45,10 +44,10 @@ def _never_went_through(parting: ReplicaDivergence) -> bool:
     return not any(forwards) and any(parting.counts("backwards").values())
 
 
-def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recording) -> Finding:
+def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources) -> Finding:
     seen = event_site(gradients, Bypassed, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
-    line = seen or line_with(recording.sources, loss_line, ".module(") or loss_line
+    line = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
     wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
     return Finding(
         title=f"{parting.when}: the forward pass bypassed DistributedDataParallel, so the gradients of "
@@ -63,16 +62,16 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, recording: Recor
         evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
         why=f"{max(parting.counts('backwards').values())} backward passes and no forward through the wrapper since the previous "
         f"step; {parting.share} differ, {sides(parting)}",
-        prescriptions=(Prescription("call-the-wrapper", edits=_edits(recording, line)),),
+        prescriptions=(Prescription("call-the-wrapper", edits=_edits(sources, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
 
 
-def _edits(recording: Recording, line: SourceLine) -> tuple[Edit, ...]:
+def _edits(sources: Sources, line: SourceLine) -> tuple[Edit, ...]:
     """`model.module(inputs)` -> `model(inputs)`."""
-    return words_replaced(line.path, recording.sources.get(line.path, ""), line.line, ".module(", "(")
+    return words_replaced(line.path, sources.texts.get(line.path, ""), line.line, ".module(", "(")
 
 
 def _never_wrapped(one: Unwrapped) -> Finding:

@@ -17,7 +17,7 @@ Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullySha
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -41,8 +41,9 @@ class Clipping:
 
     site: SourceLine
     step: int
-    number: int  # 1, 2, ... of those on this line in this step, one for each micro-batch
+    number: int  # 1, 2, ... of those on this line in this step
     norms: Mapping[int, float]
+    unaveraged: bool  # on all of these ranks
     at_ns: int
 
     @property
@@ -54,32 +55,33 @@ class Clipping:
 def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
     for replica_set in replicas.sets:
         sharded = replica_set.by in _SHARDING
-        by_site: dict[SourceLine, dict[int, list[Clipping]]] = defaultdict(lambda: defaultdict(list))
+        by_site: dict[SourceLine, list[Clipping]] = defaultdict(list)
         for clipping in _clippings(gradients, replica_set.ranks):
             if sharded or _agree_at_the_step(gradients, replica_set.ranks, clipping.step):
-                by_site[clipping.site][clipping.number].append(clipping)
-        for by_number in by_site.values():
-            apart = [found for found in by_number.values() if all(clipping.differs for clipping in found)]
-            seen = sorted((clipping for found in apart for clipping in found), key=lambda one: (one.step, one.number))
-            partial = all(_in_parts(gradients, replica_set.ranks, clipping.step) for clipping in seen)
-            if len({clipping.step for clipping in seen}) >= SEEN and (partial or len(apart) == len(by_number)):
-                yield _finding(replica_set, seen, sharded=sharded, partial=partial)
+                by_site[clipping.site].append(clipping)
+        for clippings in by_site.values():
+            apart = [one for one in clippings if one.differs]
+            # Behind a micro-batch under no_sync it is known what is clipped. Otherwise any other model may go through this line.
+            accumulated = [one for one in apart if one.unaveraged]
+            seen = apart if len(apart) == len(clippings) else accumulated
+            if len({one.step for one in seen}) >= SEEN:
+                yield _finding(replica_set, seen, sharded=sharded, partial=bool(accumulated))
 
 
 def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clipping]:
-    """The clippings by a norm of the rank's own that all these ranks made on the same line in the same step."""
-    found: dict[tuple[SourceLine, int, int], dict[int, tuple[float, int]]] = defaultdict(dict)
+    """The clippings by a norm of the rank's own that all these ranks made on the same line in the same step, in order."""
+    found: dict[tuple[int, int, SourceLine], dict[int, ClipNorm]] = defaultdict(dict)
     for rank in ranks:
-        own, seen = gradients.ranks.get(rank), dict[tuple[SourceLine, int], int]()
+        own, seen = gradients.ranks.get(rank), Counter[tuple[int, SourceLine]]()
         for clipped in own.events(ClipNorm) if own is not None else ():
             if not clipped.whole:
-                line = clipped.site, clipped.step
-                seen[line] = seen.get(line, 0) + 1
-                found[*line, seen[line]][rank] = clipped.norm, clipped.at_ns
-    for (site, step, number), norms in found.items():
-        if len(norms) == len(ranks):
-            by_rank = {rank: norm for rank, (norm, _) in norms.items()}
-            yield Clipping(site, step, number, by_rank, min(at for _, at in norms.values()))
+                seen[clipped.step, clipped.site] += 1
+                found[clipped.step, seen[clipped.step, clipped.site], clipped.site][rank] = clipped
+    for (step, number, site), own_ones in sorted(found.items(), key=lambda item: item[0][:2]):
+        if len(own_ones) == len(ranks):
+            norms = {rank: clipped.norm for rank, clipped in own_ones.items()}
+            unaveraged = all(clipped.unaveraged for clipped in own_ones.values())
+            yield Clipping(site, step, number, norms, unaveraged, min(one.at_ns for one in own_ones.values()))
 
 
 def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
@@ -88,12 +90,6 @@ def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) 
         return False  # something is this rank's own, and its norm with it
     looks = [[u for u in gradients.ranks[r].updates if u.step == step and u.digested] for r in ranks]
     return all(looks) and len({tuple(update.number("grads") for update in own) for own in looks}) == 1
-
-
-def _in_parts(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
-    """Whether some of the step's micro-batches ran under no_sync: what is clipped behind them is averaged only later."""
-    updates = (update for rank in ranks for update in gradients.ranks[rank].updates if update.step == step)
-    return any(update.number("unsynced") for update in updates)
 
 
 def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: bool, partial: bool) -> Finding:
@@ -120,18 +116,18 @@ def _finding(replica_set: ReplicaSet, clippings: list[Clipping], *, sharded: boo
     )
 
 
-def _job(*micro_batches: tuple[float, float]) -> Recording:
-    """`micro_batches`: the norms on the two ranks of what is clipped, one pair for each time in a step."""
+def _job(*clipped: tuple[float, float], under_no_sync: int = 0) -> Recording:
+    """`clipped`: the norms on the two ranks, for each time in a step; the first `under_no_sync` of them before averaging."""
     from distdoctor.testing.gradients import trained_job
 
     job = trained_job(2)
     job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
     for step in (1, 2):
-        for norms in micro_batches:
+        for number, norms in enumerate(clipped):
             for rank, norm in enumerate(norms):
-                job.note(ClipNorm(whole=False, step=step, norm=norm), site="train.py:32 train", only=[rank])
-        parts = len(micro_batches)
-        job.step(backwards=parts, synced=1, unsynced=parts - 1)
+                event = ClipNorm(whole=False, step=step, norm=norm, unaveraged=number < under_no_sync)
+                job.note(event, site="train.py:32 train", only=[rank])
+        job.step(backwards=under_no_sync + 1, synced=1, unsynced=under_no_sync)
     return job.recording()
 
 
@@ -141,9 +137,9 @@ def sick() -> Recording:
 
 def sick_in_each_micro_batch() -> Recording:
     """Under no_sync, and at last after averaging."""
-    return _job((2.5, 1.5), (3.5, 3.0), (2.0, 2.0))
+    return _job((2.5, 1.5), (3.5, 3.0), (2.0, 2.0), under_no_sync=2)
 
 
 def healthy() -> Recording:
-    """Averaged first; and what else goes through that line is no micro-batch."""
+    """Averaged first."""
     return _job((2.5, 2.5))

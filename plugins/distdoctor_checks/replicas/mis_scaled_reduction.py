@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
@@ -48,7 +49,7 @@ VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly 
 
 
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
-def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED:
             continue
@@ -62,7 +63,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if own_counts:
             yield _divided_alone(gradients, peers, own_counts)
             continue
-        by_world = _scaled_by_ranks(gradients, peers, recording.sources) if not summed else None
+        by_world = _scaled_by_ranks(gradients, peers, sources.texts) if not summed else None
         if by_world is not None:
             yield by_world
             continue
@@ -78,7 +79,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if scale is None and factor > 1:
             continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
         if scale is None or not _close(factor * scale, 1.0):
-            yield _finding(gradients, peers, step, factor, len(by_step), recording.sources)
+            yield _finding(gradients, peers, step, factor, len(by_step), sources.texts)
 
 
 def _is_known_where_from(gradients: Gradients, peers: ReplicaGroup) -> bool:

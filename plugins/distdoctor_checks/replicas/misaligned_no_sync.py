@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
@@ -29,13 +30,13 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas", specificity=60)
-def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         local = parting.what == GRADS and parting.peers.by == WRAPPER and any(parting.counts("unsynced").values())
         if not local:
             continue
         loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
-        line = line_with(recording.sources, loss_line, "no_sync") or loss_line
+        line = line_with(sources.texts, loss_line, "no_sync") or loss_line
         synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
         yield Finding(
             title=f"{parting.when}: {_what(parting)}, and the optimizer steps with unaveraged gradients of {which(parting)}",

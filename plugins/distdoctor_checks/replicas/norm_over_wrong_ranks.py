@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
@@ -54,16 +55,16 @@ class ScaledGradients:
 
 
 @check("DD220", "norm-over-wrong-ranks", severity=ERROR, family="replicas", at_most=LIKELY)
-def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     optimizers = {t.optimizer for own in gradients.ranks.values() for t in own.tensors.values() if not t.agree}
     for optimizer in sorted(optimizers):
         holders = [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
         scaled = _first_scaled(courses(gradients.ranks, optimizer, holders))
         if scaled is not None:
-            yield _finding(scaled, optimizer, gradients, recording)
+            yield _finding(scaled, optimizer, gradients, sources)
     shards = _first_scaled_shards(gradients)
     if shards is not None:
-        yield _shards_finding(shards, gradients, recording)
+        yield _shards_finding(shards, gradients, sources)
 
 
 def _first_scaled(found: Courses) -> ScaledGradients | None:
@@ -103,11 +104,11 @@ def _alike(one: tuple[tuple[int, float], ...], other: tuple[tuple[int, float], .
     )
 
 
-def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, recording: Recording) -> Finding:
+def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, sources: Sources) -> Finding:
     ranks = tuple(scaled.factors)
     update = next(u for u in gradients.ranks[ranks[0]].updates if u.optimizer == optimizer and u.step == scaled.step)
     clipped = event_site(gradients, ClipNorm, ranks)
-    line = clipped or _clipping_line(recording, update.site) or update.site
+    line = clipped or _clipping_line(sources, update.site) or update.site
     factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
     first, more = scaled.names[0], len(scaled.names) - 1
     return Finding(
@@ -116,7 +117,7 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, reco
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=_places(line, update.site, ranks, recording),
+        places=_places(line, update.site, ranks, sources),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
         why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
@@ -165,17 +166,17 @@ def _shard_factors(own: RankGradients) -> Iterator[tuple[int, float, str]]:
             yield step, values[0], factors[0][1]
 
 
-def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Recording) -> Finding:
+def _shards_finding(scaled: ScaledGradients, gradients: Gradients, sources: Sources) -> Finding:
     ranks = tuple(scaled.factors)
     update = next(u for u in gradients.ranks[ranks[0]].updates if u.step == scaled.step)
-    line = _clipping_line(recording, update.site) or update.site
+    line = _clipping_line(sources, update.site) or update.site
     factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
     return Finding(
         title=f"step {scaled.step}: {named(ranks)} scale their shards of the gradients by different factors",
         ranks=ranks,
         confidence=LIKELY,
         place=line,
-        places=_places(line, update.site, ranks, recording),
+        places=_places(line, update.site, ranks, sources),
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "elements of the shards"},
         why=f"between the reduction and the optimizer step the elements of the gradients are multiplied by {factors}, as after "
@@ -185,40 +186,40 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, recording: Re
     )  # fmt: skip
 
 
-def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], recording: Recording) -> tuple[Place, ...]:
+def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], sources: Sources) -> tuple[Place, ...]:
     """Where the gradients are scaled, where that is known, where the norm for it comes from, and the optimizer step."""
     steps = Place(step, ranks, "the optimizer steps")
     if line == step:
         return (steps,)
-    norm = _norm_line(recording, line)
+    norm = _norm_line(sources, line)
     taken = (Place(norm, ranks, "takes the norm of what each rank holds"),) if norm else ()
     return Place(line, ranks, "scales by a rank-local norm"), *taken, steps
 
 
-def _norm_line(recording: Recording, scaling: SourceLine) -> SourceLine:
+def _norm_line(sources: Sources, scaling: SourceLine) -> SourceLine:
     """The first line above the scaling, in the same function, that squares or takes a norm."""
-    file = source_file(recording.sources, scaling.path)
+    file = source_file(sources.texts, scaling.path)
     function = file.function_at(scaling.line) if file is not None else None
     if not isinstance(function, ast.FunctionDef):
         return SourceLine()
-    lines = _own_lines(recording.sources[scaling.path], function)
+    lines = _own_lines(sources.texts[scaling.path], function)
     found = [
         number for number, text in lines.items() if number < scaling.line and any(word in text for word in _SQUARES)
     ]
     return SourceLine(scaling.path, found[0], scaling.function) if found else SourceLine()
 
 
-def _clipping_line(recording: Recording, step: SourceLine) -> SourceLine:
+def _clipping_line(sources: Sources, step: SourceLine) -> SourceLine:
     """Where gradients are multiplied, in a function that also computes a norm; the file of the optimizer step comes first."""
-    for path in sorted(recording.sources, key=lambda path: path != step.path):
-        file = source_file(recording.sources, path)
+    for path in sorted(sources.texts, key=lambda path: path != step.path):
+        file = source_file(sources.texts, path)
         for function in file.nodes(ast.FunctionDef, ast.Module) if file is not None else ():
-            lines = _own_lines(recording.sources[path], function)
+            lines = _own_lines(sources.texts[path], function)
             scaling = next((number for number, text in lines.items() if any(word in text for word in _SCALES)), 0)
             body = "\n".join(lines.values())
             if scaling and ".grad" in body and any(word in body for word in _NORMS):
                 return SourceLine(path, scaling, getattr(function, "name", "<module>"))
-    return line_with(recording.sources, step, "norm", within=True)
+    return line_with(sources.texts, step, "norm", within=True)
 
 
 def _own_lines(source: str, function: ast.FunctionDef | ast.Module) -> dict[int, str]:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
@@ -37,14 +38,14 @@ _UNFREEZES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas", specificity=70)
-def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         outside = parting.what == GRADS and is_outside_the_reducer(parting)
         converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, partings.gradients)
         if not outside and not converted:
             continue
         wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
-        line, how = _origin(parting, partings, recording, wrapped)
+        line, how = _origin(parting, partings, sources, wrapped)
         yield Finding(
             title=f"{parting.when}: DistributedDataParallel does not average the gradients of {which(parting)}: {how}",
             ranks=parting.odd,
@@ -68,7 +69,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
 
 
 def _origin(
-    parting: ReplicaDivergence, partings: ReplicaDivergences, recording: Recording, wrapped: SourceLine
+    parting: ReplicaDivergence, partings: ReplicaDivergences, sources: Sources, wrapped: SourceLine
 ) -> tuple[SourceLine, str]:
     gradients, ranks = partings.gradients, parting.peers.ranks
     outside = any(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
@@ -78,13 +79,13 @@ def _origin(
     added = event_site(gradients, ParameterAdded, ranks, among=parts)
     if added:
         return added, "added after wrapping"
-    return _unfrozen(recording, wrapped) or wrapped or parting.site, "frozen when the model was wrapped, trained now"
+    return _unfrozen(sources, wrapped) or wrapped or parting.site, "frozen when the model was wrapped, trained now"
 
 
-def _unfrozen(recording: Recording, wrapped: SourceLine) -> SourceLine:
+def _unfrozen(sources: Sources, wrapped: SourceLine) -> SourceLine:
     """The line that unfreezes: in the function that wraps, or the only one of the file."""
-    here = line_with(recording.sources, wrapped, "requires_grad", "True", within=True)
-    lines = enumerate(recording.sources.get(wrapped.path, "").splitlines(), 1)
+    here = line_with(sources.texts, wrapped, "requires_grad", "True", within=True)
+    lines = enumerate(sources.texts.get(wrapped.path, "").splitlines(), 1)
     every = [number for number, line in lines if _UNFREEZES.search(line.partition("#")[0])]
     return here or (SourceLine(wrapped.path, every[0]) if len(every) == 1 else SourceLine())
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     GRADS,
@@ -37,20 +38,20 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas", specificity=50)
-def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         skipped = skipped_by(parting)
         if skipped:
-            yield _passed_over(parting, skipped, recording)
+            yield _passed_over(parting, skipped, sources)
         elif parting.what == GRADS and uses_differ(parting):
-            yield _finding(parting, recording)
+            yield _finding(parting, sources)
 
 
-def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], recording: Recording) -> Finding:
+def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], sources: Sources) -> Finding:
     """A step that only some ranks made."""
     made = tuple(rank for rank in parting.updates if rank not in skipped)
     passes = parting.counts("backwards")
-    decision = deciding_condition(recording.sources, parting.site, parting.site, skipped, made)
+    decision = deciding_condition(sources.texts, parting.site, parting.site, skipped, made)
     branch = (Place(decision.site, skipped, f"decides: `{decision.test}`"),) if decision is not None else ()
     return Finding(
         title=f"{parting.when}: {named(made)} took an optimizer step that {named(skipped)} skipped",
@@ -67,10 +68,10 @@ def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], recording
     )
 
 
-def _finding(parting: ReplicaDivergence, recording: Recording) -> Finding:
+def _finding(parting: ReplicaDivergence, sources: Sources) -> Finding:
     partial = [difference for difference in parting.differences if difference.none_on]
     without = tuple(sorted({rank for difference in partial for rank in difference.none_on}))
-    line = branch_line(recording.sources, [difference.name for difference in partial])
+    line = branch_line(sources.texts, [difference.name for difference in partial])
     first = partial[0]
     users = tuple(rank for rank in parting.updates if rank not in first.none_on)
     more = f" and {len(partial) - 1} more" if len(partial) > 1 else ""

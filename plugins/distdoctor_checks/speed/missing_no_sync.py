@@ -25,6 +25,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
@@ -64,12 +65,12 @@ class Repeated:
 
 
 @check("DD501", "missing-no-sync", severity=WARNING, stands_alone=True)
-def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, recording: Recording) -> Iterator[Finding]:
+def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, sources: Sources) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
     if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
-        yield _finding(found, _seconds(timing, found), _edits(gradients, found, recording))
+        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources))
     sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
-    guard = _guard(recording, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
+    guard = _guard(sources, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
     if guard:
         yield _unguarded(sharded, guard)
 
@@ -100,10 +101,10 @@ def _finding(found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[
     )
 
 
-def _edits(gradients: Gradients, found: dict[int, Repeated], recording: Recording) -> tuple[Edit, ...]:
+def _edits(gradients: Gradients, found: dict[int, Repeated], sources: Sources) -> tuple[Edit, ...]:
     wrapped = {event.site for rank in found for event in gradients.ranks[rank].events(Wrapped)}
     update = found[min(found)].update
-    return averaged_once(recording.sources, update.loss_site, update.site, wrapped.pop()) if len(wrapped) == 1 else ()
+    return averaged_once(sources.texts, update.loss_site, update.site, wrapped.pop()) if len(wrapped) == 1 else ()
 
 
 def _repeated(one: RankGradients) -> Repeated | None:
@@ -176,12 +177,12 @@ def _sent(log: RankTrace, calls: Rows, digested: list[Update]) -> Repeated | Non
     return Repeated(max(counts), min(counts), calls_each, nbytes, needless, digested[-1])
 
 
-def _guard(recording: Recording, loss: SourceLine) -> SourceLine:
+def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
     """The line that leaves out the averages of DistributedDataParallel, where no line knows those of fully_shard."""
-    source = recording.sources.get(loss.path, "")
+    source = sources.texts.get(loss.path, "")
     if any(word in source for word in _OF_FULLY_SHARD):
         return SourceLine()
-    return next((line for word in _OF_DDP if (line := line_with(recording.sources, loss, word))), SourceLine())
+    return next((line for word in _OF_DDP if (line := line_with(sources.texts, loss, word))), SourceLine())
 
 
 def _unguarded(found: dict[int, Repeated], guard: SourceLine) -> Finding:

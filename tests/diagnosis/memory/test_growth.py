@@ -11,7 +11,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
-from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line
+from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line, keeps_hooks
 from distdoctor.plugins import load
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import HolderFlag
@@ -207,3 +207,13 @@ def test_an_exception_that_the_program_makes_itself_shows_no_failed_allocation(
     told = examine(job.recording(sources={"/job/t.py": source}), [load().checks[one] for one in ("DD110", "DD408")])
 
     assert [(one.code, one.ranks, one.confidence) for one in told.findings] == [(code, (1,), CERTAIN)]
+
+
+@pytest.mark.parametrize("label", ["model.module.body._forward_hooks", "body._backward_hooks"])
+def test_what_torch_keeps_hooks_in_is_known(label: str) -> None:
+    assert keeps_hooks(label)
+
+
+@pytest.mark.parametrize("label", ["loss_hooks", "self.loss_hooks", "_forward_hooks_seen"])
+def test_a_list_of_the_users_is_not_taken_for_torchs_hooks(label: str) -> None:
+    assert not keeps_hooks(label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sick import fresh_diagnosis_of, own
 
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING
@@ -19,14 +20,19 @@ def test_clipping_in_each_micro_batch_is_told_where_only_the_last_norm_is_the_sa
     assert finding.evidence["steps_seen"] == 2
 
 
-def test_one_line_that_clips_several_models_without_no_sync_is_not_accused_for_the_one_that_differs() -> None:
+@pytest.mark.parametrize(
+    "about", [{}, {"backwards": 2, "synced": 1, "unsynced": 1}], ids=["averaged at once", "accumulated"]
+)
+def test_one_line_that_clips_several_models_is_not_accused_for_one_that_each_rank_trains_alone(
+    about: dict[str, int],
+) -> None:
     job = trained_job(2)
     job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
     for step in (1, 2):
         for norms in ((2.0, 2.0), (1.5, 2.5)):
             for rank, norm in enumerate(norms):
                 job.note(ClipNorm(whole=False, step=step, norm=norm), site="train.py:32 train", only=[rank])
-        job.step()
+        job.step(**about)
 
     assert [one.code for one in fresh_diagnosis_of(job.recording()).findings] == []
 

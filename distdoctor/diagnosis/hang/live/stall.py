@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, is_held_by_kernel, standing_of
@@ -136,7 +137,7 @@ class Stall:
     @cached_property
     def quiet_seconds(self) -> float | None:
         """For how long no rank has done anything, as the traces tell, else the kernel. A rank that polls runs now and then."""
-        facts = Collectives.of(self.recording)
+        facts = derived(Collectives, self.recording)
         quiet = [now - t.last_ns for t in facts.timelines.values() if (now := facts.now_ns(t))]
         if quiet:
             return min(quiet) / 1e9
