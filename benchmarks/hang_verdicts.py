@@ -54,6 +54,8 @@ def live(drill: Drill, nproc: int, folder: Path) -> tuple[dict[str, Any], float]
         str(folder),
         "--on-hang",
         "abort",
+        "--hang-after",
+        "30",  # seconds: what is not proven would stand until the group's own timeout
         *planted(drill, nproc),
     ]
     job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
