@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from distdoctor.recording.trace.redaction import is_secret, redacted, redacted_arguments, redacted_source
