@@ -6,7 +6,10 @@
 FOLDER holds programs and a `manifest.json`, a list of
     {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
      "codes": accepted codes, "ranks": the odd ranks ([]: not asked), "line": the deciding line, "tolerated": codes that are
-     true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder}.
+     true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder,
+     "truth": what is wrong in words, "source": where the idea comes from}.
+Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` holds 168 such programs, written after public
+issues by people who had not read the checks.
 Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
 `--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Its standard input is open and silent, like a
 terminal at which nobody sits. Of a sick program the first finding counts that is no note (a note when there is no other); of
@@ -224,7 +227,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further program is begun")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
-    cases = json.loads((options.folder / "manifest.json").read_text())
+    nothing = {"args": [], "env": {}, "codes": [], "ranks": []}
+    cases = [{**nothing, **case} for case in json.loads((options.folder / "manifest.json").read_text())]
     cases = [case for case in cases if not options.kind or case["kind"] in options.kind]
     cases = [case for case in cases if not options.only or any(case["name"].startswith(o) for o in options.only)]
     print(f"\n{summary(all_results(cases, options))}")

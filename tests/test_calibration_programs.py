@@ -1,0 +1,51 @@
+"""The programs by which `benchmarks/calibration.py` measures: what their manifests say is there, and can be judged."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdoctor import plugins
+
+PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "programs"
+FAMILIES = sorted(path.parent.name for path in PROGRAMS.glob("*/manifest.json"))
+KNOWN = {"name", "file", "nproc", "kind", "codes", "ranks", "line", "tolerated", "part2", "args", "env", "launcher",
+         "truth", "source"}  # fmt: skip
+
+
+def cases(family: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((PROGRAMS / family / "manifest.json").read_text())
+    return found
+
+
+def test_there_are_programs_of_three_families() -> None:
+    assert FAMILIES == ["hangs", "mixed", "silent"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_program_is_there_once_and_compiles(family: str) -> None:
+    every = cases(family)
+
+    assert [name for name, count in Counter(case["name"] for case in every).items() if count > 1] == []
+    for case in every:
+        assert set(case) <= KNOWN
+        assert case["kind"] in {"sick", "fixed", "healthy"}
+        ast.parse((PROGRAMS / family / case["file"]).read_text())
+    assert {path.name for path in (PROGRAMS / family).glob("*.py")} == {case["file"] for case in every}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_sick_program_names_codes_that_exist_and_a_line_of_its_own(family: str) -> None:
+    checks = set(plugins.load().checks)
+    for case in cases(family):
+        assert set(case.get("tolerated", ())) <= checks, case["name"]
+        if case["kind"] == "sick":
+            assert case["codes"], case["name"]
+            assert set(case["codes"]) <= checks, case["name"]
+            assert 0 < case["line"] <= len((PROGRAMS / family / case["file"]).read_text().splitlines()), case["name"]
+            assert all(0 <= rank < case["nproc"] for rank in case["ranks"]), case["name"]
