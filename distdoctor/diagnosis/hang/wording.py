@@ -78,16 +78,26 @@ def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Pla
 
 
 def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
-    """The rows of a group that diverges: who issued what, where. The odd ones last, with the condition that they are under."""
+    """The rows of a group that diverges: who issued what, where, the odd ones last; and the condition that they are under."""
     assert incident.divergence is not None
     calls = [call for variant in incident.divergence.variants for call in variant.calls]
     odd = set(incident.ranks) if not incident.is_tie else set()
     usual = [call for call in calls if call.rank not in odd]
     strange = by_site(verdict, [call for call in calls if call.rank in odd])
-    note = condition(incident)
-    if note and strange and incident.odd is not None and incident.guard_at.line:
-        strange[0] = Place(strange[0].site, strange[0].ranks, f"{strange[0].role}, {note}")
-    return (*by_site(verdict, usual), *strange, *deciding_places(incident))
+    decides = deciding_places(incident)
+    under = _guard_place(incident) if incident.odd is not None and strange else ()
+    rows = (*by_site(verdict, usual), *strange, *decides)
+    return rows if any(one.site == row.site for row in rows for one in under) else (*rows, *under)
+
+
+def _guard_place(incident: Incident) -> tuple[Place, ...]:
+    """The row of the condition that is around the odd call, or leaves before it."""
+    guard = incident.guard
+    if guard is None or not incident.guard_at.line:
+        return ()
+    word = guard.test if guard.test.startswith("@") else f"if {guard.test}:"
+    how = "leaves before it" if guard.how == LEAVES else "is in its else branch" if guard.negated else "is inside"
+    return (Place(incident.guard_at, incident.ranks, f"{how}: `{word}`"),)
 
 
 def deciding_places(incident: Incident) -> tuple[Place, ...]:
