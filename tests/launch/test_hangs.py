@@ -198,3 +198,21 @@ def test_a_timeout_that_ends_a_rank_at_work_is_told_as_too_short(distdoctor: Run
     first = done.document["findings"][0]
     assert (first["code"], first["ranks"], first["confidence"]) == ("DD129", [1], "likely")
     assert "was in a checkpoint when rank 0 gave up waiting for it" in first["title"]
+
+
+def test_a_rank_that_comes_after_the_others_gave_up_is_late_and_not_stuck_with_them(
+    distdoctor: Run, script: Script
+) -> None:
+    late = "import atexit; atexit.register(time.sleep, 4)\nif rank == 1: time.sleep(5)\ndist.barrier()"
+    path = script(late)
+    text = path.read_text().replace(
+        "dist.init_process_group('gloo')", "dist.init_process_group('gloo', timeout=timedelta(seconds=3))"
+    )
+    path.write_text("from datetime import timedelta\n" + text)
+
+    done = distdoctor("run", "--nproc", 2, "--output-format", "json", "train.py")
+
+    assert done.code == 1, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["confidence"]) == ("DD129", [1], "likely")
+    assert "only after rank 0 had given up waiting there" in first["title"]

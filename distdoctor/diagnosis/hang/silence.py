@@ -114,6 +114,9 @@ def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[in
         return starting
     inside = tuple(sorted({rank for wait in found for rank in wait.ranks}))
     if set(inside) >= living.keys():
+        late = _came_too_late(facts, found, ended)
+        if late:
+            return IncidentKind.ABSENT, late, LIKELY
         if all(wait.has_all for wait in found):
             return IncidentKind.TOGETHER, inside, LIKELY
         if all(wait.call.op is Op.SEND for wait in found):
@@ -128,6 +131,15 @@ def judge(facts: Collectives, quiet: IdleTime, found: list[Wait], ended: dict[in
     if not idle:
         return None
     return IncidentKind.ABSENT, idle, LIKELY if quiet.timed_out else POSSIBLE
+
+
+def _came_too_late(facts: Collectives, found: list[Wait], ended: dict[int, Ending]) -> tuple[int, ...]:
+    """The ranks that entered their call when others had given up waiting in it already. Clocks of several hosts do not tell."""
+    given_up = [one.at_ns for one in ended.values() if one.timed_out and one.at_ns]
+    if not given_up or not facts.one_host:
+        return ()
+    calls = [call for wait in found for call in wait.calls]
+    return tuple(sorted(c.rank for c in calls if facts.timelines[c.rank].wall(c.entered_ns) >= min(given_up)))
 
 
 def _living(facts: Collectives, ended: dict[int, Ending]) -> dict[int, Timeline]:

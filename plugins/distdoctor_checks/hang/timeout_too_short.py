@@ -5,8 +5,9 @@ What it means    Ranks gave up waiting for a rank that was not communicating: it
                  compiling. It may well have arrived later.
 Why it hurts     Hours of work end with a communication error, although communication works.
 How we know      The waiting ranks raised a timeout, and the calls of all ranks agree. The late rank was in a checkpoint, an
-                 evaluation or a compilation (likely), or the timeout was below two minutes (possible), where torch's defaults
-                 are 10 to 30. Where the wait is on no record (a key of the store), the others ran until they were ended.
+                 evaluation or a compilation (likely), came to the same call after they had given up (likely), or the timeout
+                 was below two minutes (possible), where torch's defaults are 10 to 30. Where the wait is on no record (a key
+                 of the store), the others ran until they were ended.
 What to do       Give the group a longer timeout, or do the work before the group is created.
 When it is fine  Never: a rank that is really stuck is found without a short timeout.
 Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
@@ -21,9 +22,9 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, seconds
+from distdoctor.diagnosis.hang.wording import at, by_site, seconds, short
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.events import LongPhase
 from distdoctor.testing import recording
 
@@ -78,6 +79,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert silence is not None
     waiting = sorted({call.rank for wait in incident.waiting for call in wait.calls if call.rank not in incident.ranks})
     calls = [call for wait in incident.waiting for call in wait.calls if call.rank in waiting]
+    late = [call for wait in incident.waiting for call in wait.calls if call.rank in incident.ranks]
+    if late:
+        return _too_late(verdict, incident, calls, late)
     place = next((verdict.timeline(rank).last_site for rank in incident.ranks), calls[0].site)
     doing = f"in {_WORDS.get(silence.phase, silence.phase)}" if silence.phase else "busy with work of its own"
     limit = seconds(silence.seconds)
@@ -90,15 +94,38 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
         why=f"{named(incident.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group "
         f"with a timeout of {limit} takes any longer pause for a hang",
-        prescriptions=(
-            Prescription(
-                "raise-the-timeout",
-                change=f"raise the timeout from {limit}, for example timeout=timedelta(minutes=30), or do the work of "
-                f"{named(incident.ranks)} before init_process_group",
-            ),
-        ),
+        prescriptions=(_raised(incident, limit),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+    )
+
+
+def _too_late(verdict: Verdict, incident: Incident, waited: list[Call], late: list[Call]) -> Finding:
+    """They came to the call when the others had given it up."""
+    assert incident.silence is not None
+    waiting, limit = sorted({call.rank for call in waited}), seconds(incident.silence.seconds)
+    given_up = min(ending.at_ns for ending in verdict.endings.values() if ending.timed_out)
+    after = min(verdict.timeline(call.rank).wall(call.entered_ns) for call in late) - given_up
+    return Finding(
+        title=f"came to {short(late[0])} only after {named(waiting)} had given up waiting there for {limit}: "
+        "the timeout ended the job",
+        ranks=incident.ranks,
+        confidence=LIKELY,
+        place=late[0].site,
+        places=(*by_site(verdict, waited), *by_site(verdict, late, f"came {seconds(after / 1e9)} later")),
+        evidence={"timeout_seconds": round(incident.silence.seconds, 1), "phase": "", "waiting_ranks": waiting},
+        why=f"the calls of all ranks agree, so {named(incident.ranks)} did its part, later than the group's timeout allows",
+        prescriptions=(_raised(incident, limit),),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _raised(incident: Incident, limit: str) -> Prescription:
+    return Prescription(
+        "raise-the-timeout",
+        change=f"raise the timeout from {limit}, for example timeout=timedelta(minutes=30), or do the work of "
+        f"{named(incident.ranks)} before init_process_group",
     )
 
 
