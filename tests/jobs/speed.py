@@ -301,6 +301,29 @@ def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 24) -> None:
         optimizer.step()
 
 
+def delayed(rank: int, *, each: float = 0.0, delay: int = 6, steps: int = 40) -> None:
+    """Gradients are averaged in the background and used `delay` steps later. Rank 1 begins behind; `each`: and is slower."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pending: list[tuple[Any, Tensor]] = []
+    dist.barrier()
+    work(0.08 * rank)
+    for _ in range(steps):
+        work(0.02 + each * rank)
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).mean().backward()
+        assert model.weight.grad is not None
+        pending.append((dist.all_reduce(sent := model.weight.grad.clone(), async_op=True), sent))  # in the background
+        if len(pending) > delay:
+            handle, averaged = pending.pop(0)
+            handle.wait()
+            model.weight.grad = averaged / 2
+            optimizer.step()
+    for handle, _ in pending:
+        handle.wait()
+
+
 def collecting(rank: int, *, together: bool = False, steps: int = 30) -> None:
     """A large heap that the collector walks through, in other steps on each rank."""
     heap = [[number] for number in range(600_000)]

@@ -154,14 +154,16 @@ class RankTimes:
 class Arrivals:
     """Meetings of one group whose members share a clock.
 
-    `at`: [members, meetings] when each entered, nanoseconds; `left`: when each came back (0: not known); `steps`: [meetings] in
-    which step, from 1; `blocking`: [meetings] whether everybody waits there; `rows`: [members][meetings] of layout.CALL.
+    `at`: [members, meetings] when each entered, nanoseconds; `left`: when each came back (0: not known); `asked`: when each began
+    to wait for its handle (0: not known); `steps`: [meetings] in which step, from 1; `blocking`: [meetings] whether everybody
+    waits there; `rows`: [members][meetings] of layout.CALL.
     """
 
     group: GroupCalls
     ranks: tuple[int, ...]
     at: Floats
     left: Floats
+    asked: Floats
     steps: NDArray[np.int64]
     blocking: NDArray[np.bool_]
     rows: tuple[Any, ...]
@@ -174,9 +176,12 @@ class Arrivals:
 
     @cached_property
     def late(self) -> Floats:
-        """[meetings] how much later than the middle of the others, nanoseconds."""
-        ordered = np.sort(self.at, axis=0)
-        late: Floats = ordered[-1] - np.median(ordered[:-1], axis=0)
+        """[meetings] how much later than the middle of the others began to wait, nanoseconds: a handle costs no time before."""
+        meetings = np.arange(self.at.shape[1])
+        ready = np.maximum(self.at, self.asked)
+        ready[self.last, meetings] = np.inf
+        others = np.sort(ready, axis=0)[:-1]
+        late: Floats = np.maximum(self.at[self.last, meetings] - np.median(others, axis=0), 0)
         return late
 
     def site(self, rank: int, meeting: int) -> SourceLine:
@@ -357,6 +362,7 @@ def arrivals_of(group: GroupCalls) -> Arrivals | None:
         tuple(track.rank for track in known),
         np.stack([one["entered_ns"].astype(float) for one in rows]),
         np.stack([one["returned_ns"].astype(float) for one in rows]),
+        np.stack([one["waited_ns"].astype(float) for one in rows]),
         rows[0]["step"].astype(np.int64) + 1,
         blocking,
         tuple(rows),
