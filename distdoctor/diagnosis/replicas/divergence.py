@@ -25,6 +25,8 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted, StateLoaded
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, UpdateFlag
 
+# Steps of local training between two averagings: DiLoCo takes 500. Before that a running job may yet bring its replicas together.
+LONGEST_WINDOW = 512
 INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
 STATE_BEFORE = "state before"
 _COLUMN = {
@@ -187,13 +189,18 @@ def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergenc
         if parting is not None and step != met:
             meeting = next_meeting(gradients, peers, looks, step) if _is_of_the_whole(parting) else None
             if meeting is None:
-                by_design = (longest and max(looks) - step <= PATIENCE * longest) or _is_brought_together(
-                    gradients, parting
-                )
-                return None if by_design else parting
+                apart = max(looks) - step
+                by_design = (longest and apart <= PATIENCE * longest) or _is_brought_together(gradients, parting)
+                return None if by_design or _may_yet_meet(gradients, parting, apart) else parting
             longest, met = max(longest, meeting - step + 1), meeting
         agreed, earlier = step, updates
     return None
+
+
+def _may_yet_meet(gradients: Gradients, parting: ReplicaDivergence, steps: int) -> bool:
+    """Whether the job still runs, and its first window of local training may be what is seen."""
+    running = gradients.recording.job.running
+    return running and steps < LONGEST_WINDOW and parting.what != INITIAL and _is_of_the_whole(parting)
 
 
 def _is_of_the_whole(parting: ReplicaDivergence) -> bool:
