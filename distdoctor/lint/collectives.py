@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, within
+from distdoctor.lint.known_values import Values, runs, values_given
 from distdoctor.lint.program import ACCELERATOR, ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 
@@ -57,22 +58,25 @@ def operation(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
 
 def issues(scope: Scope, program: ParsedFiles, calls: Iterable[ast.Call] | None = None) -> list[Issue]:
     """The collectives that the calls of a scope (or just `calls`) issue, through helper functions too."""
-    return _issues(scope, list(scope.calls if calls is None else calls), program, frozenset(), MOST_STEPS)
+    return _issues(scope, list(scope.calls if calls is None else calls), program, frozenset(), {})
 
 
 def _issues(
-    scope: Scope, calls: list[ast.Call], program: ParsedFiles, seen: frozenset[Scope], steps: int
+    scope: Scope, calls: list[ast.Call], program: ParsedFiles, seen: frozenset[Scope], known: Values
 ) -> list[Issue]:
+    """`seen`: the functions on the way here, each of which called the next. `known`: what their calls settled in this one."""
     found = []
     for call in calls:
+        if not runs(call, scope, program, known):
+            continue
         word = operation(call, scope, program)
         if word:
             found.append(Issue(word, ((call, scope),)))
             continue
         target = program.target(call, scope)
-        if target is None or target in seen or steps <= 0 or _is_generator(target):
+        if target is None or target in seen or len(seen) >= MOST_STEPS or _is_generator(target):
             continue
-        inner = _issues(target, target.calls, program, seen | {target}, steps - 1)
+        inner = _issues(target, target.calls, program, seen | {target}, values_given(call, scope, target, known))
         # what is on some ranks only inside the helper is the helper's own affair
         inner = [one for one in inner if on_rank(one.way[0][0], target, program) is None]
         found += [Issue(one.operation, ((call, scope), *one.way)) for one in inner]
