@@ -12,29 +12,40 @@ import struct
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 
 import msgspec
 from texts import PICKLE, put_in
 
-from distdoctor.recording.bundle import IN_JSON, MAGIC, VERSION, pack
+from distdoctor.recording.bundle import IN_JSON, MAGIC, READABLE, pack
 from distdoctor.recording.trace.run_folder import read_run
 
 GOLDEN = Path(__file__).parent.parent / "recording/golden"
-HEAD = MAGIC + bytes([VERSION])
-HEAD_OF_THREE = MAGIC + bytes([3])  # the version before, in which zlib packed
+
+
+def _opened(data: bytes) -> tuple[int, bytes]:
+    """(version, content) of a bundle."""
+    version, packed = data[len(MAGIC)], data[len(MAGIC) + 1 :]
+    return version, zlib.decompress(packed) if version == 3 else lzma.decompress(packed)
+
+
+def _closed(version: int, content: bytes) -> bytes:
+    packed = zlib.compress(content, 1) if version == 3 else lzma.compress(content, preset=0)
+    return MAGIC + bytes([version]) + packed
 
 
 @cache
-def _bundles() -> tuple[bytes, ...]:
-    """Of the golden recordings, unpacked."""
-    found = []
+def _bundles() -> tuple[tuple[int, bytes], ...]:
+    """(version, content) of the golden recordings' bundles, and of one that each version has written."""
+    found = [_opened(path.read_bytes()) for path in sorted(GOLDEN.glob("bundles/*.ddb"))]
     for archive in sorted(GOLDEN.glob("*/*.tar.xz")):
         with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
             [run] = {trace.parent for trace in Path(folder).rglob("*.trace")}
-            found.append(lzma.decompress(pack(read_run(run))[len(HEAD) :]))
+            found.append(_opened(pack(read_run(run))))
+    assert {version for version, _ in found} == set(READABLE)
     return tuple(found)
 
 
@@ -68,7 +79,7 @@ def _bytes_changed(chance: random.Random, data: bytes) -> bytes:
 
 def bundle(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
     """A host bundle, half of them inside a document of hang-dump."""
-    raw = chance.choice(_bundles())
+    version, raw = chance.choice(_bundles())
     how = chance.choice(("values", "values", "packed bytes", "file"))
     if how == "values":
         content = msgspec.msgpack.decode(raw)
@@ -77,17 +88,15 @@ def bundle(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
         raw = msgspec.msgpack.encode(_without_lone_surrogates(content))
     elif how == "packed bytes":
         raw = _bytes_changed(chance, raw)
-    data = (
-        HEAD + lzma.compress(raw, preset=0) if chance.random() < 0.5 else HEAD_OF_THREE + lzma.compress(raw, preset=0)
-    )
+    data = _closed(version, raw)
     if how == "file":
         data = _bytes_changed(chance, data)
     if chance.random() < 0.5:
         (folder / "host.bundle").write_bytes(data)
-        return folder / "host.bundle", [how]
+        return folder / "host.bundle", [f"version {version}", how]
     document = {IN_JSON: base64.b64encode(data).decode(), "other_jobs": []}
     (folder / "hang.json").write_text(json.dumps(document))
-    return folder / "hang.json", [how, "in a document"]
+    return folder / "hang.json", [f"version {version}", how, "in a document"]
 
 
 def _without_lone_surrogates(content: object) -> object:

@@ -21,6 +21,9 @@ import test_ras
 
 DUMPS = Path(__file__).parent.parent / "recordings/flight_recorder"
 LARGEST = 4 << 20  # characters that a line may grow to
+MOST_VALUES = (
+    1 << 18
+)  # that repeating a list may make of a document: repeated twice, 500 times each, one takes minutes to write
 NUMBERS = ("0", "-1", "9" * 30, "9" * 5000, "1e308", "²", "٣", "0x10", "18446744073709551616", "NaN", "")
 VALUES: tuple[Any, ...] = (
     None, -1, 10**30, 1e308, float("nan"), "²", "x" * 10_000, [], {}, [[]], True, "\udce9", "\x1b[2J", [0] * 1000
@@ -89,6 +92,12 @@ def another_behind(chance: random.Random, text: str) -> str:
     return text + chance.choice(list(LOGS) + list(RAS_TEXTS))
 
 
+def _values(content: Any) -> int:
+    """How many values a document holds, itself included."""
+    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return 1 + sum(map(_values, inner))
+
+
 def put_in(chance: random.Random, content: Any) -> None:
     """Another value at a random place of nested lists and tables."""
     where: Any = content
@@ -98,7 +107,7 @@ def put_in(chance: random.Random, content: Any) -> None:
             where[key] = copy.deepcopy(chance.choice(VALUES))  # the next place may be inside it
             break
         if isinstance(where[key], list) and chance.random() < 0.2:
-            where[key] = where[key] * chance.choice((0, 2, 500))
+            where[key] = where[key] * min(chance.choice((0, 2, 500)), MOST_VALUES // _values(content))
             break
         where = where[key]
 
