@@ -1,310 +1,210 @@
 """A bug in the probe, one function after the other: is the training the same to the last bit, and does the recording say so?
 
-    python benchmarks/probe_bugs.py [--inventory] [--only WORD,WORD] [--training NAME,NAME] [--from-call N]
+    python benchmarks/probe_bugs.py [--kinds error,memory,slow,interrupt] [--results FILE] [--part 1/2] [--inventory]
 
-Every function of distdoctor.probe that one of the trainings of tests/jobs/probe_bug_trainings.py calls raises from its Nth call
-on, in the quickest training that calls it. What each rank computes, its exit code and what it writes to standard error have to
-be as without the bug; one more line may be written. The recording has to say that something is missing.
+Every function of distdoctor.probe that one of the trainings of tests/jobs/probe_bug_trainings.py calls is broken from one of its
+calls on, in the quickest training that calls it. What each rank computes, its exit code and what it writes to standard error have
+to be as without the bug; one more line may be written. The recording has to say that something is missing. The kinds: an error, a
+MemoryError, a rest, and a signal whose handler is the program's and raises, which the program has to get.
 
-This process imports torch once and forks the ranks, which end as a program ends. So a function takes a second, not ten.
+This process imports torch once and forks the ranks, which end as a program ends. So a function takes a second, not ten. Of the
+rests, which stop nothing, `TOGETHER` functions are tried at once; those of a lot that shows something are tried one by one.
+Started several times with one FILE and another part each, it uses several cores; what FILE has already is not tried again.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import atexit
-import gc
-import importlib
+import fcntl
 import json
-import multiprocessing
 import os
-import re
-import resource
-import shutil
-import signal
 import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import torch
-import torch.distributed as dist
-from jobs.probe_bug_trainings import DEEP, ENDS, NUMBERED, TRAININGS, VARIABLES
-from jobs.probe_bugs import PACKAGE, SIGNAL, Bug, Finder, Loader, told
+from jobs.probe_bug_runs import PROBE, Outcome, difference, module_name, outcome, prepare
+from jobs.probe_bug_trainings import TRAININGS
+from jobs.probe_bugs import KINDS, TELLING, Bug
 
-from distdoctor.recording.trace.layout import STREAMS
-from distdoctor.recording.trace.probe_settings import ProbeSettings
+TOGETHER = 40  # of 0.08 s at most: a lot takes three seconds more than its training
 
-LIMIT_SECONDS = 60.0
-_NUMBERS = re.compile(
-    r"\b[0-9a-fx]*\d[0-9a-fx]*\b"
-)  # times, addresses and process ids, of which no two runs have the same
-PREEMPTED = 42  # the exit code of a program that its handler's exception ends
-PROBE = Path(__file__).parent.parent / "distdoctor" / "probe"
-PIPELINES = ("torch.distributed.pipelining", "torch.distributed.device_mesh")
-IMPORTED = {
-    "messages": PIPELINES,
-    "older_torch": PIPELINES,
-    "compiled": (
-        "torch._dynamo",
-        "torch._dynamo.backends.registry",
-        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-    ),
-    "sharded": (
-        "torch.distributed.checkpoint",
-        "torch.distributed.checkpoint.state_dict",
-        "torch.distributed.fsdp",
-        "torch.distributed.optim",
-        "torch.distributed.tensor.parallel",
-    ),
-    "data": ("torchdata.stateful_dataloader",),
-    "checkpoints": ("safetensors.torch",),
-    "frameworks": ("accelerate", "datasets"),
-}
+
+@dataclass(frozen=True)
+class Tried:
+    """What one bug came to: `wrong` is what the training noticed of it, "" for nothing."""
+
+    kind: str
+    function: str
+    training: str
+    from_call: int
+    wrong: str = ""
+    untold: bool = False
+
+    @property
+    def bug(self) -> tuple[str, str, int]:
+        return self.kind, self.function, self.from_call
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.function} ({self.training}): {self.wrong or 'the recording says nothing of it'}"
 
 
 @dataclass
-class Outcome:
-    """What became of a training. One entry a rank, but for the seconds."""
+class Sweep:
+    """The trainings without a bug, and which of them is the quickest to call a function."""
 
-    digests: list[str] = field(default_factory=list)
-    exits: list[int | None] = field(default_factory=list)
-    errors: list[list[str]] = field(default_factory=list)
-    calls: Counter[str] = field(default_factory=Counter)
-    interrupted: list[bool] = field(default_factory=list)
-    told: bool = False
-    seconds: float = 0.0
+    from_call: int
+    plain: dict[str, Outcome] = field(default_factory=dict)  # without a probe
+    sound: dict[str, Outcome] = field(default_factory=dict)  # with one that has no bug
+    quickest: dict[str, str] = field(default_factory=dict)
 
+    def learn(self, trainings: Sequence[str]) -> bool:
+        """Run them without a bug. False in a rank, which is over."""
+        for training in trainings:
+            for bug, kept in ((None, self.plain), (Bug(frozenset(), 1), self.sound)):
+                found = outcome(training, bug)
+                if found is None:
+                    return False
+                kept[training] = found
+            print(self._described(training), flush=True)
+        for training in sorted(trainings, key=lambda name: -self.sound[name].seconds):
+            for function, count in self.sound[training].calls.items():
+                if count >= self.from_call:
+                    self.quickest[function] = training
+        return True
 
-def prepare(trainings: Iterable[str]) -> None:
-    """Import what takes long, and plant the bug into the source of every module of the probe."""
-    torch.set_num_threads(1)
-    for training in trainings:
-        for name in IMPORTED.get(training, ()):
-            importlib.import_module(name)
-    for name in [name for name in sys.modules if name.startswith(PACKAGE)]:  # by `import torch`, see probe/seam.py
-        del sys.modules[name]
-    for path in PROBE.rglob("*.py"):
-        name = ".".join((PACKAGE, *path.relative_to(PROBE).with_suffix("").parts)).removesuffix(".__init__")
-        Loader(name, str(path)).get_code(name)
-    gc.collect()
-    gc.freeze()
+    def _described(self, training: str) -> str:
+        plain, sound = self.plain[training], self.sound[training]
+        words = [f"{training}: {plain.seconds:.1f} s, {len(sound.calls)} functions"]
+        words += ["a recording with trouble"] if sound.told else []
+        words += [wrong] if (wrong := difference(sound, plain, sound)) else []
+        words += [] if all(plain.digests) else ["without a result: " + " ".join(plain.errors[0][-3:])]
+        return ", ".join(words)
 
+    def tried(self, kind: str, functions: Sequence[str]) -> Iterator[Tried]:
+        """Each of the functions with a bug of this kind. It ends early in a rank, which is over."""
+        if kind == "slow":
+            yield from self._tried_together(functions)
+            return
+        for function in functions:
+            found = self._try(kind, [function], self.quickest[function])
+            if found is None:
+                return
+            wrong, untold = found
+            yield Tried(kind, function, self.quickest[function], self.from_call, wrong, untold)
 
-class Preempted(Exception):
-    """What the program's own handler raises."""
+    def _tried_together(self, functions: Sequence[str]) -> Iterator[Tried]:
+        for training in sorted({self.quickest[function] for function in functions}):
+            waiting = [function for function in functions if self.quickest[function] == training]
+            lots = [waiting[first : first + TOGETHER] for first in range(0, len(waiting), TOGETHER)]
+            for lot in lots:
+                found = self._try("slow", lot, training)
+                if found is None:
+                    return
+                if found[0] and len(lot) > 1:
+                    lots += [[function] for function in lot]
+                    continue
+                for function in lot:
+                    yield Tried("slow", function, training, self.from_call, found[0])
 
-
-def preempted(*_: Any) -> None:
-    raise Preempted
-
-
-def be_rank(training: str, rank: int, folder: str, bug: Bug | None) -> None:
-    """One rank, in a process of its own. It returns, or raises, as a program does."""
-    body, world_size = TRAININGS[training]
-    for descriptor, name in ((1, "out"), (2, "err")):
-        file = os.open(f"{folder}/{name}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(file, descriptor)
-        os.close(file)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), **VARIABLES.get(training, {}))
-    multiprocessing.set_start_method(None, force=True)
-    if training == "no_room":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
-    if bug is not None:
-        atexit.register(lambda: Path(f"{folder}/calls-{rank}").write_text(json.dumps(bug.calls)))
-        Loader.bug = bug
-        sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
-        os.environ["DISTDOCTOR_PROBE"] = f"{folder}/run/probe.json"
-        del os.environ["DISTDOCTOR"]
-        start = importlib.import_module(f"{PACKAGE}.seam").autoload
-        if training == "second":  # a process that has the rank's variables, and is none
-            helper = os.fork()
-            start() if not helper else os.waitpid(helper, 0)
-            if not helper:
-                os._exit(0)
-        start()
-    if bug is not None and bug.kind == "interrupt":
-        signal.signal(SIGNAL, preempted)
-        bug.armed = True
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-        digest = body(rank, world_size, f"{folder}/{rank}")
-        Path(f"{folder}/digest-{rank}").write_text(digest)
-        dist.destroy_process_group()
-    except Preempted:
-        sys.exit(PREEMPTED)
-    finally:
-        interrupted = bug is not None and bug.kind == "interrupt" and not bug.armed
-        if bug is not None:
-            bug.armed = False
-        if interrupted:
-            Path(f"{folder}/interrupted-{rank}").touch()
-    if training in ENDS:
-        ENDS[training]()
-
-
-def fork_ranks(training: str, folder: str, bug: Bug | None) -> list[int] | None:
-    """The ids of the processes; None in a rank, which is over."""
-    run = Path(folder, "run")
-    run.mkdir()
-    deep = frozenset({"gradients", "memory"}) if training in DEEP else frozenset()
-    ProbeSettings(streams=STREAMS, deep=deep, attempt=0 if training in NUMBERED else None).write(run)
-    pids = []
-    for rank in range(TRAININGS[training][1]):
-        Path(folder, str(rank)).mkdir()
-        pid = os.fork()
-        if not pid:
-            be_rank(training, rank, folder, bug)
+    def _try(self, kind: str, functions: Sequence[str], training: str) -> tuple[str, bool] | None:
+        """(what the training noticed, whether the recording keeps silent of it). None in a rank, which is over."""
+        found = outcome(training, Bug(frozenset(functions), self.from_call, kind))
+        if found is None:
             return None
-        pids.append(pid)
-    return pids
+        untold = not found.told and kind in TELLING
+        return difference(found, self.plain[training], self.sound[training]), untold
 
 
-def awaited(pids: Sequence[int]) -> list[int | None]:
-    """Their exit codes; None for those that did not end in time, which are killed."""
-    exits: dict[int, int | None] = {}
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while len(exits) < len(pids):
-        for pid in set(pids) - exits.keys():
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                exits[pid] = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                exits[pid] = None
-        time.sleep(0.005)
-    return [exits[pid] for pid in pids]
-
-
-def read(folder: str, exits: list[int | None]) -> Outcome:
-    found = Outcome(exits=exits)
-    for rank in range(len(exits)):
-        digest, calls, errors = (Path(folder, f"{name}-{rank}") for name in ("digest", "calls", "err"))
-        found.interrupted.append(Path(folder, f"interrupted-{rank}").exists())
-        found.digests.append(digest.read_text() if digest.exists() else "")
-        found.errors.append(_NUMBERS.sub("0", errors.read_text(errors="replace").replace(folder, "")).splitlines())
-        for name, count in json.loads(calls.read_text() if calls.exists() else "{}").items():
-            found.calls[name] = max(found.calls[name], count)
-    return found
-
-
-def outcome(training: str, bug: Bug | None) -> Outcome | None:
-    """None in a rank, which is over."""
-    folder, began = tempfile.mkdtemp(prefix="probe-bugs-"), time.monotonic()
-    pids = fork_ranks(training, folder, bug)
-    if pids is None:
-        return None
-    found = read(folder, awaited(pids))
-    found.told = told(f"{folder}/run") if bug is not None else True
-    found.seconds = time.monotonic() - began
-    shutil.rmtree(folder, ignore_errors=True)
-    return found
-
-
-def difference(found: Outcome, plain: Outcome, sound: Outcome) -> str:
-    """What the training would have noticed of the bug, "" for nothing. `plain` had no probe, `sound` one without a bug."""
-    if None in found.exits:
-        return "it did not end"
-    if any(found.interrupted):
-        lost = [rank for rank, hit in enumerate(found.interrupted) if hit and found.exits[rank] != PREEMPTED]
-        return f"the handler's exception was lost on ranks {lost}" if lost else ""
-    if found.exits != plain.exits:
-        last = next((lines[-1] for lines in found.errors if lines), "")
-        return f"it ended with {found.exits}, not with {plain.exits}: {last}"
-    if found.digests != plain.digests:
-        return "another result"
-    for lines, usual in zip(found.errors, sound.errors, strict=True):
-        more = Counter(lines) - Counter(usual)
-        if more.total() > 1:
-            return f"{more.total()} more lines on standard error: {' | '.join(list(more)[:4])}"
-    return ""
-
-
-def functions() -> list[str]:
+def functions_of_the_probe() -> list[str]:
     """Every function of the probe by the name that the planting gives it, planted or not."""
-    names: list[str] = []
 
-    def walk(node: ast.AST, within: str) -> None:
+    def walk(node: ast.AST, within: str) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
             named = isinstance(child, (ast.FunctionDef, ast.ClassDef))
             inner = f"{within}.{child.name}" if named else within  # type: ignore[attr-defined]
             if isinstance(child, ast.FunctionDef):
-                names.append(inner)
-            walk(child, inner)
+                yield inner
+            yield from walk(child, inner)
 
-    for path in sorted(PROBE.rglob("*.py")):
-        module = ".".join((PACKAGE, *path.relative_to(PROBE).with_suffix("").parts)).removesuffix(".__init__")
-        inner: list[str] = []
-        names, outer = inner, names
-        walk(ast.parse(path.read_text()), "")
-        names = outer + [f"{module}:{name[1:]}" for name in inner]
-    return names
+    return [
+        f"{module_name(path)}:{name[1:]}"
+        for path in sorted(PROBE.rglob("*.py"))
+        for name in walk(ast.parse(path.read_text()), "")
+    ]
+
+
+def kept(results: Path | None) -> list[Tried]:
+    """What earlier runs, and other parts of this one, have left there."""
+    if results is None or not results.exists():
+        return []
+    return [Tried(**json.loads(line)) for line in results.read_text().splitlines()]
+
+
+def keep(results: Path, tried: Tried) -> None:
+    with results.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(asdict(tried)) + "\n")
+
+
+def table(tried: Iterable[Tried]) -> Iterator[str]:
+    """One row a kind, then what is wrong."""
+    yield "| kind | functions | reach the training | not told |\n|---|---:|---:|---:|"
+    everything = list(tried)
+    for kind in KINDS:
+        mine = [one for one in everything if one.kind == kind]
+        if mine:
+            untold = sum(one.untold for one in mine) if kind in TELLING else "-"
+            yield f"| {kind} | {len(mine)} | {sum(bool(one.wrong) for one in mine)} | {untold} |"
+    yield from map(str, (one for one in everything if one.wrong or one.untold))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--only", default="", help="functions in whose names one of these is")
+    parser.add_argument("--training", default="", help="these trainings alone")
+    parser.add_argument("--from-call", type=int, default=1)
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth function, beginning with the Kth")
+    parser.add_argument("--results", type=Path, help="a line for each bug is added to this file")
+    parser.add_argument("--inventory", action="store_true", help="list the functions that no training calls; try none")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", help="functions in whose names one of these is")
-    parser.add_argument("--training", default="", help="these trainings alone")
-    parser.add_argument("--kind", choices=("error", "memory", "slow", "interrupt"), default="error")
-    parser.add_argument("--from-call", type=int, default=1)
-    parser.add_argument(
-        "--inventory", action="store_true", help="list the functions that no training calls, and try none"
-    )
-    parser.add_argument("--skip", type=int, default=0, help="so many functions of the list")
-    parser.add_argument("--most", type=int, default=10_000, help="functions that are tried")
-    asked = parser.parse_args()
+    asked = arguments()
     trainings = [name for name in TRAININGS if name in (asked.training or name).split(",")]
     if os.environ.get("DISTDOCTOR_PROBE") is None:  # ranks look for it in what their parent was started with
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "DISTDOCTOR_PROBE": "/", "DISTDOCTOR": "0"})
     prepare(trainings)
-
-    plain: dict[str, Outcome] = {}
-    sound: dict[str, Outcome] = {}
-    quickest: dict[str, str] = {}
-    for training in trainings:
-        for bug, kept in ((None, plain), (Bug("", 1), sound)):
-            found = outcome(training, bug)
-            if found is None:
-                return
-            kept[training] = found
-        wrong = difference(sound[training], plain[training], sound[training])
-        print(
-            f"{training}: {plain[training].seconds:.1f} s, {len(sound[training].calls)} functions"
-            f"{', a recording with trouble' if sound[training].told else ''}"
-            f"{f': {wrong}' if wrong else ''} {plain[training].errors[0][-30:] if not all(plain[training].digests) else ''}",
-            flush=True,
-        )
-    for training in sorted(trainings, key=lambda name: -sound[name].seconds):
-        for function, count in sound[training].calls.items():
-            if count >= asked.from_call:
-                quickest[function] = training
-    everything = functions()
+    sweep, here = Sweep(asked.from_call), os.getpid()
+    if not sweep.learn(trainings):
+        return
     if asked.inventory:
-        print(*sorted(set(everything) - quickest.keys()), sep="\n")
-        print(f"{len(everything)} functions, {len(quickest)} called")
+        everything = functions_of_the_probe()
+        print(*sorted(set(everything) - sweep.quickest.keys()), sep="\n")
+        print(f"{len(everything)} functions, {len(sweep.quickest)} called")
         return
     words = [word for word in asked.only.split(",") if word]
-    tried = wrong_ones = silent = 0
-    wanted = sorted(name for name in quickest if not words or any(word in name for word in words))
-    for function in wanted[asked.skip : asked.skip + asked.most]:
-        training = quickest[function]
-        found = outcome(training, Bug(function, asked.from_call, asked.kind))
-        if found is None:
+    wanted = sorted(name for name in sweep.quickest if not words or any(word in name for word in words))
+    number, parts = map(int, asked.part.split("/"))
+    done = {one.bug for one in kept(asked.results)}
+    found: list[Tried] = []
+    for kind in asked.kinds.split(","):
+        left = [name for name in wanted[number - 1 :: parts] if (kind, name, asked.from_call) not in done]
+        for one in sweep.tried(kind, left):
+            found.append(one)
+            if asked.results is not None:
+                keep(asked.results, one)
+            if one.wrong or one.untold:
+                print(one, flush=True)
+        if os.getpid() != here:
             return
-        wrong = difference(found, plain[training], sound[training])
-        untold = not found.told and asked.kind in ("error", "memory")
-        tried, wrong_ones, silent = tried + 1, wrong_ones + bool(wrong), silent + untold
-        if wrong or untold:
-            print(f"{function} ({training}): {wrong or 'the recording says nothing of it'}", flush=True)
-    print(f"{tried} functions: {wrong_ones} reach the training, {silent} are not told")
-    sys.exit(1 if wrong_ones or silent else 0)
+    everything_tried = kept(asked.results) or found
+    print(*table(everything_tried), sep="\n")
+    sys.exit(1 if any(one.wrong or one.untold for one in everything_tried) else 0)
 
 
 if __name__ == "__main__":

@@ -43,19 +43,21 @@ class Planted(ZeroDivisionError):
     """The bug."""
 
 
+KINDS = ("error", "memory", "slow", "interrupt")
+TELLING = frozenset({"error", "memory"})  # after which the recording lacks something
 SLOW_SECONDS, SLOW_CALLS = 0.02, 4
 SIGNAL = signal.SIGUSR2
 
 
 @dataclass
 class Bug:
-    """Raised in `function` (module:name; "*" for all, "" for none) from its `from_call`th call on; `calls` counts all calls.
+    """Raised in `functions` (module:name; None for all) from the `from_call`th call of each on; `calls` counts all calls.
 
-    `kind`: "error", "memory" for a MemoryError, "slow" for no error, but a rest in the first calls, "interrupt" for a signal that
+    `kind`: one of `KINDS`. "memory" is a MemoryError, "slow" no error, but a rest in the first calls, "interrupt" a signal that
     strikes once, as soon as the program has a handler for it (`armed`), and whose handler raises.
     """
 
-    function: str
+    functions: frozenset[str] | None
     from_call: int
     kind: str = "error"
     calls: dict[str, int] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Bug:
 
     def enter(self, function: str) -> None:
         self.calls[function] = count = self.calls.get(function, 0) + 1
-        if self.function not in (function, "*") or count < self.from_call:
+        if (self.functions is not None and function not in self.functions) or count < self.from_call:
             return
         if self.kind == "interrupt":
             if self.armed:
@@ -160,10 +162,11 @@ class Finder:
         return spec
 
 
-def train(rank: int, world_size: int, folder: str, function: str | None, from_call: int) -> tuple[str, dict[str, int]]:
-    """A digest of what this rank computes, and how often each function of the probe was called; `function` None: without one."""
-    bug = Bug(function or "", from_call)
-    if function is not None:
+def train(rank: int, world_size: int, folder: str, from_call: int | None) -> tuple[str, dict[str, int]]:
+    """A digest of what this rank computes, and how often each function of the probe was called, all of which break from that call
+    on; None: without a probe."""
+    bug = Bug(None, from_call or 1)
+    if from_call is not None:
         Loader.bug = bug
         sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
         try:
@@ -171,9 +174,7 @@ def train(rank: int, world_size: int, folder: str, function: str | None, from_ca
             importlib.import_module(f"{PACKAGE}.start").start(folder, settings)
         except Planted:
             pass  # whoever imports us at the start of a rank catches everything: see probe/seam.py
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store-{function}-{from_call}", rank=rank, world_size=world_size
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store-{from_call}", rank=rank, world_size=world_size)
     digest = alone(rank, 1, folder) if world_size == 1 else together(rank, world_size, folder)
     dist.destroy_process_group()
     return digest, dict(bug.calls)
