@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from distdoctor.probe.interruptions import hand_on
+
 JOB_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a launcher gives each rank
 
 
@@ -42,7 +44,8 @@ def _parent(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        hand_on(error)
         return 0
 
 
@@ -51,6 +54,7 @@ def _environment(pid: str) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             words = file.read().decode("utf-8", "replace").split("\0")
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return {}
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distdoctor.probe.ancestry import ancestors
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter, file_name
 from distdoctor.recording.trace.layout import HEADER, MAGIC, Claim
 from distdoctor.recording.trace.process_key import ProcessKey
@@ -111,6 +112,7 @@ def _header(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             fields = HEADER.packer.unpack(file.read(HEADER.size))
-    except (OSError, struct.error):
+    except (OSError, struct.error) as error:
+        hand_on(error)
         return {}
     return dict(zip(HEADER.offsets, fields, strict=True)) if fields[0].startswith(MAGIC[:7]) else {}

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from distdoctor.probe.interruptions import is_of_a_handler
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
@@ -73,14 +73,13 @@ class Rank:
 
     def trouble(self, where: str, error: BaseException) -> None:
         """Note what went wrong and fall silent for good. Raises nothing but what is the host's own: see `interruptions`."""
-        if is_of_a_handler(error):
-            raise error
+        hand_on(error)
         self.silent = True
         try:
             if self.trace is not None:
                 self.trace.note_trouble(f"{where}: {type(error).__name__}: {error}")
-        except Exception:
-            return
+        except Exception as another:
+            hand_on(another)
 
     def guarded(self, function: Function) -> Function:
         """`function` as a callback for the host: silent after trouble or a fork, returning None instead of raising."""

@@ -6,11 +6,11 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import suppress
 from types import FrameType
 
 import torch
 
+from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.notebook import cell_of
 from distdoctor.recording.trace.layout import site_text
 
@@ -37,7 +37,7 @@ def _installed_elsewhere() -> Iterator[str]:
     own = {"", os.getcwd(), sys.path[0] if sys.path else ""}
     for folder in sys.path:
         if folder not in own and not folder.startswith(tuple(_LIBRARY_FOLDERS)) and os.path.isdir(folder):
-            with suppress(OSError):
+            with suppressed(OSError):
                 if any(name.endswith(".dist-info") for name in os.listdir(folder)):
                     yield os.path.join(os.path.abspath(folder), "")
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from distdoctor.probe.compile_guard import uncompiled
 from distdoctor.probe.context import Rank
-from distdoctor.probe.interruptions import is_of_a_handler
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,8 +32,7 @@ class ProbeStream:
             try:
                 return plain(*args, **kwargs)
             except Exception as error:
-                if is_of_a_handler(error):
-                    raise
+                hand_on(error)
                 self.off = True
                 self._note_trouble(error)
                 return None
@@ -43,5 +42,5 @@ class ProbeStream:
     def _note_trouble(self, error: Exception) -> None:
         try:
             self.trace.note_trouble(f"{self.name}: {type(error).__name__}: {error}")
-        except Exception:
-            return
+        except Exception as another:
+            hand_on(another)

@@ -6,6 +6,8 @@ import sys
 import types
 from typing import Any
 
+from distdoctor.probe.interruptions import hand_on
+
 _NEW_LOCALS = 3  # CO_OPTIMIZED | CO_NEWLOCALS: a function, whose f_locals is a copy
 
 
@@ -26,6 +28,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """What lies in the `__dict__` of an object; no code of its class is run."""
     try:
         found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
+    except AttributeError as error:
+        hand_on(error)
         return {}
     return found if type(found) is dict else {}

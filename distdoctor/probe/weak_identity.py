@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Generic, TypeVar
 
+from distdoctor.probe.interruptions import hand_on
+
 Value = TypeVar("Value")
 
 
@@ -28,5 +30,6 @@ class ByIdentity(Generic[Value]):
 
         try:
             known[key] = (weakref.ref(thing, forget), value)
-        except TypeError:
+        except TypeError as error:
+            hand_on(error)
             return

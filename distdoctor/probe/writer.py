@@ -5,7 +5,6 @@ What is stored here survives SIGKILL of the process: the pages belong to the ker
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import mmap
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from distdoctor.probe.interruptions import hand_on, suppressed
 from distdoctor.recording.trace import layout
 from distdoctor.recording.trace.events import ProbeTrouble, TraceEvent, encode
 from distdoctor.recording.trace.layout import (
@@ -205,7 +205,8 @@ class Texts:
         try:
             with open(path, "rb") as file:
                 data = file.read(LARGEST_SOURCE + 1)
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             return
         if len(data) <= LARGEST_SOURCE:
             self.id(source_text(path, source_digest(data)))
@@ -214,7 +215,7 @@ class Texts:
 def _make_room(path: str) -> None:
     """Take away the trace at `path` and what lies beside it: its writer was no rank, and learns from its own header that it gave
     way."""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.pwrite(fd, _U64.pack(Claim.GAVE_WAY), HEADER.offsets["claim"])
@@ -224,7 +225,7 @@ def _make_room(path: str) -> None:
     stem = name.removesuffix("trace")
     for other in os.listdir(folder):
         if other.startswith(stem):
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 os.unlink(os.path.join(folder, other))
 
 
@@ -283,6 +284,7 @@ class TraceWriter:
             os.posix_fallocate(fd, 0, size)
             return mmap.mmap(fd, size)
         except OSError as trouble:
+            hand_on(trouble)
             if trouble.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EINVAL):
                 raise
             os.unlink(path)
@@ -296,14 +298,16 @@ class TraceWriter:
         fd = os.memfd_create("distdoctor")
         try:
             os.ftruncate(fd, size)
-        except OSError:  # `ulimit -f` binds memory files as well: nobody outside will read this one
+        except OSError as error:  # `ulimit -f` binds memory files as well: nobody outside will read this one
+            hand_on(error)
             os.close(fd)
             return mmap.mmap(-1, size)
         try:
             where = f"{os.getpid()}-{fd}-{boot_id()}-{pid_namespace()}-{started_at(os.getpid())}"
             os.close(os.open(f"{path}.memory-{where}", os.O_CREAT | os.O_WRONLY, 0o600))
-        except OSError:
-            pass  # the disk does not even take an empty file: the launcher reports a rank without recording
+        except OSError as error:
+            hand_on(error)
+            # the disk does not even take an empty file: the launcher reports a rank without recording
         return mmap.mmap(fd, size)
 
     def _write_header(
@@ -370,7 +374,7 @@ class TraceWriter:
             lambda: {"kind": event.number, **encode(event, self.texts.id)},
             lambda: {"kind": event.number},
         ):
-            with contextlib.suppress(Exception):
+            with suppressed(Exception):
                 self.events.write(**words())
                 return
 

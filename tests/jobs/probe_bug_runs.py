@@ -92,8 +92,8 @@ def module_name(path: Path) -> str:
     return ".".join((PACKAGE, *path.relative_to(PROBE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-class Preempted(Exception):
-    """What the program's own handler raises."""
+class Preempted(TimeoutError, ValueError, RuntimeError, TypeError, KeyError, IndexError, OverflowError):
+    """What the program's own handler raises. Whoever expects one of these from a call of its own must not take it for that."""
 
 
 def preempted(*_: Any) -> None:

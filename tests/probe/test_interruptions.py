@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import suppressed
+from distdoctor.probe.samples.dataset_content import content_of
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.probe_settings import ProbeSettings
+
+PROBE = Path(__file__).parents[2] / "distdoctor" / "probe"
 
 
 class Preempted(Exception):
@@ -90,3 +98,71 @@ def test_an_error_of_our_own_does_not(rank: Rank) -> None:
     rank.guarded(broken)()
 
     assert rank.silent
+
+
+class Timed(TimeoutError):
+    """What a handler of SIGALRM raises: a kind of OSError, as what a missing file raises."""
+
+
+def too_late(number: int, frame: FrameType | None) -> None:
+    raise Timed
+
+
+class Struck:
+    """A data set that a signal strikes while it is asked for its length."""
+
+    def __len__(self) -> int:
+        signal.raise_signal(signal.SIGUSR2)
+        return 3
+
+
+@pytest.fixture
+def timed() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR2, too_late)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.usefixtures("timed")
+def test_what_a_handler_raises_is_no_error_that_somebody_expects() -> None:
+    with pytest.raises(Timed):
+        content_of(Struck())
+    with pytest.raises(Timed), suppressed(OSError):
+        struck()
+
+
+@pytest.mark.usefixtures("timed")
+def test_an_error_that_is_expected_stays_where_it_is() -> None:
+    with suppressed(OSError):
+        os.stat("/nowhere/at/all")
+    with suppressed(OSError):
+        raise Timed  # by the very function: no handler
+
+
+# The way into a process, which imports nothing of ours before it has to; and what tells the two apart.
+OUTSIDE = {"seam.py", "sitecustomize.py", "interruptions.py"}
+# What is expected of calls into which no handler gets, or goes on as another exception.
+HARMLESS = {"BaseException", "StopIteration", "FileExistsError", "KeyError", "ValueError: a thread of C++"}
+
+
+def kept_errors() -> Iterator[tuple[str, ast.ExceptHandler]]:
+    """(place, handler) of every `except` of the probe that may keep an error to itself."""
+    for path in sorted(PROBE.rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))) if path.name not in OUTSIDE else ():
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                _, _, comment = lines[node.lineno - 1].partition("  # ")
+                words = f"{ast.unparse(node.type)}: {comment}".rstrip(": ")
+                if words not in HARMLESS:
+                    yield f"{path.name}:{node.lineno} {words}", node
+
+
+def test_whoever_keeps_an_error_to_itself_hands_on_those_of_handlers() -> None:
+    careless = [
+        place
+        for place, node in kept_errors()
+        if not re.match(r"hand_on\(|(self|rank)\.trouble\(", ast.unparse(node.body[0]))
+    ]
+
+    assert careless == []
+    assert len(list(kept_errors())) > 40

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from distdoctor.probe.checkpoints.tensors import tensors_in
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import Digests, finished, is_readable, kinds_of, local
 from distdoctor.probe.tensors.module_trees import ModuleTrees, parameters_of, plain_name
 from distdoctor.recording.trace.layout import digest_of, extend
@@ -213,7 +214,8 @@ def _storage(tensor: Tensor) -> int:
     inner = local(tensor)
     try:
         return inner.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError) as error:
+        hand_on(error)
         return 0
 
 

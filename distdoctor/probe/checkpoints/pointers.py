@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from distdoctor.probe.interruptions import hand_on
+
 _NAME = re.compile(r"^(latest|last)([-_.]?(checkpoint|ckpt|checkpointed_iteration|epoch|step))?(\.(txt|json))?$", re.I)
 LARGEST = 1024  # bytes
 ENTRIES = 2048  # of a folder
@@ -16,7 +18,8 @@ def pointers_in(folder: str) -> Iterator[tuple[str, str, bool]]:
     try:
         with os.scandir(folder) as entries:
             everything = [entry.name for _, entry in zip(range(ENTRIES), entries, strict=False)]
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return
     for name in filter(_NAME.match, everything):
         path = os.path.join(folder, name)
@@ -37,7 +40,8 @@ def _words(path: str) -> str:
             return ""
         with open(path, encoding="utf-8") as file:
             words = file.read(LARGEST).strip()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        hand_on(error)
         return ""
     # A bare number is an epoch or a step: which file it means is known to the program alone.
     return words if re.fullmatch(r"[\w./=+ -]{1,255}", words) and not words.isdigit() else ""

@@ -33,6 +33,7 @@ from distdoctor.probe.checkpoints.live_state import (
 from distdoctor.probe.checkpoints.tensors import holds_schedule
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.module_trees import ModuleTrees, plain_name
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.state_file import (
@@ -219,7 +220,8 @@ class Snapshots:
         try:
             with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
                 json.dump(document, file)
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             return  # no room, or no folder any more: the job goes on without
 
 

@@ -21,6 +21,7 @@ from distdoctor.probe.checkpoints.pointers import pointers_in
 from distdoctor.probe.checkpoints.snapshots import Snapshots
 from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_in
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import (
@@ -204,7 +205,8 @@ def absolute(file: Any) -> str:
     text = _named(file)
     try:
         return os.path.abspath(text) if text and not text.startswith("<") else ""
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return ""
 
 
@@ -214,7 +216,8 @@ def _named(file: Any) -> str:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         return text if isinstance(text, str) else ""
-    except Exception:
+    except Exception as error:
+        hand_on(error)
         return ""
 
 

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter, file_stem
 
@@ -29,7 +30,8 @@ class FlightStream(ProbeStream):
             from torch._C._distributed_c10d import _WorkerServer
 
             folder = os.open(self.rank.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (ImportError, OSError):  # an older torch; a folder that is gone
+        except (ImportError, OSError) as error:  # an older torch; a folder that is gone
+            hand_on(error)
             return False
         try:
             # A socket's path has room for 107 bytes, a run folder's may be longer.
@@ -38,7 +40,8 @@ class FlightStream(ProbeStream):
                 return False
             _start_quietly(_WorkerServer, path, _shelf_for_ever())
             os.chmod(path, 0o600)
-        except (OSError, ValueError):  # no /proc; a torch that was built with another log
+        except (OSError, ValueError) as error:  # no /proc; a torch that was built with another log
+            hand_on(error)
             return False
         finally:
             os.close(folder)
@@ -96,6 +99,7 @@ def _room_for_threads() -> bool:
                 words = limit.read().strip()
                 if words != "max" and int(words) - int(now.read()) < spare:
                     return False
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            hand_on(error)
             continue
     return True

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import CALL, CallFlag
 
@@ -59,7 +60,8 @@ def _mentions_handles(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             source = file.read(_LONGEST_SOURCE)
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return False
     return any(word in source for word in (b"async_op", b"irecv"))
 

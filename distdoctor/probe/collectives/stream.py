@@ -6,7 +6,6 @@ torch >= 2.14 tells through hooks on the process group; they see C++ callers (DD
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
@@ -23,6 +22,7 @@ from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes, waiting_
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import uncompiled_hook
 from distdoctor.probe.context import DEEPEST, Rank
+from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
@@ -292,7 +292,7 @@ class CollectivesStream:
         from torch.distributed import distributed_c10d as c10d
 
         for pg in list(c10d._world.pg_map):
-            with contextlib.suppress(Exception):
+            with suppressed(Exception):
                 pg.unregister_pre_hook(HOOK_ID)
 
     def wrap_wait(self, original: Any) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from distdoctor.probe.interruptions import hand_on
+
 NODES = 4000  # of one graph
 
 
@@ -31,7 +33,8 @@ def saved_by(node: Any) -> Iterator[Tensor]:
         if name.startswith("_saved_"):
             try:
                 value = getattr(node, name)
-            except RuntimeError:  # let go already, or changed in place: backward will say so itself
+            except RuntimeError as error:  # let go already, or changed in place: backward will say so itself
+                hand_on(error)
                 continue
             if isinstance(value, Tensor):
                 yield value

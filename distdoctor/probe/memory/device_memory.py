@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from distdoctor.probe.interruptions import hand_on
+
 
 class OnDevice(NamedTuple):
     """Bytes on one device, and how often its allocator had to give back what it had cached. `device` -1: there is none."""
@@ -48,7 +50,8 @@ class DeviceMemory:
                 int(stats.get("num_alloc_retries", 0)),
                 index,
             )
-        except (KeyError, TypeError):  # another allocator, which keeps no such numbers
+        except (KeyError, TypeError) as error:  # another allocator, which keeps no such numbers
+            hand_on(error)
             return NOTHING
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.memory.storages import Storages
 
 _UNNUMBERED = (1 << 63) - 1  # AccumulateGrad and its like carry the largest numbers there are
@@ -93,7 +94,8 @@ def saved_bytes(node: Any, storages: Storages) -> int:
     for one in names:
         try:
             raw = getattr(node, one)
-        except RuntimeError:  # freed by backward
+        except RuntimeError as error:  # freed by backward
+            hand_on(error)
             continue
         for saved in raw if isinstance(raw, (list, tuple)) else (raw,):
             data = getattr(saved, "data", None)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.graphs import Graph
 from distdoctor.probe.memory.storages import Storages
@@ -77,7 +78,8 @@ class HolderScan:
                 looked += 1
                 try:
                     self._below(label, value, site, found)
-                except Exception:  # another thread is at work on it, or it is like nothing that we know
+                except Exception as error:  # another thread is at work on it, or it is like nothing that we know
+                    hand_on(error)
                     failed += 1
                     if failed == looked == FAILURES:
                         raise  # no: it is us
@@ -144,7 +146,8 @@ class HolderScan:
                 for name, cell in zip(value.__code__.co_freevars, value.__closure__, strict=False):
                     try:
                         yield from self._leaves(name, cell.cell_contents, site, depth + 1)
-                    except ValueError:  # not assigned yet
+                    except ValueError as error:  # not assigned yet
+                        hand_on(error)
                         continue
         elif issubclass(kind, nn.Module):
             yield from self._of_module(label, value, site, depth)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from distdoctor.probe.interruptions import hand_on
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 for "no limit"
 
@@ -44,7 +46,8 @@ class PeakMemory:
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._clear = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             self._clear = -1
 
     def take(self) -> int:
@@ -69,8 +72,8 @@ def host() -> HostMemory:
                 elif line.startswith(b"MemAvailable:"):
                     available = int(line.split()[1]) * 1024
                     break
-    except (OSError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError) as error:
+        hand_on(error)
     limit, used = _container()
     if 0 < limit < (total or _UNLIMITED):
         total, available = limit, min(available or limit, max(0, limit - used))
@@ -94,7 +97,8 @@ def _container() -> tuple[int, int]:
             with open(stat_at, encoding="ascii") as file:  # cached files count as used, and can be dropped
                 cached = sum(int(line.split()[1]) for line in file if line.split()[0] in _DROPPABLE)
             return limit, max(0, used - cached)
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
+            hand_on(error)
             continue
     return 0, 0
 
@@ -110,7 +114,8 @@ def _number(path: str) -> int:
 def _shared_memory() -> tuple[int, int]:
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108 - where torch puts the batches of DataLoader workers
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return 0, 0
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
@@ -126,6 +131,7 @@ def children() -> tuple[int, int]:
                 words = statm.read().split()
             total += (int(words[1]) - int(words[2])) * PAGE  # pages of files are shared with everybody
             count += 1
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
+            hand_on(error)
             continue
     return count, total

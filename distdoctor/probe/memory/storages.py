@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import local
 
 
@@ -34,7 +35,8 @@ class Storages:
             storage = local(tensor).untyped_storage()
             where = storage._cdata  # data_ptr() would copy what was cloned lazily
             size = 0 if storage.device.type == "meta" else storage.nbytes()
-        except (RuntimeError, NotImplementedError, AttributeError):
+        except (RuntimeError, NotImplementedError, AttributeError) as error:
+            hand_on(error)
             return 0
         if not size or where in self.seen or where in self.known:
             return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.recording.trace.events import Deprecated
 
 # (module, class or function) that torch 2.15 warns about; a class is seen when it is made. Only what import torch has loaded.
@@ -67,6 +68,7 @@ def _old_launcher() -> bool:
     try:
         with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-    except OSError:
+    except OSError as error:
+        hand_on(error)
         return False
     return b"torch.distributed.launch" in words or any(w.endswith(b"torch/distributed/launch.py") for w in words)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.redaction import kept_variables, redacted_arguments
@@ -64,6 +65,7 @@ class EnvironmentStream(ProbeStream):
             try:
                 found[name] = ask()
             except Exception as error:
+                hand_on(error)
                 self.trace.note_trouble(f"{self.name}: {name} is not known: {type(error).__name__}: {error}")
         _write(path, found)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.progress import garbage
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_counts import StepCounts
@@ -118,7 +118,7 @@ def watch_end(rank: Rank) -> None:
         noted.append(error)
         path = os.path.join(rank.folder, f"rank-{rank.trace.rank:05d}.a{rank.trace.attempt}.traceback.txt")
         first = _innermost_user_site(error)
-        with contextlib.suppress(OSError), _private(path) as file:
+        with suppressed(OSError), _private(path) as file:
             file.writelines(map(redacted, traceback.format_exception(error)))
         words = redacted(f"{type(error).__name__}: {error}"[:2000])
         trace = rank.trace

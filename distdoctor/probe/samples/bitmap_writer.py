@@ -13,6 +13,7 @@ from array import array
 from collections import deque
 from typing import Any
 
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.recording.trace.bitmap_file import COVERED, COVERED_AT, HEAD, HEAD_BYTES, MAGIC, bit_bytes, file_name
 
 MOST_BYTES = 64 << 20  # of one rank: five passes over 10^8 samples. The oldest file makes room for the newest
@@ -29,7 +30,8 @@ class BitmapWriter:
         try:
             os.posix_fallocate(fd, 0, size)
             self._map = mmap.mmap(fd, size)
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             os.unlink(path)
             raise
         finally:
@@ -82,7 +84,8 @@ class BitmapWriters:
             import numpy  # as torch has done already; a torch without it goes on with what the trace holds
 
             made = BitmapWriter(path, pass_seq, length, numpy)
-        except (OSError, ImportError):
+        except (OSError, ImportError) as error:
+            hand_on(error)
             self._room = False  # not again: asking a full disk costs time
             return None
         self._kept.append((path, size))
@@ -91,5 +94,5 @@ class BitmapWriters:
     def _forget(self, path: str) -> None:
         try:
             os.unlink(path)
-        except OSError:
-            pass
+        except OSError as error:
+            hand_on(error)

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from distdoctor.probe.interruptions import hand_on
+
 PLACES = 16  # of a list, from the first to the last
 ELEMENTS = 64  # of a tensor
 CHUNKS, CHUNK_BYTES = 8, 64  # of an array
@@ -49,7 +51,7 @@ class Content:
 
 
 def content_of(dataset: Any, iterable: bool = False) -> Content:
-    """The description of a data set. Never raises: what cannot be read is left out."""
+    """The description of a data set. What cannot be read is left out."""
     length = -1 if iterable else _length(dataset)
     look = _ContentScan()
     look.at(dataset, DEPTH, inside=True)
@@ -60,7 +62,8 @@ def content_of(dataset: Any, iterable: bool = False) -> Content:
 def _length(dataset: Any) -> int:
     try:
         return len(dataset)
-    except Exception:
+    except Exception as error:
+        hand_on(error)
         return -1
 
 

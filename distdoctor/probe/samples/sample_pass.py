@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
@@ -88,7 +89,8 @@ class PassWriter:
         if self.plain and type(index) is list:
             try:
                 indices = array("I", index)
-            except (TypeError, OverflowError, ValueError):
+            except (TypeError, OverflowError, ValueError) as error:
+                hand_on(error)
                 indices = self._odd(index)
         else:
             indices = self._numbers(index)
@@ -181,7 +183,8 @@ class PassWriter:
             for getitem in self.translate:
                 index = list(map(getitem, index))
             return array("I", index)
-        except (TypeError, OverflowError, ValueError):
+        except (TypeError, OverflowError, ValueError) as error:
+            hand_on(error)
             return self._odd(index)
 
     def _odd(self, index: Any) -> array[int]:
@@ -296,5 +299,6 @@ def _as_list(index: Any) -> Any:
         return [index]
     try:
         return list(index) if hasattr(index, "__len__") else [index]
-    except TypeError:
+    except TypeError as error:
+        hand_on(error)
         return [index]

@@ -24,6 +24,7 @@ import torch
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.samples import eval_mode, replicas, worker_rng
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
@@ -288,8 +289,9 @@ class SamplesStream:
                     self._wrapped.add(owner)
                     try:
                         wrappers.lay(owner, "set_epoch", self._wrap_set_epoch)
-                    except (TypeError, AttributeError):
-                        pass  # a class that cannot be changed
+                    except (TypeError, AttributeError) as error:
+                        hand_on(error)
+                        # a class that cannot be changed
                 return
 
     def _wrap_set_epoch(self, original: Any) -> Any:
@@ -349,7 +351,8 @@ def _whole(epoch: Any) -> int:
         return -2
     try:
         number = int(epoch)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        hand_on(error)
         return -2
     return number if abs(number) < 1 << 62 else -2
 

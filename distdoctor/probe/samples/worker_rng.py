@@ -27,6 +27,7 @@ from torch.utils.data import dataloader, get_worker_info
 from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter, file_stem
 from distdoctor.recording.trace.layout import RNG_SOURCES
 
@@ -72,7 +73,7 @@ class Slots:
         fetcher.fetch = fetch
 
     def _leave(self, at: int, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-        """Put a batch's states where the rank finds them; False when they could not be read. Never raises."""
+        """Put a batch's states where the rank finds them; False when they could not be read."""
         if not after:
             return False
         try:
@@ -80,7 +81,8 @@ class Slots:
             for number, (one, other) in enumerate(zip(before, after, strict=True)):
                 drawn |= (one != other) << number
             _SLOT.pack_into(self.memory, at, batches + 1, drawn, *(digests if batches else before))
-        except Exception:
+        except Exception as error:
+            hand_on(error)
             return False
         return True
 
@@ -137,7 +139,8 @@ class WorkerRngWatch(Slots):
             return None
         try:
             self._file = self._file or _map(self._path, os.O_CREAT | os.O_EXCL)
-        except OSError:
+        except OSError as error:
+            hand_on(error)
             return None  # no room: such workers are not looked at
         self.spawned[self.count] = Slots(self._file, self.count)
         return Spawned(loader.worker_init_fn, self._path, self.count)
@@ -154,8 +157,8 @@ class Spawned:
             self.init_fn(worker)
         try:
             _watch_fetchers(Slots(_map(self.path), self.number), lambda: True)
-        except Exception:
-            return  # nobody looks at this worker
+        except Exception as error:
+            hand_on(error)  # else nobody looks at this worker
 
 
 def _spawns(context: Any) -> bool:
@@ -180,11 +183,12 @@ def _map(path: str, flags: int = 0) -> mmap.mmap:
 def _states(dataset: Any) -> tuple[int, ...]:
     """Digests of the states of torch's, Python's and NumPy's default generators, and of generators that the data set holds.
 
-    Never raises: () when they cannot be read, which ends the look.
+    () when they cannot be read, which ends the look.
     """
     try:
         return _digests(dataset)
-    except Exception:
+    except Exception as error:
+        hand_on(error)
         return ()
 
 
@@ -255,7 +259,8 @@ def _watch_fetchers(slots: Slots, wanted: Callable[[], bool]) -> None:
             if kind == dataloader._DatasetKind.Map and wanted():
                 try:
                     slots.watch(fetcher, dataset)
-                except Exception:
+                except Exception as error:
+                    hand_on(error)
                     fetcher.__dict__.pop("fetch", None)
             return fetcher
 
