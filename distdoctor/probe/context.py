@@ -48,6 +48,8 @@ class Rank:
         self.step = 0
         self.epoch = -1
         self.silent = False
+        self.may_join = False  # after a fork: nobody above is a rank, and this process may still become one
+        self.was_forked = False  # such a process has become one
         self.native_ns = 0  # when C++ issued its last call, monotonic
         self.waited_ns = 0  # in `wait` of handles so far
         self.forwarded = 0  # elements that went into wrapped models since the step before
@@ -64,6 +66,17 @@ class Rank:
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded
         self.here = ThreadState(itertools.count(1))
+
+    def forked(self) -> None:
+        """This process was forked off the one that the probe was started in: it is a helper, unless it joins a job itself."""
+        self.may_join = self.trace is None and (self.may_join or not self.silent)
+        self.silent = True
+
+    def wakes(self) -> None:
+        """The process that was forked off is a rank after all (torch.multiprocessing with "fork", a launcher by hand)."""
+        self.pid, self.here = os.getpid(), ThreadState(itertools.count(1))
+        self.silent = self.may_join = False
+        self.was_forked = True
 
     def claim(self) -> None:
         """This process is the rank for sure: what it starts from now on is none, and is not told how to record."""

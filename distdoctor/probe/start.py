@@ -45,14 +45,14 @@ def start_as_told(path: str) -> None:
 def start(folder: str, settings: ProbeSettings | None = None) -> None:
     """Lay the wrappers; open the trace at once where RANK tells who we are, else when init_process_group does.
 
-    DataLoader workers and helpers of multiprocessing are not ranks, although they inherit RANK: a spawned child becomes a rank
-    only by joining a process group itself. So does a process whose rank is recorded by another one already.
+    DataLoader workers and helpers of multiprocessing are not ranks, although they inherit RANK: a spawned or forked child becomes
+    a rank only by joining a process group itself. So does a process whose rank is recorded by another one already.
     """
     global _rank
     if _rank is not None:
         return
     _rank = rank = Rank(folder, settings or ProbeSettings())
-    os.register_at_fork(after_in_child=lambda: _fall_silent(rank))
+    os.register_at_fork(after_in_child=rank.forked)
     _await_group(rank)
     if _is_rank():
         _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
@@ -116,10 +116,6 @@ def _is_rank() -> bool:
     return os.environ.get("RANK", "").isdecimal() and not child and "--multiprocessing-fork" not in sys.argv
 
 
-def _fall_silent(rank: Rank) -> None:
-    rank.silent = True
-
-
 def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) -> None:
     """Create this rank's trace and start its streams. Nothing happens while another process records as this rank; where that one
     is the rank for sure, this process stays silent."""
@@ -169,6 +165,8 @@ def _await_group(rank: Rank) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if rank.may_join:
+            rank.wakes()
         if rank.silent or os.getpid() != rank.pid:
             return
         try:

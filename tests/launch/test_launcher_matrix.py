@@ -132,6 +132,92 @@ def test_ranks_of_mp_spawn_are_recorded(distdoctor: Run, tmp_path: Path, argumen
     assert_recorded(done)
 
 
+FORKS = """
+import multiprocessing, os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+how, ill = sys.argv[1:]
+
+def work(rank):
+    meeting = "file://" + os.getcwd() + "/meeting"
+    if how == "by hand":  # RANK is in the environment of the child alone
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+        dist.init_process_group("gloo", init_method=meeting)
+    else:
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    for step in range(4):
+        dist.all_reduce(torch.ones(4))
+    if ill == "raises" and rank == 1:
+        raise ValueError("a bad batch")
+    if ill == "hangs" and rank == 1:
+        dist.barrier()
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+
+if how == "by hand":
+    for rank in range(2):
+        pid = os.fork()
+        if not pid:
+            work(rank)
+            sys.exit()
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]
+elif how == "start_processes":
+    mp.start_processes(work, nprocs=2, start_method="fork")
+    codes = []
+else:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=work, args=(rank,)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    codes = [worker.exitcode for worker in workers]
+sys.exit(max(map(abs, codes), default=0))
+"""
+
+
+@pytest.mark.parametrize("how", ["Process", "start_processes", "by hand"])
+@pytest.mark.parametrize(("ill", "code"), [("", 0), ("raises", 1), ("hangs", 3)])
+def test_ranks_that_are_forked_are_recorded_and_judged(
+    distdoctor: Run, tmp_path: Path, how: str, ill: str, code: int
+) -> None:
+    (tmp_path / "forking.py").write_text(FORKS)
+
+    done = distdoctor("run", "--", sys.executable, "forking.py", how, ill)
+
+    assert done.code == code, done.out + done.err
+    assert_recorded(done)
+    assert ("healthy" in done.err) == (not ill)
+    if ill == "raises":
+        assert "DD110 error  rank 1  forking.py:18 work  raised ValueError: a bad batch (certain)" in done.out
+    if ill == "hangs":
+        assert "DD112 error  rank 1  forking.py:20 work" in done.out
+
+
+HELPER = """
+import os
+import torch, torch.distributed as dist
+pid = os.fork()
+if not pid:
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/own-{os.environ['RANK']}", rank=0, world_size=1)
+    for step in range(5):
+        dist.all_reduce(torch.ones(4))
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_forked_helper_of_a_rank_that_makes_a_group_of_its_own_is_no_rank(distdoctor: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HELPER)
+
+    done = distdoctor("run", "--nproc", 2, "train.py")
+
+    assert done.code == 0, done.err
+    assert calls_of(done) == {0: 1, 1: 1}
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
 def test_ranks_of_accelerate_are_recorded(distdoctor: Run, script: Script) -> None:
     script(FINISH)

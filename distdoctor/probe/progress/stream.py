@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import sys
 import time
 import traceback
+from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -110,6 +112,7 @@ def watch_end(rank: Rank) -> None:
     """Record the uncaught exception, if that is how the process ends, and that the interpreter went down in order."""
     previous = sys.excepthook
     noted: list[BaseException] = []
+    child_raised = False
 
     @rank.guarded
     def note(error: BaseException) -> None:
@@ -131,22 +134,50 @@ def watch_end(rank: Rank) -> None:
         noted.clear()  # keep no traceback, and so no tensor, alive
         previous(kind, error, trace)
 
+    def leave(failed: bool) -> None:
+        if rank.trace is not None and not rank.trace.gave_way and os.getpid() == rank.pid:
+            for told in rank.at_end:
+                told()
+            rank.trace.note(Exiting(failed))
+            if not failed and not rank.trace.claimed:
+                rank.trace.claim(Claim.LEFT)
+
     @rank.guarded
     def at_exit() -> None:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         # A library that replaced sys.excepthook after us has shown the exception; the interpreter remembers it.
         if isinstance(error, BaseException) and sys.excepthook is not excepthook:
             note(error)
-        if rank.trace is not None and not rank.trace.gave_way and os.getpid() == rank.pid:
-            for told in rank.at_end:
-                told()
-            rank.trace.note(Exiting(error is not None))
-            if error is None and not rank.trace.claimed:
-                rank.trace.claim(Claim.LEFT)
+        leave(error is not None or child_raised)
+
+    @rank.guarded
+    def at_childs_end() -> None:
+        nonlocal child_raised
+        error = raised_by_child(sys.exc_info()[1])
+        if error is not None:
+            child_raised = True
+            note(error)
+            noted.clear()
+        if rank.was_forked:
+            leave(child_raised)
 
     rank.note_exception = note
     sys.excepthook = excepthook
     atexit.register(at_exit)
+    if multiprocessing.parent_process() is not None:
+        # multiprocessing shows what its child has raised itself, and lets a forked one go without the interpreter's end
+        Finalize(None, at_childs_end, exitpriority=-1)
+
+
+def raised_by_child(error: BaseException | None) -> BaseException | None:
+    """What ends a child of multiprocessing. That of torch.multiprocessing.spawn writes the exception down, and exits with 1."""
+    if isinstance(error, SystemExit) and error.__context__ is not None and error.__traceback__ is not None:
+        last = error.__traceback__
+        while last.tb_next is not None:
+            last = last.tb_next
+        is_torchs = last.tb_frame.f_globals.get("__name__") == "torch.multiprocessing.spawn"
+        return error.__context__ if is_torchs else None
+    return None if isinstance(error, SystemExit) else error
 
 
 def _private(path: str) -> TextIO:
