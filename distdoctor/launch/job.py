@@ -43,7 +43,7 @@ from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.process_key import started_at
 from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.redaction import redacted_arguments
-from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths
+from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths, unused_attempt
 
 LAST_SLACK_SECONDS = 1.5  # for a late word at the end of the job, of those that others get
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
@@ -123,7 +123,7 @@ class RunningJob:
         self._disk_refused = False
         self._lost_hosts: tuple[LostHost, ...] = ()  # when the job was over
         self.ends = Ends()
-        self.rendezvous = Rendezvous(orders.notice)
+        self.rendezvous = Rendezvous(orders.notice, lambda: unused_attempt(orders.folder))
         self.exchange = Exchange(self.rendezvous)
         self.presence = Presence(self.rendezvous, this_process(), self._hosts_changed)
         self._finishing = threading.Lock()
@@ -510,14 +510,17 @@ class RunningJob:
 
     def _is_shared(self) -> bool:
         """Whether the other launchers write into our folder, so that it holds the whole job."""
-        return len(read_host_files(self.orders.folder)) >= self.rendezvous.hosts
+        return len(self._launchers_here()) >= self.rendezvous.hosts
+
+    def _launchers_here(self) -> list[HostFile]:
+        """Those of this start of the job that write into our folder."""
+        return [host for host in read_host_files(self.orders.folder) if host.takes_part(self.state.attempt)]
 
     def _await_other_hosts(self) -> None:
         """Whoever shares our folder ends about now as well: what their ranks did last belongs to the verdict."""
         deadline = time.monotonic() + OTHERS_SECONDS
         while time.monotonic() < deadline:
-            others = [host for host in read_host_files(self.orders.folder) if host.name != self.host.name]
-            if not any(host.still_runs for host in others):
+            if not any(host.still_runs for host in self._launchers_here() if host.name != self.host.name):
                 return
             time.sleep(0.1)
 

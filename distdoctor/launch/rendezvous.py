@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 FIRST_WORD_SECONDS = 30.0  # of waiting, before it is said who is there; then after twice as long, again and again
+AGREED_SECONDS = 3.0  # for host 0 to say which start this is; all come out of the rendezvous together
+AGREED = "distdoctor/start"
+LOOK_SECONDS = 0.05
 FAREWELL_SECONDS = 3.0  # torch's own shutdown asks a store that may be gone, for minutes
 
 
 class Rendezvous:
-    """Follows the handler of torch's agent. `attempt` is the same number on all hosts: torch's own count of rounds (c10d, etcd);
-    a static rendezvous, whose hosts start together and never again one by one, is counted here. `store` belongs to the current
-    round, None before the first."""
+    """Follows the handler of torch's agent. `attempt` is the same number on all hosts: torch's own count of rounds (c10d, etcd;
+    a static rendezvous, whose hosts start together and never again one by one, is counted here), or the first that no host's run
+    folder holds yet (`unused`): a job may run again where it ran before. `store` belongs to the current round, None before the
+    first."""
 
-    def __init__(self, say: Callable[[str], None] = lambda words: None) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None] = lambda words: None, unused: Callable[[], int] = lambda: 0) -> None:
+        self._say, self._unused = say, unused
         self._handler: Any = None
         self._starts = 0
         self._joined = threading.Event()
@@ -66,9 +70,36 @@ class Rendezvous:
 
     def _start(self, info: Any) -> None:
         number = getattr(self._state, "round", None)
-        self.attempt = int(number) if number is not None else self._starts
+        of_torch = int(number) if number is not None else self._starts
         self._starts += 1
         self.store, self.host_number, self.hosts = info.store, int(info.rank), int(info.world_size)
+        self.attempt = max(of_torch, self._unused())
+        if self.hosts > 1:
+            at_most(AGREED_SECONDS, lambda: self._agree(of_torch))
+
+    def _agree(self, of_torch: int) -> bool:
+        """Take host 0's number, the largest that any host asks for. Host 0 may be without distdoctor, or gone: then everybody's
+        own has to do."""
+        store, key, late = self.store.clone(), f"{AGREED}/{of_torch}", time.monotonic() + AGREED_SECONDS
+        if self.attempt > of_torch:
+            store.set(f"{key}/{self.host_number}", str(self.attempt))
+            store.add(f"{key}/asked", 1)
+        came = store.add(f"{key}/came", 1)
+        if self.host_number == 0:
+            while came < self.hosts and time.monotonic() < late - AGREED_SECONDS / 2:
+                time.sleep(LOOK_SECONDS)
+                came = store.add(f"{key}/came", 0)
+            asking = [f"{key}/{host}" for host in range(self.hosts)] if store.add(f"{key}/asked", 0) else []
+            wanted = [int(store.get(one)) for one in asking if store.check([one])]
+            self.attempt = max([self.attempt, *wanted])
+            store.set(key, str(self.attempt))
+            return True
+        while not store.check([key]):  # asked again and again: torch writes a warning where a timed wait ends in vain
+            if time.monotonic() > late:
+                return False
+            time.sleep(LOOK_SECONDS)
+        self.attempt = int(store.get(key))
+        return True
 
     @property
     def _state(self) -> Any:

@@ -56,6 +56,10 @@ class HostFile:
         """Whether the launcher had not come to its end; one of this machine must also be there."""
         return self.running and (not self.process.is_of_this_machine or self.process.lives_here)
 
+    def takes_part(self, attempt: int) -> bool:
+        """Whether it belongs to that start: not a launcher that has been replaced, nor one of a job that ran here before."""
+        return attempt in self.starts or (not self.starts and self.still_runs)
+
     def to_json(self) -> str:
         """Its text, with a checksum of all that it says."""
         fields = self._fields()
@@ -203,6 +207,7 @@ def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | Non
     newest = attempt if attempt is not None else max(numbers, default=0)
     merged = {number: _merged([h.starts[number] for h in found if number in h.starts]) for number in numbers}
     now = merged.get(newest, Attempt(newest))
+    found = [host for host in found if host.takes_part(newest)] or found
     codes = [host.exit_code for host in found if host.exit_code is not None]
     first = found[0]
     return Job(

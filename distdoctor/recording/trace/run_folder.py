@@ -111,8 +111,13 @@ def trace_paths(folder: Path, attempt: int | None = None) -> dict[int, Path]:
 
 def newest_attempt(folder: Path, traces: Mapping[int, object]) -> int:
     """The number of the newest start that a rank or a launcher knows of."""
+    return max(0, unused_attempt(folder, traces) - 1)
+
+
+def unused_attempt(folder: Path, traces: Mapping[int, object] | None = None) -> int:
+    """The number of the first start that nobody knows of, whichever job ran here before. `traces`: `attempts`, where known."""
     started = (number for host in read_host_files(folder) for number in host.starts)
-    return max([*traces, *started], default=0)
+    return max([*(attempts(folder) if traces is None else traces), *started], default=-1) + 1
 
 
 def socket_paths(folder: Path) -> dict[int, Path]:
