@@ -1,13 +1,15 @@
 """What can happen to a job over two hosts: what each host said of it, how it ended and how soon, beside plain torchrun.
 
-    python benchmarks/situations.py [-o FILE] [--shared] [NAME ...]
+    python benchmarks/situations.py [-o FILE] [--shared | --own] [NAME ...]
     python benchmarks/situations.py --table FILE
 
 As root: the hosts are network namespaces with a PID namespace each (tests/launch/network.py), so that their pids are equal.
-Two ranks run on each, ranks 2-3 on the second. Each host records into a folder of its own, or with `--shared` both into one. A
-verdict is false where a job that failed is healthy or a sound one has a finding, and where a finding stronger than `possible`
-names another code or other ranks than the planted ones. "Told" counts from the moment at which the trouble is there: the script
-or this program writes it down. With `-o` the rows are kept, those of earlier calls too; `--table` shows them all.
+Two ranks run on each, ranks 2-3 on the second. Every situation is played twice: each host records into a folder of its own, then
+both into one (`--own`, `--shared`: only the one or the other). A verdict is false where a job that failed is healthy or a sound
+one has a finding, and where a finding stronger than `possible` names another code or other ranks than the planted ones. "Told"
+counts from the moment at which the trouble is there: the script or this program writes it down. With `-o` the rows are kept,
+those of earlier calls too, each with the commit that it was measured on; `--table` shows those of the present commit, and on
+stderr which are missing.
 
 `DISTDOCTOR_OTHER_TORCH` names a folder with another torch (`pip install --target FOLDER --no-deps torch==...`) for the row that
 mixes two of them.
@@ -19,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -34,146 +37,10 @@ import signal
 
 from launching import Command
 from network import Hosts, made_hosts, why_not
+from situation_rows import NPROC, ROWS, Row, kill_agent
 
-LIMIT_SECONDS = 75.0  # for distdoctor, from the start
 PLAIN_SECONDS = 12.0  # that torchrun gets once the trouble is there
 AFTERWARDS_SECONDS = 12.0  # that a job which cannot end is watched after both hosts have told
-NPROC = 2
-
-HEAD = """
-import os, sys, time
-import torch, torch.distributed as dist
-from torch import nn
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-t = torch.ones(4)
-
-def there():
-    with open("there", "a") as moments:
-        moments.write(f"{time.time()}\\n")
-
-for step in range(10):
-    dist.all_reduce(t)
-open(f"at-{rank}", "w").close()
-"""
-FINISH = "dist.destroy_process_group()\n"
-LOOP = "for step in range(100000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
-HANG = "if rank == 3:\n    there()\n    dist.barrier()\ndist.all_reduce(t)\n"
-SKIP = "if rank != 3:\n    dist.all_reduce(t)\nelse:\n    there()\ndist.all_reduce(torch.ones(16))\n"
-HOST_WIDE = "if rank >= 2:\n    there()\n    dist.barrier()\ndist.all_reduce(t)\n"
-STUCK = "if rank == 3:\n    there()\n    time.sleep(10000)\ndist.all_reduce(t)\n"
-KILLED = "if rank == 3:\n    there()\n    os.kill(os.getpid(), 9)\n" + LOOP
-RAISES = "if rank == 3:\n    there()\n    raise ValueError('a bad batch')\n" + LOOP
-ONCE = 'if rank == 3 and not os.path.exists("tried"):\n    open("tried", "w").close()\n    '
-RAISES_ONCE = ONCE + "raise ValueError('once')\n"
-KILLED_ONCE = ONCE + "os.kill(os.getpid(), 9)\n"
-DDP = """
-torch.manual_seed(0)
-model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(12):
-    optimizer.zero_grad()
-    inputs = torch.ones(2, 4)
-    PLANTED
-    time.sleep(0.1)
-"""
-USUAL = "loss = model(inputs).sum(); loss.backward(); optimizer.step()"
-DIVERGENCE = DDP.replace(
-    "PLANTED",
-    "loss = model(inputs).sum(); loss.backward()\n"
-    "    if rank >= 2 and step >= 4:\n"
-    "        for parameter in model.parameters():\n"
-    "            parameter.grad += 0.5\n"
-    "        step == 4 and there()\n"
-    "    optimizer.step()",
-)
-NAN = DDP.replace(
-    "PLANTED", f"if rank == 3 and step == 6:\n        there()\n        inputs = inputs * float('nan')\n    {USUAL}"
-)
-SET_EPOCH = """
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-data = TensorDataset(torch.arange(64.0).reshape(64, 1).expand(64, 4).clone())
-sampler = DistributedSampler(data, shuffle=True)
-torch.manual_seed(0)
-model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), 0.001)
-for epoch in range(3):
-    epoch == 1 and there()
-    for (inputs,) in DataLoader(data, batch_size=4, sampler=sampler):
-        optimizer.zero_grad(); model(inputs).sum().backward(); optimizer.step()
-"""
-SLOW_ALONE = "for step in range(4000 if world == 2 else 20):\n    dist.all_reduce(t)\n    time.sleep(0.05 if world == 2 else 0)\n"
-AGAIN = {
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"
-}  # else torch 2.15 hands addresses of ranks that are gone to the next start
-
-
-@dataclass(frozen=True)
-class Row:
-    """One situation. `right`: codes that a host may tell, `named`: the ranks that they may name; none in a sound job."""
-
-    name: str
-    body: str
-    right: frozenset[str] = frozenset()
-    named: frozenset[int] = frozenset()
-    options: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    kind: str = "c10d"
-    act: Callable[[Hosts], None] | None = None  # what happens to the hosts once all ranks train
-    by: tuple[int, ...] = (1, 2)  # the hosts that are left to tell
-    starts: str = "both"  # both, one, later, mixed
-    limit: float = LIMIT_SECONDS
-    words: str = ""  # what each of them must say where no code says it
-
-
-def _row(name: str, body: str, right: str = "", named: Sequence[int] = (), **more: Any) -> Row:
-    return Row(name, HEAD + body, frozenset(right.split()), frozenset(named), **more)
-
-
-def _cut(hosts: Hosts) -> None:
-    hosts.cut(2)
-
-
-def _kill_agent(hosts: Hosts) -> None:
-    hosts.signal(2, signal.SIGKILL)
-
-
-def _kill_host(hosts: Hosts) -> None:
-    hosts.go_down(2)
-
-
-def _end_from_outside(hosts: Hosts) -> None:
-    for host in (1, 2):
-        hosts.signal(host, signal.SIGTERM)
-
-
-ROWS = [
-    _row("healthy", LOOP.replace("100000", "50") + FINISH),
-    _row("hang", HANG, "DD112", [3]),
-    _row("skip", SKIP, "DD101 DD112", [3]),
-    _row("host-wide", HOST_WIDE, "DD112", [2, 3]),
-    _row("stuck", STUCK, "DD116", [3]),
-    _row("killed-rank", KILLED, "DD110", [3]),
-    _row("raises", RAISES, "DD110", [3]),
-    _row("killed-agent", LOOP, "DD132", [2, 3], act=_kill_agent, by=(1,)),
-    _row("killed-host", LOOP, "DD132", [2, 3], act=_kill_host, by=(1,)),
-    _row("absent-host", LOOP, options=("--rdzv-conf", "join_timeout=35"), starts="one", by=(1,),
-         words="1 of 2 hosts have come: ddh1"),
-    _row("cut-link", LOOP, "DD132", [0, 1, 2, 3], act=_cut),
-    _row("restart", RAISES_ONCE + LOOP.replace("100000", "50") + FINISH, options=("--max-restarts", "1"), env=AGAIN,
-         words="attempt 2 finished"),
-    _row("restart-killed", KILLED_ONCE + LOOP.replace("100000", "50") + FINISH, options=("--max-restarts", "1"), env=AGAIN,
-         words="attempt 2 finished"),
-    _row("scale-up", SLOW_ALONE + FINISH, options=("--max-restarts", "1"), env=AGAIN, starts="later", limit=200),
-    _row("divergence", DIVERGENCE + FINISH, "DD202", [0, 1, 2, 3]),
-    _row("set-epoch", SET_EPOCH + FINISH, "DD301", [0, 1, 2, 3]),
-    _row("nan", NAN + FINISH, "DD801", [3]),
-    _row("static", HANG, "DD112", [3], kind="static"),
-    _row("static-ipv6", HANG, "DD112", [3], kind="static6"),
-    _row("c10d-ipv6", HANG, "DD112", [3], kind="c10d6"),
-    _row("two-torches", HANG, "DD112", [3], starts="mixed"),
-    _row("scheduler", LOOP, act=_end_from_outside, words="ended from outside by SIGTERM"),
-]  # fmt: skip
 
 
 class Heard:
@@ -220,9 +87,12 @@ class Told:
 
 @dataclass
 class Outcome:
+    """Of one situation. `told`: by the folders, "own" or "one", what each host made of it. `tree`: the commit."""
+
     name: str
-    plain: str
-    hosts: list[Told]
+    tree: str = ""
+    plain: str = "-"
+    told: dict[str, list[Told]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -274,7 +144,7 @@ class Played:
 def play(row: Row, *, plain: bool, shared: bool = False) -> Played:
     """The situation from its start to its end, or to where all has been told. A torchrun that stands is not examined."""
     with lab(row) as (hosts, _):
-        if row.act is _kill_agent:
+        if row.act is kill_agent:
             hosts.keep_up(2)
         there, began = hosts.folder / "there", time.time()
         heard = []
@@ -391,29 +261,75 @@ def told_of(row: Row, *, shared: bool) -> list[Told]:
     return told
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    lines = [
-        "| situation | plain torchrun | distdoctor, host by host | exit | told after s | false |",
-        "|---|---|---|---|---|---|",
+HEADS = """| situation | plain torchrun | folders | distdoctor, host by host | exit | told after s | false |
+|---|---|---|---|---|---|---|"""
+
+
+def lines(one: Outcome) -> list[str]:
+    """The rows of the table for one situation."""
+    return [
+        f"| {one.name} | {one.plain} | {folders} | " + " | ".join(_cells(hosts)) + " |"
+        for folders, hosts in sorted(one.told.items(), reverse=True)
     ]
-    for one in outcomes:
-        said = sorted({told.verdict for told in one.hosts}) if len({t.verdict for t in one.hosts}) == 1 else [
-            f"{n}: {told.verdict}" for n, told in enumerate(one.hosts, 1)
-        ]  # fmt: skip
-        codes = "/".join("-" if told.code is None else str(told.code) for told in one.hosts)
-        seconds = " / ".join("-" if told.seconds is None else f"{told.seconds:.1f}" for told in one.hosts)
-        false = "; ".join(f"{n}: {', '.join(t.false)}" for n, t in enumerate(one.hosts, 1) if t.false) or "no"
-        lines.append(f"| {one.name} | {one.plain} | {'; '.join(said)} | {codes} | {seconds} | {false} |")
-    return "\n".join(lines)
+
+
+def _cells(hosts: Sequence[Told]) -> tuple[str, str, str, str]:
+    """What was told, the exit codes, the seconds, and what of it was false."""
+    verdicts = [told.verdict for told in hosts]
+    alike = len(set(verdicts)) == 1
+    said = verdicts[0] if alike else "; ".join(f"{n}: {verdict}" for n, verdict in enumerate(verdicts, 1))
+    codes = "/".join("-" if told.code is None else str(told.code) for told in hosts)
+    seconds = " / ".join("-" if told.seconds is None else f"{told.seconds:.1f}" for told in hosts)
+    false = "; ".join(f"{n}: {', '.join(told.false)}" for n, told in enumerate(hosts, 1) if told.false) or "no"
+    return said, codes, seconds, false
+
+
+def show(outcomes: dict[str, Outcome]) -> None:
+    """The table of what was measured on this tree; what was not is named on stderr."""
+    print(HEADS)
+    for row in ROWS:
+        one = outcomes.get(row.name)
+        if one is None or one.tree != tree():
+            print(f"{row.name}: not measured on {tree()}", file=sys.stderr)
+            continue
+        print("\n".join(lines(one)))
+        for missing in {"one", "own"} - one.told.keys():
+            print(f"{row.name}: not played with {missing} folder", file=sys.stderr)
+
+
+def tree() -> str:
+    """The last commit that touched what is measured, or how it is."""
+    paths = ["--", "distdoctor", "plugins", "benchmarks/situation_rows.py"]
+    here = ["git", "-C", str(Path(__file__).parent.parent)]
+    last = subprocess.run(
+        [*here, "log", "-1", "--format=%h", *paths], capture_output=True, text=True, check=True
+    ).stdout
+    is_clean = subprocess.run([*here, "diff", "--quiet", "HEAD", *paths], check=False).returncode == 0
+    return last.strip() + ("" if is_clean else " with changes")
 
 
 def kept(path: Path) -> dict[str, Outcome]:
     if not path.exists():
         return {}
     return {
-        name: Outcome(name, one["plain"], [Told(**told) for told in one["hosts"]])
+        name: Outcome(
+            name,
+            one["tree"],
+            one["plain"],
+            {folders: [Told(**told) for told in hosts] for folders, hosts in one["told"].items()},
+        )
         for name, one in json.loads(path.read_text()).items()
     }
+
+
+def measured(row: Row, known: Outcome, asked: argparse.Namespace) -> None:
+    """Play the situation in all the ways that are asked for."""
+    if not asked.no_plain:
+        known.plain = plain_words(play(row, plain=True))
+    if not asked.plain_only:
+        for folders, is_left_out in (("own", asked.shared), ("one", asked.own)):
+            if not is_left_out:
+                known.told[folders] = told_of(row, shared=folders == "one")
 
 
 def main() -> None:
@@ -421,28 +337,29 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[[], *(row.name for row in ROWS)])
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--shared", action="store_true")
+    folders = parser.add_mutually_exclusive_group()
+    folders.add_argument("--shared", action="store_true", help="only into one folder for both hosts")
+    folders.add_argument("--own", action="store_true", help="only into a folder for each host")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--no-plain", action="store_true", help="do not run them under torchrun alone")
     which.add_argument("--plain-only", action="store_true", help="run them under torchrun alone")
     asked = parser.parse_args()
     if asked.table:
-        print(table(list(kept(asked.table).values())))
+        show(kept(asked.table))
         return
     if trouble := why_not():
         sys.exit(trouble)
-    outcomes = kept(asked.output) if asked.output else {}
+    outcomes, now = kept(asked.output) if asked.output else {}, tree()
     for row in ROWS:
         if (asked.names and row.name not in asked.names) or (
             row.starts == "mixed" and "DISTDOCTOR_OTHER_TORCH" not in os.environ
         ):
             continue
-        known = outcomes.setdefault(row.name, Outcome(row.name, "-", []))
-        if not asked.no_plain:
-            known.plain = plain_words(play(row, plain=True))
-        if not asked.plain_only:
-            known.hosts = told_of(row, shared=asked.shared)
-        print(table([outcomes[row.name]]).splitlines()[-1], flush=True)
+        known = outcomes.get(row.name)
+        if known is None or known.tree != now:
+            known = outcomes[row.name] = Outcome(row.name, now, known.plain if known is not None else "-")
+        measured(row, known, asked)
+        print("\n".join(lines(known)), flush=True)
         if asked.output:
             asked.output.write_text(json.dumps({name: asdict(one) for name, one in outcomes.items()}, indent=1))
 

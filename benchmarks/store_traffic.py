@@ -6,10 +6,10 @@
 As root: the hosts are network namespaces (tests/launch/network.py). Their ranks only sleep, so that what the interface of a host
 counts is the launcher's own. The same is measured under torchrun alone, whose launchers keep a rendezvous alive too.
 
-With `--simulate` the signs of life of so many launchers go to one real TCPStore from one process, in a network namespace of its
-own whose loopback interface counts them, headers included; all of it passes through the host of the store. Then one launcher
-falls silent, and it is told after how many seconds host 0 and the last of the others knew, where its silence holds the ranks up
-and, with `--none-waits`, where it does not.
+With `--simulate` the signs of life of so many launchers go to one real TCPStore from a few processes, in a network namespace of
+their own whose loopback interface counts them, headers included; all of it passes through the host of the store. Then one
+launcher falls silent, and it is told after how many seconds host 0 and the last of the others knew, where its silence holds the
+ranks up and, with `--none-waits`, where it does not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "launch"))
 from launching import Command
 from network import Hosts, made_hosts, why_not
+
+LOOK_SECONDS = 0.5  # between two looks of a host's watcher
 
 SLEEPS = """
 import os, time
@@ -70,45 +72,104 @@ def measure(hosts: int, seconds: int, *, plain: bool) -> list[float]:
     return [(late - early) / seconds for early, late in zip(before, after, strict=True)]
 
 
-def simulate(hosts: int, seconds: float, *, rest: bool) -> None:
-    """Signs of life alone, of launchers that share a process and have a connection each."""
+def simulate(hosts: int, seconds: float, *, rest: bool, processes: int) -> None:
+    """Signs of life alone, of launchers that share a few processes and have a connection each. The store is in this process."""
     import torch.distributed as dist
 
-    from distdoctor.launch.presence import Presence, beat_of
-    from distdoctor.launch.rendezvous import Rendezvous
-    from distdoctor.recording.trace.process_key import ProcessKey
+    from distdoctor.launch.presence import beat_of
 
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    launchers = []
-    for host in range(hosts):
-        rendezvous = Rendezvous()
-        rendezvous.store = dist.PrefixStore("torch.rendezvous.4711", server)
-        rendezvous.hosts, rendezvous.host_number = hosts, host
-        launchers.append(Presence(rendezvous, ProcessKey(host=f"gpu{host:05}"), lambda: None))
-        launchers[-1].begin(0, range(8 * host, 8 * host + 8))
+    shares = [range(hosts)[at::processes] for at in range(processes)]
+    parts = [_Part(server.port, hosts, share, rest=rest) for share in shares]
     time.sleep(max(3.0, 1.5 * beat_of(hosts)))  # greetings are over
     first, since = looped(), time.monotonic()
     time.sleep(max(seconds, beat_of(hosts)))
     a_second = (looped() - first) / (time.monotonic() - since)
 
-    launchers[-1]._over.set()  # as where its process has ended: nothing more is said
-    launchers[-1]._wake.set()
-    launchers[-1]._rolls = None
-    since, unaware, known, first = time.monotonic(), set(range(hosts - 1)), [], looped()
-    while unaware and time.monotonic() - since < 10 * beat_of(hosts) + 10:
-        time.sleep(0.05)
-        for host in range(hosts - 1) if rest else ():  # what their watchers say, each at a moment of its own
-            if int((time.monotonic() - since) * 20) % 10 == host % 10:
-                launchers[host].rests(time.monotonic() - since)
-        aware = {host for host in unaware if launchers[host].lost()}
-        known += [time.monotonic() - since] if 0 in aware else []
-        unaware -= aware
-    told = f"{known[0]:.1f} s, by all after {time.monotonic() - since:.1f} s" if known and not unaware else "never"
+    first, cpu = looped(), sum(part.cpu_seconds() for part in parts)
+    gone = hosts - 1
+    moments = [part.ask(f"lose {gone} {10 * beat_of(hosts) + 10}") for part in parts]
+    found = {int(host): at - moments[gone % processes] for part in parts for host, at in part.answer().items()}
+    cpu = sum(part.cpu_seconds() for part in parts) - cpu
+    for part in parts:
+        part.process.kill()
+    aware = sorted(found.values())
+    told = (
+        f"{found[0]:.1f} s, by half of all after {aware[len(aware) // 2]:.1f} s, by all after {aware[-1]:.1f} s"
+        if len(found) == hosts - 1
+        else f"never by {hosts - 1 - len(found)} hosts"
+    )
     kind = "that holds the ranks up" if rest else "for which no rank waits"
     print(f"{hosts:>6} hosts, a word each {beat_of(hosts):4.1f} s: {a_second / 1024:6.2f} KiB/s at the host of the store, "
           f"{a_second / 1024 / hosts:.3f} at another; a loss {kind} is noticed by host 0 after {told} "
-          f"({(looped() - first) / 1024 / hosts:.1f} KiB a host)", flush=True)  # fmt: skip
-    os._exit(0)  # without the goodbyes of a thousand
+          f"({(looped() - first) / 1024 / hosts:.1f} KiB and {1000 * cpu / hosts:.1f} ms of CPU a host, "
+          f"{cpu / max(aware, default=1.0) / (os.cpu_count() or 1):.0%} of the processors)", flush=True)  # fmt: skip
+
+
+class _Part:
+    """A process with some of the launchers."""
+
+    def __init__(self, port: int, hosts: int, share: range, *, rest: bool) -> None:
+        words = [sys.executable, __file__, "--launchers", json.dumps([port, hosts, [*share], rest])]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def ask(self, words: str) -> float:
+        """When it was asked, monotonic seconds, which all processes share."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+        return time.monotonic()
+
+    def answer(self) -> dict[str, float]:
+        """Host -> when it knew of the loss."""
+        found: dict[str, float] = json.loads(self._line())
+        return found
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def launchers(port: int, hosts: int, share: list[int], rest: bool) -> None:
+    """The life of such a process: it begins, is told who is lost, and says when each of its launchers knew."""
+    import torch.distributed as dist
+
+    from distdoctor.launch.presence import Presence
+    from distdoctor.launch.rendezvous import Rendezvous
+    from distdoctor.recording.trace.process_key import ProcessKey
+
+    made = {}
+    for host in share:
+        rendezvous = Rendezvous()
+        client = dist.TCPStore("127.0.0.1", port, is_master=False)
+        rendezvous.store = dist.PrefixStore("torch.rendezvous.4711", client)
+        rendezvous.hosts, rendezvous.host_number = hosts, host
+        made[host] = Presence(rendezvous, ProcessKey(host=f"gpu{host:05}"), lambda: None)
+        made[host].begin(0, range(8 * host, 8 * host + 8))
+    print("begun", flush=True)
+    _, gone, longest = sys.stdin.readline().split()
+    if int(gone) in made:  # as where its process has ended: nothing more is said
+        lost = made.pop(int(gone))
+        lost._over.set()
+        lost._rolls = None
+        lost._wake.set()
+    since, aware = time.monotonic(), dict[int, float]()
+    looks = {host: since + number / len(made) * LOOK_SECONDS for number, host in enumerate(made)}
+    while len(aware) < len(made) and time.monotonic() < since + float(longest):
+        host = min(looks, key=looks.__getitem__)
+        time.sleep(max(0.0, looks[host] - time.monotonic()))
+        looks[host] = time.monotonic() + LOOK_SECONDS
+        if rest:  # what its watcher says
+            made[host].rests(time.monotonic() - since)
+        if host not in aware and made[host].lost():
+            aware[host] = time.monotonic()
+    print(json.dumps(aware), flush=True)
+    sys.stdin.read()
 
 
 def looped() -> int:
@@ -122,17 +183,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--simulate", type=int, nargs="+", default=[])
     parser.add_argument("--none-waits", action="store_true", help="simulate a loss that no rank waits for")
+    parser.add_argument("--processes", type=int, default=8, help="that share the simulated launchers")
     parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--launchers", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if asked.launchers:
+        launchers(*asked.launchers)
+        return
     if asked.inside:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        simulate(asked.inside, asked.seconds, rest=not asked.none_waits)
+        simulate(asked.inside, asked.seconds, rest=not asked.none_waits, processes=min(asked.processes, asked.inside))
+        return
     if trouble := why_not():
         sys.exit(trouble)
     for hosts in asked.simulate:
         words = [sys.executable, __file__, "--inside", str(hosts), "--seconds", str(asked.seconds)]
-        words += ["--none-waits"] * asked.none_waits
+        words += ["--processes", str(asked.processes), *["--none-waits"] * asked.none_waits]
         subprocess.run(["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "_", *words], check=True)
     if asked.simulate:
         return

@@ -84,7 +84,8 @@ class Presence:
 
     def __init__(self, rendezvous: Rendezvous, process: ProcessKey, changed: Callable[[], None]) -> None:
         self._rendezvous, self._process, self._changed = rendezvous, process, changed
-        self._lock = threading.Lock()
+        self._lock, self._telling = threading.Lock(), threading.Lock()
+        self._known: tuple[str, ...] = ()  # the lost hosts of which `changed` was told
         self._over = threading.Event()
         self._attempt = -1
         self._ranks: tuple[int, ...] = ()
@@ -194,7 +195,6 @@ class Presence:
 
     def _run(self) -> None:
         """A round a beat. One that hangs in a store that does not answer is left to hang, and no other is begun."""
-        known: tuple[str, ...] = ()
         while not self._over.is_set():
             self._wake.wait(self._pause())
             self._wake.clear()
@@ -203,10 +203,14 @@ class Presence:
             if (self._round is None or not self._round.is_alive()) and not self._is_broken:
                 self._round = threading.Thread(target=self._one_round, name="distdoctor-beat", daemon=True)
                 self._round.start()
-            now = tuple(lost.host for lost in self.lost())
-            if now != known:
-                known = now
-                self._changed()
+            self._tell_changes()  # a round that hangs is news as well
+
+    def _tell_changes(self) -> None:
+        now = tuple(lost.host for lost in self.lost())
+        with self._telling:
+            is_news, self._known = now != self._known, now
+        if is_news:
+            self._changed()
 
     def _pause(self) -> float:
         beat = self._beat_seconds
@@ -235,6 +239,7 @@ class Presence:
                 self._listen(attempt)
         except Exception:
             self._is_broken = attempt == self._attempt
+        self._tell_changes()  # now: the next round of many hosts is a minute away
 
     def _judge_roll(self) -> None:
         """Host 0 has heard all, or waited long enough, and has said who is missed: the others need not wait any longer."""
