@@ -151,7 +151,7 @@ def _wrapped(word: str, text: str, most: int, width: int = 0) -> list[str]:
     if not text:
         return []
     room = (min(width, WIDTH) if width else WIDTH) - 8
-    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, room) or [""]]
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1] + " ..."]
     return [f"  {word if number == 0 else '':<5} {line}".rstrip() for number, line in enumerate(lines)]

@@ -81,5 +81,5 @@ def test_tasks_that_each_have_a_shell_around_them_are_one_job() -> None:
     finally:
         job.end()
 
-    assert look.first_line.startswith("hang: rank 1 is at `time.sleep(600)`"), look.text + look.errors
+    assert look.first_line.startswith("hang: rank 1 has been at `time.sleep(600)`"), look.text + look.errors
     assert "ranks 0-1 of 2" in look.text

@@ -54,7 +54,7 @@ def test_hosts_look_together_and_who_keeps_silent_is_named(
     commands[1].wait_for(lambda: (hosts.folder / "stands").exists())
     hung = look("ssh:ddh1,ddh2", "--samples", "4")
     assert hung.code == 3, hung.out + hung.err
-    assert hung.out.startswith("hang: rank 1 is at `time.sleep(600)`"), hung.out
+    assert hung.out.startswith("hang: rank 1 has been at `time.sleep(600)`"), hung.out
     assert (hosts.folder / ".distdoctor" / "runs" / "latest" / "seen-hang-dump.json").exists()
 
     partly = json.loads(look("ssh:ddh1,asleep", "--each-within", "6", "--json", "--no-keep").out)

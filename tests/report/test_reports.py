@@ -144,6 +144,15 @@ def test_a_terminal_is_wrapped_and_what_it_has_shown_is_not_repeated_in_full() -
     assert text.render(diagnosis, known=[SKIPPED]).splitlines() == text.render(diagnosis).splitlines()[:1]
 
 
+@pytest.mark.parametrize("width", range(60, 111))
+def test_a_command_is_not_broken_at_its_hyphens(width: int) -> None:
+    why = "to see which of the layers differs first, run `distdoctor check-grads --against single` on the same script"
+
+    lines = text.render(diagnosis_of(replace(SKIPPED, why=why)), width=width).splitlines()
+
+    assert [line for line in lines if line.endswith("-")] == []
+
+
 def test_the_line_of_source_is_shown_between_its_neighbours() -> None:
     source = "\n" * 55 + "if loss < best:\n    dist.barrier()\n    save()\n"
     recording = Recording(Job(), {}, sources={HERE.path: source})

@@ -268,7 +268,8 @@ def words_of(piece: Piece) -> str:
     those = ", ".join(piece.names[:2])
     if piece.kind == ROUNDED:
         return f"{what}: all {piece.of}, {those} first"
-    how = "are gone" if piece.words == "none" else "differ"
+    one = piece.differing == 1
+    how = ("is gone" if one else "are gone") if piece.words == "none" else "differs" if one else "differ"
     return f"{what}: {piece.differing} of {piece.of} {how}, {those} first"
 
 

@@ -79,14 +79,15 @@ def evidence(parting: ReplicaDivergence, **more: object) -> dict[str, object]:
     return {**found, **more}
 
 
-def by_rank(values: Mapping[int, Any]) -> str:
-    """`4 on ranks 0-2, 3 on rank 3`."""
+def by_rank(values: Mapping[int, Any], unit: str = "") -> str:
+    """`4 on ranks 0-2, 3 on rank 3`; the first with its unit (` steps`)."""
     together: dict[Any, list[int]] = {}
     for rank, value in sorted(values.items()):
         together.setdefault(value, []).append(rank)
     if len(together) == 1:
-        return f"{next(iter(together))} on every rank"
-    return ", ".join(f"{value} on {named(ranks)}" for value, ranks in together.items())
+        return f"{next(iter(together))}{unit} on every rank"
+    first = next(iter(together))
+    return ", ".join(f"{value}{unit if value == first else ''} on {named(ranks)}" for value, ranks in together.items())
 
 
 def event_site(

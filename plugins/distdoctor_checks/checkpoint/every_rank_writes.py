@@ -54,7 +54,7 @@ def _finding(site: SourceLine, together: list[Together], edits: tuple[Edit, ...]
         place=site,
         places=(Place(site, ranks, f"saves {first.event.path}, step {first.event.step}"),),
         evidence={"path": first.event.path, "ranks": len(ranks), "saves": len(together), "overlapping": overlapping},
-        why=f"{len(ranks)} ranks made {len(together)} saves to one path{at_once}",
+        why=f"{len(ranks)} ranks saved to one path{f', {len(together)} times' if len(together) > 1 else ''}{at_once}",
         prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}", edits=edits),),
         at_ns=first.event.at_ns,
     )

@@ -68,8 +68,9 @@ def _filled_up(together: Together) -> dict[int, int]:
 
 def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
     one, count = together.one, sum(padded.values())
+    are, them = ("is", "it") if count == 1 else ("are", "them")
     return Finding(
-        title=f"{count:,} of {drawn:,} evaluated samples are padding: the sampler drew them a second time on {named(padded)}",
+        title=f"{count:,} of {drawn:,} evaluated samples {are} padding: the sampler drew {them} a second time on {named(padded)}",
         ranks=tuple(padded),
         confidence=LIKELY,
         place=one.made_line or one.loop_line,

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, WARNING, Finding, Prescription
-from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.live.stall import Stall, state_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import ProcessStacks
@@ -50,7 +50,7 @@ def examine(standstill: Stall) -> Iterator[Finding]:
 
 def _visible(process: ProcessStacks) -> str:
     """What shows without looking inside."""
-    parts = [f"pid {process.pid} in state {process.state}", f"{process.cpu_share:.0%} of a core"]
+    parts = [f"pid {process.pid} is {state_of(process)}", f"{process.cpu_share:.0%} of a core"]
     if process.still_seconds is not None:
         parts.append(f"last ran {process.still_seconds:.1f} s ago")
     if process.wchan:

@@ -108,6 +108,7 @@ def _finding(verdict: Verdict, incident: Incident, call: Call, module: str) -> F
     rest = tuple(rank for variant in divergence.variants for rank in variant.ranks if rank not in ran)
     other = incident.odd if call is incident.usual else incident.usual
     assert other is not None
+    gather = "gathers" if len(ran) == 1 else "gather"
     went_on = f", {named(rest)} went on to {short(other)}" if other.site != call.site else ""
     return Finding(
         title=f"`{module}` is sharded and ran on {named(ran)} only{went_on}",
@@ -117,7 +118,7 @@ def _finding(verdict: Verdict, incident: Incident, call: Call, module: str) -> F
         place=decision.site,
         places=of_variants(verdict, incident),
         evidence={"module": module, "condition": decision.test, "gathered": full(call), "instead": full(other)},
-        why=f"{named(ran)} gathers the parameters of `{module}` at {at(call.site)} from all ranks; "
+        why=f"{named(ran)} {gather} the parameters of `{module}` at {at(call.site)} from all ranks; "
         + (decided_words(incident) or f"`{decision.test}` decides at {at(decision.site)}"),
         prescriptions=(
             Prescription(

@@ -17,7 +17,7 @@ Source           torch.distributed.new_group: "requires that all processes in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
@@ -35,7 +35,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, have_waited, seconds
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, have_waited, seconds, table
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
@@ -127,12 +127,12 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         place=call.site,
         places=(
             Place(call.site, alone.ranks, f"makes new_group([{call.members}])"),
-            *(Place(one.site, (one.rank,), f"waits in new_group([{one.members}])") for one in inside),
+            *_waiting({one.rank: one for one in inside}),
             *deciding_places(incident),
         ),
         evidence={"new_groups": {made.timeline.rank: [one.members for one in made.calls] for made in making}},
         why="groups are named by a running number, so every rank of the job must call new_group, members or not; calls so far: "
-        + ", ".join(f"rank {made.timeline.rank} {len(made.calls)}" for made in making[:8]),
+        + _counts(making),
         prescriptions=(
             Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {others} too"),
         ),
@@ -162,17 +162,32 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         stalls=incident.stalls,
         place=group.site,
         places=(
-            *(Place(one.site, (rank,), f"waits in new_group([{one.members}])") for rank, one in waiting.items()),
+            *_waiting(waiting),
             *by_site(verdict, (call for rank in away for call in verdict.timeline(rank).sitting)),
             *deciding_places(incident),
         ),
         evidence={"new_groups": {rank: [one.members for one in made.calls] for rank, made in sorted(making.items())}},
-        why="all ranks of the job must enter new_group, in the same order; calls so far: "
-        + ", ".join(f"rank {rank} {len(made.calls)}" for rank, made in sorted(making.items())[:8]),
+        why="all ranks of the job must enter new_group, in the same order; calls so far: " + _counts(making.values()),
         prescriptions=(Prescription("new-group-on-every-rank", change=f"call new_group at {at(group.site)} {where}"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _counts(making: Iterable[Making]) -> str:
+    """`1 on ranks 0-2; 0 on rank 3`."""
+    together: dict[str, list[int]] = {}
+    for made in making:
+        together.setdefault(str(len(made.calls)), []).append(made.timeline.rank)
+    return table(together)
+
+
+def _waiting(inside: Mapping[int, NewGroup]) -> list[Place]:
+    """Where ranks wait in new_group, those in the same call together."""
+    rows: dict[tuple[SourceLine, str], list[int]] = {}
+    for rank, one in sorted(inside.items()):
+        rows.setdefault((one.site, one.members), []).append(rank)
+    return [Place(site, tuple(ranks), f"waits in new_group([{members}])") for (site, members), ranks in rows.items()]
 
 
 def _words(group: NewGroup, there: Sequence[int], incident: Incident, away: Sequence[int]) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def _finding(site: SourceLine, line: Line, first: Call, sources: Mapping[str, st
         place=site,
         places=(Place(site, ranks, f"{first.op.word} {first.shape}, async_op=True"),),
         evidence={"dropped": dict(sorted(line.dropped.items())), "waited_for": line.asked, "first": first.words},
-        why=f"the handle was dropped {count} times without wait(){waited}; the tensor is used before its result has arrived",
+        why=f"the tensor is used before its result has arrived{waited}",
         prescriptions=(
             Prescription(
                 "wait-for-the-handle",

@@ -30,7 +30,6 @@ from distdoctor.diagnosis.hang.wording import (
     full,
     group_words,
     of_variants,
-    table,
     test_of,
     tipped,
 )
@@ -80,11 +79,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert incident.usual is not None
     assert incident.divergence is not None
     variants = {full(variant.call): variant.ranks for variant in incident.divergence.variants}
-    why = f"at number {incident.divergence.number}{group_words(incident)}: {table(variants)}"
+    why = "call after call, the ranks of a group must call the same operation; these cannot complete together"
     if incident.guard is not None:
         why += f"; `{test_of(incident.guard)}` (line {incident.guard.line}) sends the ranks down different branches"
     return Finding(
-        title=f"disagree on collective #{incident.divergence.number}{group_words(incident)}: {_who_calls(incident)}",
+        title=_title(incident),
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -104,14 +103,19 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     )
 
 
-def _who_calls(incident: Incident) -> str:
-    """`ranks 0,2-3 call all_reduce, rank 1 calls broadcast`."""
+def _title(incident: Incident) -> str:
+    """`called broadcast as collective #3, where ranks 0,2-3 called all_reduce`; of a tie `disagree on collective #3: ...`."""
     assert incident.divergence is not None
+    where = f"collective #{incident.divergence.number}{group_words(incident)}"
     sides: dict[str, list[int]] = {}
     for variant in incident.divergence.variants:
         sides.setdefault(variant.call.op.word, []).extend(variant.ranks)
-    calls = (f"{named(ranks)} {'calls' if len(ranks) == 1 else 'call'} {word}" for word, ranks in sides.items())
-    return ", ".join(calls)
+    mine = [word for word, ranks in sides.items() if set(ranks) == set(incident.ranks)]
+    if incident.is_tie or not mine:
+        calls = (f"{named(ranks)} {'calls' if len(ranks) == 1 else 'call'} {word}" for word, ranks in sides.items())
+        return f"disagree on {where}: {', '.join(calls)}"
+    others = ", ".join(f"{named(ranks)} called {word}" for word, ranks in sides.items() if word not in mine)
+    return f"called {mine[0]} as {where}, where {others}"
 
 
 def _cure(verdict: Verdict, incident: Incident) -> Prescription:

@@ -111,7 +111,10 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         ranks=incident.ranks,
         confidence=incident.confidence,
         place=place,
-        places=tuple(Place(site, (rank,), "waits in init_process_group") for rank, site in begun.items()),
+        places=tuple(
+            Place(site, tuple(rank for rank, one in begun.items() if one == site), "waits in init_process_group")
+            for site in dict.fromkeys(begun.values())
+        ),
         evidence={"arrived": inside, "missing": list(incident.ranks), "world_size": verdict.recording.world_size},
         why="; ".join(words),
         prescriptions=(

@@ -269,11 +269,13 @@ def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
             "neither the launcher nor distdoctor sent that signal; `dmesg` or the container's memory.events can confirm it"
         )
     stuck = sorted({call.rank for wait in incident.waiting for call in wait.calls})
-    if stuck:
-        words.append(f"{named(stuck)} {'was' if len(stuck) == 1 else 'were'} waiting for it")
     echoes = _echoes(verdict, incident)
-    if echoes:
-        words.append(f"{named(echoes)} failed afterwards because a peer was gone")
+    waited = f"{named(stuck)} {'was' if len(stuck) == 1 else 'were'} waiting for it"
+    if stuck and stuck == echoes:
+        words.append(f"{waited}, and failed afterwards because it was gone")
+    else:
+        words += [waited] if stuck else []
+        words += [f"{named(echoes)} failed afterwards because a peer was gone"] if echoes else []
     if ending.traceback:
         words.append(f"its traceback is in {ending.traceback}")
     return "; ".join(words)

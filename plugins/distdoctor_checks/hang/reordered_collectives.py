@@ -84,10 +84,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert usual is not None
     unnoticed = incident.divergence is None
     mine, theirs = _names(incident, odd, usual)
-    who, others = (named([odd.rank]), named([usual.rank])) if incident.is_tie else (named(incident.ranks), "the others")
-    why = f"{who} called {mine} first, {others} {theirs}"
+    number = f"{short(odd)}{group_words(incident)}"
     if unnoticed:
-        why += "; both move the same number of bytes, so nothing hangs: each result mixes different tensors"
+        why = f"both move the same number of bytes as {number}, so nothing hangs: each result mixes different tensors"
+    else:
+        why = f"as {number} the one call meets the other, and the two do not fit together"
     note = condition(incident)
     return Finding(
         title=_title(incident, mine, theirs),
@@ -118,11 +119,13 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 
 
 def _title(incident: Incident, mine: str, theirs: str) -> str:
+    if not incident.is_tie:
+        return f"calls {mine} before {theirs}; the others do the opposite"
     assert incident.odd is not None
-    number = f"{short(incident.odd)}{group_words(incident)}"
-    if incident.is_tie:
-        return f"disagree on {number}: one side called {mine}, the other {theirs}: two calls are swapped"
-    return f"called {mine} as {number}, where the others call {theirs}: two calls are swapped"
+    variants = incident.divergence.variants if incident.divergence is not None else ()
+    side = next((one.ranks for one in variants if incident.odd.rank in one.ranks), (incident.odd.rank,))
+    do = "calls" if len(side) == 1 else "call"
+    return f"disagree on the order of two calls: {named(side)} {do} {mine} before {theirs}, the others do the opposite"
 
 
 def _names(incident: Incident, odd: Call, usual: Call) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.obstacle import lock_made_at
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
-from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of
+from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of, state_of
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import ProcessStacks
 from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
@@ -69,9 +69,9 @@ def _place(worker: ProcessStacks) -> SourceLine:
 def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall) -> str:
     how_long = standstill.how_long(standing)
     if worker is None:
-        return f"waits for a batch{how_long}, which it makes itself (num_workers=0)"
-    state = "is stopped" if worker.is_stopped else "is stuck"
-    return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}{how_long}"
+        return f"{'has waited' if how_long else 'waits'} for a batch{how_long}, which it makes itself (num_workers=0)"
+    state = f"{'has been' if how_long else 'is'} {'stopped' if worker.is_stopped else 'stuck'}{how_long}"
+    return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}"
 
 
 def _places(
@@ -97,7 +97,7 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
     if worker is not None:
         since = f" and last ran {worker.still_seconds:.0f} s ago" if worker.still_seconds is not None else ""
         parts.append(
-            f"worker {max(worker.worker, 0)} of {len(standing.seen.workers)} (pid {worker.pid}) is in state {worker.state}{since}"
+            f"worker {max(worker.worker, 0)} of {len(standing.seen.workers)} (pid {worker.pid}) is {state_of(worker)}{since}"
         )
     return "; ".join(parts)
 

@@ -174,7 +174,7 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
         mine, *others = standstill.places(standing)
         also = obstacle.also if obstacle is not None else ()
         yield Finding(
-            title=f"{standing.words}{standstill.how_long(standing)}" + (f": {obstacle.words}" if obstacle else ""),
+            title=standstill.since(standing) + (f": {obstacle.words}" if obstacle else ""),
             ranks=(standing.rank,),
             confidence=standstill.confidence(standing),
             place=standing.site,

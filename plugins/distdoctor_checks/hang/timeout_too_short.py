@@ -15,6 +15,7 @@ Source           torch.distributed.init_process_group(timeout=...), monitored_ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -94,7 +95,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
         why=f"{named(incident.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group "
         f"with a timeout of {limit} takes any longer pause for a hang",
-        prescriptions=(_raised(incident, limit),),
+        prescriptions=(_raised(incident.ranks, silence.seconds),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
@@ -103,7 +104,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _too_late(verdict: Verdict, incident: Incident, waited: list[Call], late: list[Call]) -> Finding:
     """They came to the call when the others had given it up."""
     assert incident.silence is not None
-    waiting, limit = sorted({call.rank for call in waited}), seconds(incident.silence.seconds)
+    waited_for = incident.silence.seconds
+    waiting, limit = sorted({call.rank for call in waited}), seconds(waited_for)
     given_up = min(ending.at_ns for ending in verdict.endings.values() if ending.timed_out)
     after = min(verdict.timeline(call.rank).wall(call.entered_ns) for call in late) - given_up
     return Finding(
@@ -113,19 +115,20 @@ def _too_late(verdict: Verdict, incident: Incident, waited: list[Call], late: li
         confidence=LIKELY,
         place=late[0].site,
         places=(*by_site(verdict, waited), *by_site(verdict, late, f"came {seconds(after / 1e9)} later")),
-        evidence={"timeout_seconds": round(incident.silence.seconds, 1), "phase": "", "waiting_ranks": waiting},
+        evidence={"timeout_seconds": round(waited_for, 1), "phase": "", "waiting_ranks": waiting},
         why=f"the calls of all ranks agree, so {named(incident.ranks)} did its part, later than the group's timeout allows",
-        prescriptions=(_raised(incident, limit),),
+        prescriptions=(_raised(incident.ranks, waited_for),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
 
 
-def _raised(incident: Incident, limit: str) -> Prescription:
+def _raised(ranks: tuple[int, ...], waited_for: float) -> Prescription:
+    longer = max(30, 2 * math.ceil(waited_for / 60))
     return Prescription(
         "raise-the-timeout",
-        change=f"raise the timeout from {limit}, for example timeout=timedelta(minutes=30), or do the work of "
-        f"{named(incident.ranks)} before init_process_group",
+        change=f"raise the timeout from {seconds(waited_for)}, for example timeout=timedelta(minutes={longer}), or do the "
+        f"work of {named(ranks)} before init_process_group",
     )
 
 

@@ -24,6 +24,8 @@ from distdoctor.diagnosis.source.edits import Edit, row_inserted
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Clipped
 
+CLIPS = {"norm": "clip_grad_norm_", "value": "clip_grad_value_"}  # by what is on record
+
 
 @check("DD803", "clip-before-unscale", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
@@ -36,7 +38,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for site, rows in found.items():
         ranks = tuple(sorted({rank for rank, *_ in rows}))
         yield Finding(
-            title=f"{rows[0][2]} clips gradients while they are still scaled, first in step {rows[0][1]}",
+            title=f"{CLIPS.get(rows[0][2], rows[0][2])} clips gradients while they are still scaled, first in step {rows[0][1]}",
             ranks=ranks,
             place=site,
             places=(Place(site, ranks, "clips scaled gradients"),),

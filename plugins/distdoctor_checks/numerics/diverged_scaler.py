@@ -57,13 +57,18 @@ def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Find
     differ = skipped if len(set(skipped.values())) > 1 else scales
     ranks = _odd(differ, overflowed=differ is skipped)
     site = next((update.site for update in updates.values() if update.site), updates[ranks[0]].site)
-    what = "skipped steps" if differ is skipped else "scale"
+    what = "GradScaler has skipped" if differ is skipped else "GradScaler's scale is"
+    unit = " steps" if differ is skipped else ""
     return Finding(
-        title=f"step {step}: GradScaler's {what} {by_rank(differ)}",
+        title=f"step {step}: {what} {by_rank(differ, unit)}",
         ranks=ranks,
         place=site,
         places=tuple(
-            Place(updates[rank].site, (rank,), f"{skipped[rank]} steps skipped, scale {scales[rank]}")
+            Place(
+                updates[rank].site,
+                (rank,),
+                f"{skipped[rank]} {'step' if skipped[rank] == 1 else 'steps'} skipped, scale {scales[rank]}",
+            )
             for rank in list(updates)[:6]
         ),
         evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},

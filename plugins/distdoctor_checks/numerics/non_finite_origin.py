@@ -81,7 +81,7 @@ def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> 
             "where": "forward" if loss else "gradient",
         },
         why=_why(loss, layer, gradient),
-        prescriptions=(Prescription("find-the-first-nan"),),
+        prescriptions=(Prescription("find-the-first-nan", change=_change(loss, layer, gradient, ranks)),),
         confidence=CERTAIN,
         at_ns=min(one.at_ns for one in first),
     )
@@ -100,10 +100,21 @@ def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | 
     if layer is not None and layer.what == "input":
         return "the batch or its preprocessing produced a NaN or an infinity"
     if loss is not None and layer is None:
-        return "it arose in the forward pass or in the loss; `distdoctor check-grads` names the layer"
+        return "it arose in the forward pass or in the loss"
     if gradient is not None and loss is None:
         return "the forward pass was finite: it arose in backward, in this layer or between it and the loss"
     return "everything before that layer was finite"
+
+
+def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None, ranks: tuple[int, ...]) -> str:
+    """What to look at next, as far as it is known where the first value arose."""
+    if layer is not None and layer.what == "input":
+        return f"look at the batch of {named(ranks)} in step {layer.step}: how it is read and normalized"
+    named_one = layer or (gradient if loss is None else None)
+    if named_one is not None:
+        batch = f"the batch of {named(ranks)} in step {named_one.step}"
+        return f"look at what {named_one.name} makes of {batch}; torch.autograd.detect_anomaly() names the operation"
+    return f"run `distdoctor check-grads`, which names the layer, and look at that step's batch of {named(ranks)}"
 
 
 def _from_updates(gradients: Gradients) -> Iterator[Finding]:

@@ -95,7 +95,9 @@ def examine(deprecations: Deprecations) -> Iterator[Finding]:
             place=use.site,
             places=(Place(use.site, ranks, f"uses {use.name}"),) if use.site else (),
             evidence={"api": use.name, "instead": successor, "removed": use.removed},
-            why=f"used by {named(ranks)}" if not use.removed else f"the import failed on {named(ranks)}",
+            why="this version of torch still has it, a later one may not"
+            if not use.removed
+            else f"the import failed on {named(ranks)}",
             prescriptions=(
                 Prescription("use-the-successor", change=f"{use.name} -> {successor}" if successor else ""),
             ),

@@ -49,6 +49,7 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     line = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
     wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
+    backwards = max(parting.counts("backwards").values())
     return Finding(
         title=f"{parting.when}: the forward pass bypassed DistributedDataParallel, so the gradients of "
         f"{which(parting)} were never averaged",
@@ -59,9 +60,9 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
             *((Place(wrapped, parting.peers.ranks, "the model is wrapped"),) if wrapped else ()),
             *places(parting)[:2],
         ),
-        evidence=evidence(parting, forwards_through_wrapper=0, backwards=max(parting.counts("backwards").values())),
-        why=f"{max(parting.counts('backwards').values())} backward passes and no forward through the wrapper since the previous "
-        f"step; {parting.share} differ, {sides(parting)}",
+        evidence=evidence(parting, forwards_through_wrapper=0, backwards=backwards),
+        why=f"{backwards} backward {'pass' if backwards == 1 else 'passes'} and no forward through the wrapper since "
+        f"the previous step; {parting.share} differ, {sides(parting)}",
         prescriptions=(Prescription("call-the-wrapper", edits=_edits(sources, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,

@@ -36,9 +36,10 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         if parting.what != INITIAL:
             continue
         update = parting.updates[parting.odd[0]]
+        differ = "differs" if len(parting.differences) == 1 else "differ"
         sites = (parting.loaded_at, update.site, *(u.site for u in partings.gradients.every_update()))
         yield Finding(
-            title=f"{which(parting)} differs before the first step: {sides(parting)}",
+            title=f"{which(parting)} {differ} before the first step: {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
             place=next((site for site in sites if site), update.site),

@@ -120,7 +120,7 @@ def _finding(
             *places,
         ),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
-        why=f"{len(drifts)} {what} follow each rank's own data and are never synchronized",
+        why="they follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers"),),
         severity=NOTE if normalisation and saved is None else WARNING,
         confidence=LIKELY if normalisation and saved is not None else CERTAIN,

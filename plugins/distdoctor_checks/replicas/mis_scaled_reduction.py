@@ -327,8 +327,8 @@ def _finding(
         place=site,
         places=(Place(site, peers.ranks, "gradients are reduced" if line else "the optimizer steps"),),
         evidence={"factor": factor, "ranks": ranks, "step": step, "steps_compared": steps, "replicas_by": peers.by},
-        why=f"elements of the gradients before and after the reduction were compared in {steps} steps: the optimizer uses "
-        f"{factor:.4g} times their mean, over {ranks} ranks",
+        why=f"elements of the gradients before and after the reduction were compared in {steps} "
+        f"{'step' if steps == 1 else 'steps'}: the optimizer uses {factor:.4g} times their mean, over {ranks} ranks",
         prescriptions=(
             Prescription(
                 "divide-by-ranks-once",

@@ -37,9 +37,9 @@ def examine(noted: RankEvents) -> Iterator[Finding]:
         ranks = tuple(sorted(by_rank))
         times, steps, nanoseconds = max(by_rank.values(), key=lambda seen: seen[2])
         milliseconds = nanoseconds / steps / 1e6
-        words = "torch.cuda.synchronize()" if name == SYNCHRONIZE else f"{name} of a CUDA tensor"
+        words = "torch.cuda.synchronize()" if name == SYNCHRONIZE else f"{name}() of a CUDA tensor"
         yield Finding(
-            title=f"{words}, {_often(times / steps)}: Python waits {milliseconds:.2f} ms a step for the device here",
+            title=f"{words} {_often(times / steps)} makes Python wait {milliseconds:.2f} ms a step for the device",
             ranks=ranks,
             confidence=LIKELY,
             place=site,

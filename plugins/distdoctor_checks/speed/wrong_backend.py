@@ -42,7 +42,7 @@ def examine(collectives: Collectives) -> Iterator[Finding]:
             ranks=ranks,
             confidence=CERTAIN,
             place=site,
-            places=(Place(site, ranks, f"passes CUDA tensors to group {group}"),),
+            places=(Place(site, ranks, "passes CUDA tensors to a group whose backend is gloo"),),
             evidence={"calls": calls, "bytes": nbytes, "group": group},
             why=f"gloo copies CUDA tensors to the host and back on {named(ranks)}",
             prescriptions=(Prescription("nccl-for-devices"),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,6 +112,11 @@ class Stall:
         known = [s for s in (standing.still_seconds, self.waited_seconds) if s]
         return f" for {max(known):.0f} s" if known and max(known) >= 1 else ""
 
+    def since(self, standing: RankActivity) -> str:
+        """`has been at `lock.acquire()` for 43 s`; `is at `lock.acquire()`` where nobody knows since when."""
+        how_long = self.how_long(standing)
+        return f"{_PERFECT.sub(_perfect, standing.words, count=1)}{how_long}" if how_long else standing.words
+
     def places(self, *first: RankActivity) -> tuple[Place, ...]:
         """Where every rank is, `first` ones first, ranks at the same line with the same words together."""
         rows: dict[tuple[SourceLine, str], list[int]] = {}
@@ -172,6 +178,30 @@ def _may_be_a_rank(link: Link) -> bool:
     return not ip_address(host.strip("[]")).is_global and int(port) >= FIRST_FREE_PORT
 
 
+_PERFECT = re.compile(r"^(is|waits)\b")
+
+
+def _perfect(verb: re.Match[str]) -> str:
+    return {"is": "has been", "waits": "has waited"}[verb[1]]
+
+
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "held by the kernel",
+    "T": "stopped",
+    "t": "held by a debugger",
+    "Z": "dead",
+    "X": "dead",
+    "I": "idle",
+}  # letters of /proc/PID/stat, proc_pid_stat(5)
+
+
+def state_of(process: ProcessStacks) -> str:
+    """`sleeping`: what the kernel says of a process, in words."""
+    return STATES.get(process.state, f"in state {process.state}")
+
+
 def evidence_of(process: ProcessStacks | None) -> dict[str, object]:
     """The numbers about one process."""
     if process is None:
@@ -186,4 +216,4 @@ def evidence_of(process: ProcessStacks | None) -> dict[str, object]:
     return found
 
 
-__all__ = ["CERTAIN", "LIKELY", "POSSIBLE", "Stall", "evidence_of"]
+__all__ = ["CERTAIN", "LIKELY", "POSSIBLE", "Stall", "evidence_of", "state_of"]
