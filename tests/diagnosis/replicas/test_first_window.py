@@ -33,7 +33,9 @@ def test_replicas_that_stay_apart_for_longer_than_any_window_are_told_while_the_
     assert told(job, running=True) == ["DD207"]
 
 
-@pytest.mark.parametrize("about", [{"params": {1: 1}}, {"grads": {1: 1}, "params": {1: 1}}], ids=["weights", "gradients"])
+@pytest.mark.parametrize(
+    "about", [{"params": {1: 1}}, {"grads": {1: 1}, "params": {1: 1}}], ids=["weights", "gradients"]
+)
 def test_one_tensor_that_parts_is_no_local_training_and_told_at_once(about: dict[str, dict[int, int]]) -> None:
     job = trained_job(2).initial().step().step(names=["head.weight"], **about)
 
