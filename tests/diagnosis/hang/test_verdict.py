@@ -592,9 +592,7 @@ def test_swapped_calls_through_one_line_are_told_by_their_callers_and_in_two_bra
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (2,), LIKELY)
     assert finding.place.line == line
-    assert finding.title.startswith(
-        f"called `total(b)` at train.py:{line} as all_reduce #1, where the others call `total(a)`"
-    )
+    assert finding.title.startswith(f"calls `total(b)` at train.py:{line} before `total(a)` at train.py:8")
 
 
 def test_two_branches_that_call_the_same_in_the_same_order_are_no_swap() -> None:
