@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.errors import CouldNotLook
+from distdoctor.recording.source_line import PASSED_OVER
 from distdoctor.recording.stacks import Frame, ThreadStack
 
 # Reading takes 0.04 s (max 0.09 s measured, py-spy 0.4.3); a process that somebody else freezes in the middle must not hold us.
@@ -121,7 +122,8 @@ def _refusal(pid: int, words: str) -> PySpyDump:
 
 
 def _thread(thread: Mapping[str, Any], user_locals: bool) -> ThreadStack:
-    frames = [_frame(frame, user_locals) for frame in thread["frames"][:_FRAMES]]
+    every = [frame for frame in thread["frames"] if not str(frame["filename"]).endswith(PASSED_OVER)]
+    frames = [_frame(frame, user_locals) for frame in every[:_FRAMES]]
     return ThreadStack(
         os_id=int(thread.get("os_thread_id") or 0),
         frames=tuple(frames),

@@ -121,8 +121,8 @@ def hang_dump(
         importlib.import_module("distdoctor.report.text")
     jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
-    for job, (diagnosis, recording) in zip(jobs, seen, strict=True) if keep else ():
-        _keep(job, diagnosis, recording)
+    for number in _worst_first(jobs, seen, settings) if keep else ():
+        _keep(jobs[number], *seen[number], latest=number == _worst_first(jobs, seen, settings)[0])
     seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max(_exit_codes(jobs, seen, settings), key=_URGENCY.index))
@@ -191,8 +191,9 @@ def _examined(
     return [(diagnose(recording, plugins.checks, plugins.remedies, ignored), recording) for recording in recordings]
 
 
-def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording) -> None:
-    """Write the stacks and what was said of them where reports are read from: the processes will be gone by then."""
+def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: bool) -> None:
+    """Write the stacks and what was said of them where reports are read from: the processes will be gone by then. Of a job whose
+    ranks have not started there is nothing to keep."""
     from dataclasses import replace
 
     from distdoctor.cli import deliver
@@ -212,8 +213,10 @@ def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording) -> None:
     seen = SeenLive(BY_HANG_DUMP, about.attempt, about.read_wall_ns, recording.stacks, said.as_values())
     try:
         folder = job.run_folder
+        if folder is None and not (recording.stacks and recording.stacks.ranks):
+            return
         if folder is None:
-            folder = make_shared_folder(f"hang-dump-{job.number}")
+            folder = make_shared_folder(f"hang-dump-{job.number}", latest=latest)
             about = replace(about, argv=tuple(redacted_arguments(about.argv)))
             _describe(folder, job, about)
         write_whole(folder / seen.name, seen.to_json())
@@ -244,6 +247,14 @@ def _exit_codes(jobs: Sequence[LookedAt], seen: Sequence[tuple[Diagnosis, Record
     return [_exit_code(job, diagnosis, settings) for job, (diagnosis, _) in zip(jobs, seen, strict=True)]
 
 
+def _worst_first(
+    jobs: Sequence[LookedAt], seen: Sequence[tuple[Diagnosis, Recording]], settings: Settings
+) -> list[int]:
+    """The numbers of the jobs, the one that matters most first."""
+    codes = _exit_codes(jobs, seen, settings)
+    return sorted(range(len(jobs)), key=lambda number: -_URGENCY.index(codes[number]))
+
+
 def _exit_code(job: LookedAt, diagnosis: Diagnosis, settings: Settings) -> int:
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.finding import ERROR
@@ -263,8 +274,7 @@ def _rendered(
 
     if settings.output_format == "json":
         return _json(seen)
-    codes = _exit_codes(jobs, seen, settings)
-    worst = sorted(range(len(jobs)), key=lambda number: -_URGENCY.index(codes[number]))
+    worst = _worst_first(jobs, seen, settings)
     if settings.output_format != "text":
         return deliver.rendered(seen[worst[0]][0], settings.output_format, plugins)
     return "\n".join(_text(jobs[number], *seen[number], of=len(jobs)) for number in worst)

@@ -46,8 +46,9 @@ def make_run_folder(
     raise WrongUse(f"no run folder can be made: {why}", way_out="Point --run-dir at a folder that can be written to.")
 
 
-def make_shared_folder(name: str) -> Path:
-    """The folder that all launchers of one job share when they work in one directory: whoever comes first makes it.
+def make_shared_folder(name: str, *, latest: bool = True) -> Path:
+    """The folder that all launchers of one job share when they work in one directory: whoever comes first makes it. `latest`:
+    it is what commands without a path are about.
 
     WrongUse: it cannot be made.
     """
@@ -56,7 +57,8 @@ def make_shared_folder(name: str) -> Path:
         _make_runs(runs)
         folder = runs / name
         folder.mkdir(mode=0o700, exist_ok=True)
-        _point_latest_at(folder)
+        if latest:
+            _point_latest_at(folder)
     except OSError as trouble:
         raise WrongUse(
             f"no run folder can be made: {trouble}", way_out="Point --run-dir at a folder that can be written to."

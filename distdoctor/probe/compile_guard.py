@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from distdoctor.recording.source_line import PASSED_OVER
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 _PROBE = os.path.dirname(__file__) + os.sep
 _SKIPPED = "_distdoctor_skipped"
-PASSED_OVER = " (like importlib._bootstrap)"  # what `passed_over` adds to the name of a file
 
 
 def skipped(function: Function) -> Function:

@@ -7,6 +7,10 @@ from functools import lru_cache
 
 from distdoctor.recording.trace.layout import SITE_SEPARATOR, whole_number
 
+# What the probe adds to the name of the file of a wrapper of its own that stands before a function of torch's: neither Python's
+# warnings nor a reader of stacks counts it as a frame.
+PASSED_OVER = " (like importlib._bootstrap)"
+
 
 @dataclass(frozen=True)
 class SourceLine:

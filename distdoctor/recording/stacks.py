@@ -212,6 +212,7 @@ _INSTALLED = (
     "/lib-dynload/",
     "/distdoctor/probe/",
     "/distdoctor/launch/",
+    "/distdoctor/pytest_plugin/",
     "/distdoctor/testing/faults.py",
 )
 

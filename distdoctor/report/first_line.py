@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
-from distdoctor.diagnosis.hang.live.rank_activity import Activity
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -32,18 +32,29 @@ def _headline(finding: Finding, base: str) -> str:
     return f"{who}{finding.title}{where} ({finding.code}, {finding.confidence})"
 
 
+def _what(who: RankActivity, standstill: Stall) -> str:
+    """What is known of the rank that the others wait for."""
+    if standstill.is_moving(who):
+        return "which is at work"
+    makers = [one for one in who.seen.workers if one.moved or one.is_busy]
+    return (
+        "whose DataLoader worker is at work for it" if who.doing is Activity.DATA and makers else "which is not moving"
+    )
+
+
 def _at_work(recording: Recording, base: str) -> str:
     standstill = Stall.of(recording)
     ranks = len(standstill.standings)
+    if not ranks:
+        return "no rank has started yet"
     count = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
     waited = standstill.waited_seconds or 0.0
     slow = [s for s in standstill.others if s.doing is not Activity.GONE]
     if slow and standstill.waiting and waited >= 1:
         who = slow[0]
-        moving = "at work" if standstill.is_moving(who) else "not moving"
         return (
             f"{named([s.rank for s in standstill.waiting])} waited {waited:.0f} s for {named([s.rank for s in slow])}, "
-            f"which is {moving} at {shown(who.site, base)}"
+            f"{_what(who, standstill)} at {shown(who.site, base)}"
         )
     seconds = standstill.stacks.observed_seconds
     if standstill.waiting and len(standstill.waiting) == ranks and waited >= 1:

@@ -7,14 +7,26 @@ from dataclasses import replace
 import pytest
 
 from distdoctor import plugins
-from distdoctor.attach.py_spy import PySpyDump
+from distdoctor.attach.py_spy import PySpyDump, _thread
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Stalls
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import FileWait, Link, RankStacks, ThreadStack
 from distdoctor.testing import Script
-from distdoctor.testing.stacks import TORCH, frame, gone, in_collective, looked_at, process, rank, torch_frame
+from distdoctor.testing.stacks import (
+    FETCH,
+    LOADER,
+    TORCH,
+    WORKER,
+    frame,
+    gone,
+    in_collective,
+    looked_at,
+    process,
+    rank,
+    torch_frame,
+)
 
 PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -328,3 +340,37 @@ def test_a_rank_that_keeps_a_file_lock_in_a_call_of_all_ranks_is_blamed_beside_t
 
 def told(*ranks: RankStacks) -> tuple[Finding, ...]:
     return examine(looked_at(*ranks, sources={"train.py": SOURCE}), HANGS, PLUGINS.remedies, live=True).findings
+
+
+def polling(bytes_moved: int) -> RankStacks:
+    """Rank 1 waits for its loader, whose worker looks for a file every half second."""
+    inside = frame("data.py:12 __getitem__")
+    frames = (inside, torch_frame("fetch", FETCH), torch_frame("_worker_loop", WORKER))
+    worker = process(*frames, pid=2001, worker=0, still=0.1, moved=True, lasting=inside, bytes_moved=bytes_moved)
+    return rank(1, torch_frame("_next_data", LOADER), frame("train.py:1 step"), still=0.1, workers=(worker,))
+
+
+def test_a_worker_that_polls_while_the_others_wait_for_long_is_named() -> None:
+    finding = seen(in_collective(0, still=31), polling(bytes_moved=0))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD115", (1,), POSSIBLE)
+    assert finding.title == (
+        "waits for its DataLoader: worker 0 (pid 2001) has been in __getitem__ while the others wait for 31 s"
+    )
+    assert finding.place.short == "data.py:12"
+
+
+@pytest.mark.parametrize(("waited", "bytes_moved"), [(31, 1 << 20), (12, 0)])
+def test_a_worker_that_reads_or_has_only_begun_is_left_alone(waited: float, bytes_moved: int) -> None:
+    recording = looked_at(in_collective(0, still=waited), polling(bytes_moved))
+
+    assert examine(recording, HANGS, PLUGINS.remedies, live=True).findings == ()
+
+
+def test_a_wrapper_of_the_probe_is_no_frame() -> None:
+    ours = {"name": "call", "filename": "/x/distdoctor/probe/wrappers.py (like importlib._bootstrap)", "line": 9}
+    users = {"name": "main", "filename": "/job/train.py", "line": 4}
+
+    thread = _thread({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
+
+    assert [one.path for one in thread.frames] == ["/job/train.py"]

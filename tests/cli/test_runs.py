@@ -7,11 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from seeds import copy_of, run_folder
+
+from distdoctor.cli.hang_dump import _keep
+from distdoctor.cli.looked_at import LookedAt
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.testing.stacks import in_collective, looked_at
 
 Say = Callable[..., Any]
 AS_RANK = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}  # its launcher is we, and we go on
@@ -138,3 +144,18 @@ def test_a_job_that_hang_dump_looked_at_does_not_run_for_ever(say: Say) -> None:
     assert "still runs" in before.out
     assert "its end was not seen" in say("runs").out
     assert ", running" not in say("show").out
+
+
+def test_of_several_jobs_that_were_looked_at_the_worst_is_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = looked_at(in_collective(0), in_collective(1))
+    for number, latest in ((7, True), (8, False)):
+        _keep(LookedAt("torchrun train.py", (), number), Diagnosis(seen.job), seen, latest=latest)
+    not_started = replace(seen, stacks=replace(seen.stacks, ranks={})) if seen.stacks else seen
+    _keep(LookedAt("torchrun train.py", (), 9), Diagnosis(not_started.job), not_started, latest=True)
+
+    runs = tmp_path / ".distdoctor" / "runs"
+    assert sorted(one.name for one in runs.iterdir()) == ["hang-dump-7", "hang-dump-8", "latest"]
+    assert (runs / "latest").resolve().name == "hang-dump-7"

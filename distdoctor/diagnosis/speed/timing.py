@@ -7,6 +7,7 @@ hosts are not compared.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,7 +81,27 @@ class RankTimes:
     @cached_property
     def workers(self) -> int:
         """Worker processes of the loader that trains."""
-        return int(self.log.passes["workers"][-1]) if len(self.log.passes) else 0
+        return int(self.training_pass["workers"]) if self.training_pass is not None else 0
+
+    @cached_property
+    def training_pass(self) -> Any:
+        """The newest pass over the loader during whose passes most of the steps were made, a row of `layout.PASS`; None where
+        there is no pass. A step belongs to the pass that had begun last, of those that were not over: an evaluation makes none.
+        """
+        passes = self.log.passes
+        if not len(passes):
+            return None
+        owner = np.full(len(self.ended), -1)
+        for number in np.argsort(passes["started_ns"], kind="stable"):
+            begun, over = int(passes["started_ns"][number]), int(passes["ended_ns"][number])
+            owner[(self.ended >= begun) & ((self.ended <= over) | (over == 0))] = number
+        loops: Counter[tuple[int, int]] = Counter()
+        for number, steps in zip(*np.unique(owner[owner >= 0], return_counts=True), strict=True):
+            loops[int(passes["loop_site"][number]), int(passes["loader"][number])] += int(steps)
+        if not loops:
+            return passes[-1]
+        site, loader = max(loops, key=loops.__getitem__)
+        return passes[(passes["loop_site"] == site) & (passes["loader"] == loader)][-1]
 
     @cached_property
     def step(self) -> RobustMedian:
@@ -313,10 +334,8 @@ class Timing:
 
     def loop_site(self, rank: int) -> SourceLine:
         """The line of the loop over the loader that trains."""
-        log = self.ranks[rank].log
-        return next(
-            (log.site(row["loop_site"]) for row in log.passes[::-1] if log.site(row["loop_site"])), SourceLine()
-        )
+        times = self.ranks[rank]
+        return times.log.site(times.training_pass["loop_site"]) if times.training_pass is not None else SourceLine()
 
     def step_site(self, rank: int) -> SourceLine:
         """The line of the optimizer's step."""

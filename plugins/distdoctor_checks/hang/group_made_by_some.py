@@ -153,9 +153,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     title, where = _words(
         group, [rank for rank, one in waiting.items() if one.members == group.members], incident, away
     )
-    silent = incident.silence.seconds if incident.silence else 0.0
     return Finding(
-        title=title + (f" for {seconds(silent)}" if silent else ""),
+        title=title,
         ranks=incident.ranks,
         confidence=incident.confidence,
         undecided=incident.is_tie,
@@ -193,17 +192,18 @@ def _waiting(inside: Mapping[int, NewGroup]) -> list[Place]:
 def _words(group: NewGroup, there: Sequence[int], incident: Incident, away: Sequence[int]) -> tuple[str, str]:
     """The title, and where the call of new_group belongs. Ranks who make a group are blamed where they are fewer."""
     members = f"ranks {group.members}" if group.members else "all ranks"
+    waited = have_waited(there) + (f" for {seconds(incident.silence.seconds)}" if incident.silence else "")
     if incident.is_tie:
         absent = f"{named(away)} never called it" if away else "they look for each other under different names"
         return (
-            f"do not agree on new_group for {members}: {have_waited(there)} in it, and {absent}",
+            f"do not agree on new_group for {members}: {waited} in it, and {absent}",
             "on all ranks or on none",
         )
     if set(there) & set(incident.ranks):
-        title = f"called new_group for {members}, in which {have_waited(there)}, and {named(away)} never did"
+        title = f"called new_group for {members}, in which {waited}, and {named(away)} never did"
         return title, f"on {named(away)} too, or on no rank"
     return (
-        f"never called new_group for {members}, in which {have_waited(there)}",
+        f"never called new_group for {members}, in which {waited}",
         f"unconditionally, on {named(incident.ranks)} too",
     )
 

@@ -66,6 +66,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         why.append(f"it had issued {issued} collectives{group_words(incident)}, and the others wait in #{issued + 1}")
     steps = counts(verdict, incident.ranks)
     why += [steps] if steps else []
+    after = f" after {at(timeline.last_site)}" if timeline.last_site else ""
     left = left_by(verdict.recording.sources, incident.usual.site)
     why += [left.effect] if left else [words for words in [decided_words(incident)] if words]
     return Finding(
@@ -76,7 +77,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         place=timeline.last_site,
         places=(
             *by_site(verdict, stuck),
-            Place(timeline.last_site, (rank,), f"last seen here, before it ended ({ended})"),
+            *(
+                [Place(timeline.last_site, (rank,), f"last seen here, before it ended ({ended})")]
+                if timeline.last_site
+                else []
+            ),
             *deciding_places(incident),
         ),
         evidence={
@@ -92,7 +97,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
                 "stay-until-the-end",
                 change=left.cure
                 if left
-                else f"keep rank {rank} going after {at(timeline.last_site)} until every rank has finished its last "
+                else f"keep rank {rank} going{after} until every rank has finished its last "
                 f"{incident.usual.op.word} ({at(incident.usual.site)}), or stop all ranks at the same step",
             ),
         ),

@@ -8,7 +8,8 @@ How we know      The rank's stack is in torch's DataLoader in every sample; the 
                  every sample and has not run in between. Workers that wait for an index are idle by design and are not blamed.
 What to do       Check the worker's line. Give reads a timeout; DataLoader(timeout=...) turns the wait into an error that names
                  the loader. Open files and connections inside the worker, not before the fork.
-When it is fine  The worker moves or reads: slow data is not stuck data.
+When it is fine  The worker moves or reads: slow data is not stuck data. Where the others have waited for 25 s for one batch, it
+                 is told as possible.
 Source           torch.utils.data.DataLoader(timeout=...); torch/utils/data/_utils/worker.py.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.live.obstacle import lock_made_at
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of, state_of
@@ -31,7 +32,12 @@ def examine(standstill: Stall) -> Iterator[Finding]:
     for standing in standstill.of_kind(Activity.DATA):
         worker = _stuck_worker(standing, standstill)
         at_work = any(_is_at_work(one) for one in standing.seen.workers)
-        if standing.rank in standstill.explained or (worker is None and (at_work or not standstill.is_stuck(standing))):
+        if standing.rank in standstill.explained:
+            continue
+        if worker is None and (at_work or not standstill.is_stuck(standing)):
+            slow = _slow(standing, standstill)
+            if slow is not None:
+                yield _at_one_batch(standing, slow, standstill)
             continue
         site = _place(worker) if worker is not None else standing.site
         yield Finding(
@@ -59,6 +65,36 @@ def _stuck_worker(standing: RankActivity, standstill: Stall) -> ProcessStacks | 
         if worker.is_stopped or (_is_at_work(worker) and waits and still):
             return worker
     return None
+
+
+def _slow(standing: RankActivity, standstill: Stall) -> ProcessStacks | None:
+    """Who has been making one batch for so long that the others wait: a worker, or the rank itself where it has none."""
+    makers = [one for one in standing.seen.workers if _is_at_work(one)]
+    if not standing.seen.workers and standing.process is not None:
+        makers = [standing.process]
+    return next((one for one in makers if standstill.keeps_others_waiting(one)), None)
+
+
+def _at_one_batch(standing: RankActivity, maker: ProcessStacks, standstill: Stall) -> Finding:
+    """It is not still: it polls, or computes. A wait without end looks like this, and slow reading as well."""
+    assert maker.lasting is not None
+    site, seconds = maker.lasting.site, f"{standstill.waited_seconds:.0f} s"
+    is_worker = maker is not standing.process
+    who = f"worker {max(maker.worker, 0)} (pid {maker.pid})" if is_worker else f"rank {standing.rank}"
+    does = "computes" if maker.is_busy else "looks again and again"
+    waits = f"waits for its DataLoader: {who}" if is_worker else "makes a batch itself (num_workers=0):"
+    return Finding(
+        title=f"{waits}{'' if is_worker else ' it'} has been in {site.function} while the others wait for {seconds}",
+        ranks=(standing.rank,),
+        confidence=POSSIBLE,
+        severity=WARNING,
+        place=site,
+        places=(Place(site, (standing.rank,), "was inside this call in every sample"), *standstill.places(standing)),
+        evidence=evidence_of(maker) | {"function": site.function},
+        why=f"{standstill.who_waits}; {who} was in {site.function} in every sample over "
+        f"{standstill.stacks.observed_seconds:.1f} s and {does}: a wait without end, or slow reading",
+        prescriptions=(Prescription("time-out-the-loader", change=_change(maker if is_worker else None, site)),),
+    )
 
 
 def _place(worker: ProcessStacks) -> SourceLine:

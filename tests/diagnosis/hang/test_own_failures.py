@@ -53,3 +53,13 @@ def test_the_exit_code_of_an_idle_rank_of_another_launcher_proves_nothing_while_
     job = replace(read.job, launcher=launcher, running=True, exit_code=None, ends=ends)
 
     assert bool(examine(replace(read, job=job), DIED).findings) is accused
+
+
+def test_of_a_rank_that_left_at_once_no_unknown_line_is_shown() -> None:
+    script = recording(ranks=2).exits(1).collective("all_reduce", [8], site="train.py:41 train_step")
+
+    (finding,) = examine(script.live(), HANGS).findings
+
+    assert (finding.code, finding.ranks) == ("DD109", (1,))
+    assert all(place.site for place in finding.places)
+    assert finding.prescriptions[0].change.startswith("keep rank 1 going until every rank has finished")

@@ -145,3 +145,14 @@ def test_the_seconds_of_a_missing_no_sync_are_a_band_or_nothing() -> None:
     found = evidence(noisy.recording())
     assert found["seconds_per_step_to_save_at_least"] is None
     assert found["bytes_per_step_to_save"] == 3 * 4 * 1000 * 1000
+
+
+def test_the_loop_that_trains_is_named_though_an_evaluation_was_read_last() -> None:
+    job = timed_job(2, workers=3).steps(40, data=30)
+    for log in job.logs:
+        log.loader_pass(loop_site="train.py:60 evaluate", loader=2, started_ns=job.now[log.rank])
+
+    timing = Timing.of(job.recording())
+
+    assert [timing.loop_site(rank).function for rank in (0, 1)] == ["train", "train"]
+    assert [times.workers for times in timing.ranks.values()] == [3, 3]

@@ -87,10 +87,13 @@ class Stall:
 
     def is_alone_at_work(self, standing: RankActivity) -> bool:
         """Whether a rank stays in one function while the others have long been waiting: stuck or slow, nobody sees which."""
-        process = standing.process
-        if process is None or process.lasting is None or (self.waited_seconds or 0.0) < LONG_SECONDS:
+        return standing.process is not None and self.keeps_others_waiting(standing.process)
+
+    def keeps_others_waiting(self, process: ProcessStacks) -> bool:
+        """The same of one process, a rank's own or a worker of its loader. Whoever reads or writes much is only slow."""
+        if process.lasting is None or (self.waited_seconds or 0.0) < LONG_SECONDS:
             return False
-        return standing.is_busy or process.bytes_moved <= QUIET_BYTES
+        return process.is_busy or process.bytes_moved <= QUIET_BYTES
 
     def is_stuck(self, standing: RankActivity) -> bool:
         """Whether a rank that waits for nobody has stood still for longer than patience allows."""
