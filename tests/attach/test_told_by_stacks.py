@@ -364,7 +364,7 @@ def test_a_worker_that_polls_while_the_others_wait_for_long_is_named() -> None:
 def test_a_worker_that_reads_or_has_only_begun_is_left_alone(waited: float, bytes_moved: int) -> None:
     recording = looked_at(in_collective(0, still=waited), polling(bytes_moved))
 
-    assert examine(recording, HANGS, PLUGINS.remedies, live=True).findings == ()
+    assert list(examine(recording, HANGS, PLUGINS.remedies, live=True).findings) == []
 
 
 def test_a_wrapper_of_the_probe_is_no_frame() -> None:
