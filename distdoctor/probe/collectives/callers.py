@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch.distributed
 
 from distdoctor.probe import sites
-from distdoctor.probe.compile_guard import PASSED_OVER
 from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.source_line import PASSED_OVER
 from distdoctor.recording.trace.layout import CallFlag, ReduceOp, chain_text, digest_of
 
 # Asked once per collective, so these are plain ints: members of an IntFlag cost a microsecond each to combine.
