@@ -163,6 +163,17 @@ def average(model: nn.Module, world_size: int) -> None:
         nn.utils.vector_to_parameters(flat / world_size, model.parameters())
 
 
+def soup(rank: int, world_size: int) -> str:
+    """Each rank trains alone; the weights are averaged one by one, once, when all is done."""
+    model = net()
+    digest = train(model, torch.optim.AdamW(model.parameters(), lr=1e-2 / (1 + rank)), batches(rank, world_size))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter)
+            parameter.div_(world_size)
+    return digest
+
+
 def local_sgd(rank: int, world_size: int) -> str:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -362,7 +373,7 @@ def sharpness_aware(rank: int, world_size: int) -> str:
 
 
 PAIRS: tuple[Callable[[int, int], str], ...] = (
-    accumulation_in_a_closure, everything_in_a_closure, lbfgs, wrapped_step, gan, local_sgd, local_sgd_behind_a_wrapper,
+    accumulation_in_a_closure, everything_in_a_closure, lbfgs, wrapped_step, gan, soup, local_sgd, local_sgd_behind_a_wrapper,
     post_local_sgd, gossip_behind_a_wrapper, diloco, join, join_with_zero, power_sgd, bf16_hook, zero, ema,
     contrastive_gather, sharpness_aware,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,9 +136,9 @@ def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Nam
     noted = list(log.noted(FirstStep))
     if not noted or not len(log.steps):
         return
-    every, step = {first.shapes for first in noted}, _whole_step(log)
-    calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & (log.calls["step"] == step)]
-    calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
+    calls = _of_gradients(log)
+    every, step = {first.shapes for first in noted}, _whole_step(calls)
+    calls = calls[(calls["op"] == Op.ALL_REDUCE) & (calls["step"] == step) & (calls["flags"] & CallFlag.NATIVE == 0)]
     for group in np.unique(calls["group"]):
         found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
         flat = {first.shapes for first in noted if f"[{first.elements}]" in found}
@@ -155,9 +155,22 @@ def _are_among(shapes: Iterable[str], found: Counter[str]) -> bool:
     return matched >= 2 and matched >= _ENOUGH * wanted.total()
 
 
-def _whole_step(log: RankTrace) -> int:
+def _of_gradients(log: RankTrace) -> NDArray[Any]:
+    """The calls that a step's gradients may go through: an optimizer has stepped behind them, and its backward had begun before.
+
+    What is sent between two steps, or when all of them are done, are the weights.
+    """
+    calls = log.calls[log.calls["step"] < int(log.steps["step"][-1])]
+    times = log.rows("times")
+    if not len(times) or not len(calls):
+        return calls
+    began = dict(zip((times["step"] - 1).tolist(), times["forward_ended_ns"].tolist(), strict=True))
+    return calls[calls["entered_ns"] >= np.array([began.get(step, 0) for step in calls["step"].tolist()])]
+
+
+def _whole_step(calls: NDArray[Any]) -> int:
     """One step is enough: the second, because building things up belongs to the first; of a long job, one that is still kept."""
-    kept = np.unique(log.calls["step"])
+    kept = np.unique(calls["step"])
     if 1 in kept or not len(kept):
         return 1
     return int(kept[0]) if kept[0] == 0 or len(kept) == 1 else int(kept[1])  # of the oldest, a part may be forgotten
