@@ -104,6 +104,7 @@ class _State:
     attempt: int = 0
     over: bool = False
     aborting: bool = False
+    begun: bool = False  # torch's agent has started ranks: until then our folder holds those of earlier runs at most
     signal: int = 0  # from outside
     signal_ns: int = 0  # when it came, monotonic
     exit_codes: dict[int, Callable[[int], int | None]] = field(default_factory=dict)
@@ -121,6 +122,7 @@ class RunningJob:
         self.launcher_pid = self.launcher_began = 0  # of another launcher than torch's agent
         self._of_other_launchers: set[int] = set()  # ranks on this host that another task of our step has started
         self._disk_refused = False
+        self._first_unused = 0  # start that the folder did not hold when we came
         self._lost_hosts: tuple[LostHost, ...] = ()  # when the job was over
         self.ends = Ends()
         self.rendezvous = Rendezvous(orders.notice, lambda: unused_attempt(orders.folder))
@@ -155,6 +157,7 @@ class RunningJob:
             with_others=self._with_other_hosts,
             moving=self._ranks_move,
             resting=self.presence.rests,
+            has_begun=lambda: bool(launch.command) or self.state.begun,
         )
 
     def job(self) -> Job:
@@ -178,6 +181,7 @@ class RunningJob:
 
     def run(self) -> Outcome:
         """Start the job, come back when every rank has ended and has been examined."""
+        self._first_unused = unused_attempt(self.orders.folder)
         self._write()
         if self.orders.watches:
             self.watcher.start()
@@ -231,6 +235,7 @@ class RunningJob:
         self.ends.watch(pids, anew=True)
         self._keep_start({})
         self._write()
+        self.state.begun = True
         threading.Thread(target=self.exchange.connect, name="distdoctor-exchange", daemon=True).start()
         self.presence.begin(attempt, pids)
 
@@ -426,10 +431,7 @@ class RunningJob:
 
     def _examined(self, job: Job, end: AgentEnd) -> Outcome:
         self._await_other_hosts()
-        try:
-            recording = open_recording(self.orders.folder)
-        except NothingToInspect:
-            recording = Recording(job, {}, streams=frozenset())
+        recording = self._recorded() or Recording(job, {}, streams=frozenset())
         ends = _ended_after_their_work(job.ends, recording) if self.launch.command and not end.exit_code else job.ends
         here = _with_exit_events(self._without_the_asked(ends), recording, end)
         self._keep_start(here)
@@ -452,6 +454,16 @@ class RunningJob:
         withdrawn = tuple(self.watcher.standing.withdrawn)
         interrupted = recording.job.interrupted if end.exit_code else self.state.signal  # hosts may go, and a job go on
         return Outcome(recording, diagnosis, diagnosis.hung, interrupted, end.trouble, withdrawn)
+
+    def _recorded(self) -> Recording | None:
+        """What lies in our folder, None where this job has left nothing there; another one may have, earlier."""
+        is_command, folder = bool(self.launch.command), self.orders.folder
+        if not (is_command or self.state.begun) and unused_attempt(folder) == self._first_unused:
+            return None
+        try:
+            return open_recording(folder)
+        except NothingToInspect:
+            return None
 
     def _keep_what_was_seen(self, *, succeeded: bool = False) -> SeenLive:
         """Write down the stacks and what was said: nobody can see or say it again when the ranks have ended."""

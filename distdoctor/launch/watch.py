@@ -63,6 +63,7 @@ class Watcher:
         with_others: Callable[[Recording], Recording] = lambda recording: recording,
         moving: Callable[[], None] = lambda: None,
         resting: Callable[[float], None] = lambda seconds: None,
+        has_begun: Callable[[], bool] = lambda: True,
     ) -> None:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
@@ -72,6 +73,7 @@ class Watcher:
         self._say_resting = resting  # with the seconds for which nobody has moved here
         self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
+        self._has_begun = has_begun  # before, the folder holds what another run has left there, if anything
         self._from_outside = frozenset(check.code for check in self._checks if check.outside)
         self._of_processes = frozenset(check.code for check in self._checks if set(check.facts) == {Stall})
         self._waits = frozenset(check.code for check in self._checks if check.stalls is Stalls.MAYBE)
@@ -159,6 +161,8 @@ class Watcher:
 
     def look(self, *, tell: bool = True, seen: Recording | None = None) -> Diagnosis | None:
         """Read the traces and ask the live checks now. None while there is nothing to read. `seen` brings the stacks."""
+        if not self._has_begun():
+            return None
         with self._lock:
             job = self._job()  # first: whoever has ended by now has written all it ever will when its trace is read
             try:
@@ -216,6 +220,8 @@ class Watcher:
 
     def _run(self) -> None:
         while not self._over.wait(self._interval):
+            if not self._has_begun():
+                continue
             moved = self._ranks_that_moved()
             self._took_back(moved)
             if moved:

@@ -127,16 +127,17 @@ def test_a_launcher_that_its_scheduler_starts_again_joins_a_healthy_job(
     assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
 
 
-@pytest.mark.parametrize("first_run", ["finishes", "fails", "is ended"])
+@pytest.mark.parametrize("first_run", ["finishes", "fails", "is ended", "hangs"])
 def test_a_job_that_runs_again_in_its_shared_folder_is_recorded_anew(
     hosts: Hosts, script: Script, first_run: str
 ) -> None:
     script(
+        "if os.path.exists('hangs') and rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n"
         "open(f'at-{rank}', 'w').close()\n"
         "while os.path.exists('stays'):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
         "if os.path.exists('fails') and rank == 1:\n    raise ValueError('a bad batch')\n" + TRAIN + FINISH
     )
-    marks = {"fails": "fails", "is ended": "stays"}
+    marks = {"fails": "fails", "is ended": "stays", "hangs": "hangs"}
     if first_run in marks:
         (hosts.folder / marks[first_run]).touch()
     commands = [start(hosts, host) for host in (1, 2)]
@@ -146,7 +147,7 @@ def test_a_job_that_runs_again_in_its_shared_folder_is_recorded_anew(
         for host in (1, 2):
             hosts.signal(host, signal.SIGTERM)
     earlier = finished(commands)
-    assert [one.code for one in earlier] == ([0, 0] if first_run == "finishes" else [1, 1]), said(earlier)
+    assert [one.code for one in earlier] == [{"finishes": 0, "hangs": 3}.get(first_run, 1)] * 2, said(earlier)
     for mark in marks.values():
         (hosts.folder / mark).unlink(missing_ok=True)
 
