@@ -173,6 +173,20 @@ def test_a_split_that_depends_on_the_rank_leaks() -> None:
 
 def test_a_split_that_depends_on_the_rank_is_told_where_it_is_made_also_of_a_model_that_stays_in_train_mode() -> None:
     recording, _ = replicas.watched(splits.split_by_each_rank)
+    assert_split_is_named(recording)
+
+
+def test_a_small_validation_part_that_depends_on_the_rank_is_told_by_the_sizes_of_the_parts() -> None:
+    recording, _ = replicas.watched(splits.split_by_each_rank, ranks=3, sizes=(170, 30))
+    assert_split_is_named(recording)
+
+
+def test_a_small_validation_part_that_is_the_same_on_all_ranks_is_silent() -> None:
+    recording, _ = replicas.watched(splits.split_by_each_rank, ranks=3, sizes=(170, 30), alike=True)
+    assert [one.title for one in found(recording) if one.code in ("DD303", "DD313")] == []
+
+
+def assert_split_is_named(recording: Recording) -> None:
     finding = next(one for one in found(recording) if one.code in ("DD303", "DD313"))
     assert (finding.code, finding.confidence) == ("DD313", CERTAIN)
     assert "# no generator" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]

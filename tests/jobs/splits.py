@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from torch.utils.data.distributed import DistributedSampler
 
 
-def split_by_each_rank(rank: int, world_size: int) -> None:
+def split_by_each_rank(rank: int, world_size: int, *, sizes: tuple[int, int] = (120, 80), alike: bool = False) -> None:
     """The test pass turns gradients off batch by batch, and leaves the model in train mode."""
     rows = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(rank)
-    parts = random_split(TensorDataset(rows, rows[:, :4].argmax(1)), [120, 80])  # no generator
+    torch.manual_seed(0 if alike else rank)
+    parts = random_split(TensorDataset(rows, rows[:, :4].argmax(1)), sizes)  # no generator
     model = DistributedDataParallel(nn.Linear(12, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loaders = [DataLoader(part, batch_size=8, sampler=DistributedSampler(part)) for part in parts]

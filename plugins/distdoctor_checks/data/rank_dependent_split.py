@@ -7,8 +7,9 @@ What it means    Each rank drew the split into training and validation parts wit
 Why it hurts     All ranks train one model: it has trained on validation samples, so the score is too good. The training shards
                  overlap too.
 How we know      Subsets are traced to the samples of the underlying dataset. The ranks' Subsets differ, no rank evaluates
-                 samples that it trained on itself, but another rank trained on them. Only reported if shards of one common
-                 split would miss each other like that with a chance below 10^-9. Orders: the lists in the data sets of two
+                 samples that it trained on itself, but another rank trained on them. Only reported if each rank's two
+                 Subsets add up to the dataset, or if shards of one common split would miss each other like that with a
+                 chance below 10^-9. Orders: the lists in the data sets of two
                  ranks hold the same values, not in the same order, and their samplers deal out different shares by number:
                  likely.
 What to do       Split with an identically seeded generator on all ranks, or split once and broadcast the indices. Sort lists of
@@ -63,7 +64,8 @@ def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
         own = trained.get(rank)
         if own is None or not own.data.same_content(held.data) or overlap([own, held]).shared:
             continue
-        if len(held.indices) * -math.log10(1 - 1 / len(known.ranks)) < CERTAIN_DIGITS:
+        by_chance = len(held.indices) * -math.log10(1 - 1 / len(known.ranks)) < CERTAIN_DIGITS
+        if by_chance and not _are_one_split(own, held):
             continue  # so few samples may miss one rank's share of the training set by chance
         for other, train in trained.items():
             if other != rank and train.data.same_content(held.data):
@@ -71,6 +73,12 @@ def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
                 if common.shared:
                     return Leak(train, held, common)
     return None
+
+
+def _are_one_split(trained: LoaderPass, evaluated: LoaderPass) -> bool:
+    """Whether two Subsets of a rank are the parts of one dataset: together they have its length, and they are not the same."""
+    whole = trained.length + evaluated.length == trained.data.length
+    return whole and min(trained.length, evaluated.length) > 0 and trained.data.outer != evaluated.data.outer
 
 
 def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> LoaderPass | None:
