@@ -62,8 +62,12 @@ def test_a_scaler_that_skips_on_one_rank_alone_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("job", "factor", "words"),
-    [(jobs.summed_by_hand, 2.0, "# and nobody divides"), (jobs.averaged_twice, 0.5, "optimizer.step()")],
-    ids=["summed", "divided twice"],
+    [
+        (jobs.summed_by_hand, 2.0, "# and nobody divides"),
+        (jobs.summed_in_buckets, 2.0, "# the result of the division is dropped"),
+        (jobs.averaged_twice, 0.5, "optimizer.step()"),
+    ],
+    ids=["summed", "summed in buckets", "divided twice"],
 )
 def test_a_wrong_factor_of_the_reduction_is_named_as_that_factor(job: Any, factor: float, words: str) -> None:
     recording, _ = jobs.watched(job)

@@ -95,6 +95,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {"static_graph": True}),
     (jobs.plain, {"find_unused_parameters": True}),
     (jobs.averaged_by_hand, {}),
+    (jobs.summed_in_buckets, {"divides": True}),
     (jobs.one_critic_and_actors_apart, {}),
     (jobs.accumulated, {}),
     (jobs.uneven_under_join, {}),

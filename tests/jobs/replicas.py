@@ -331,6 +331,23 @@ def summed_by_hand(rank: int, world_size: int) -> None:
     train(model, rank, before_step=add)
 
 
+def summed_in_buckets(rank: int, world_size: int, *, divides: bool = False) -> str:
+    """Each bucket is flattened and reduced by itself, as reducers do that are written by hand."""
+    model = Net()
+
+    def add(step: int) -> None:
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        for bucket in (grads[:2], grads[2:]):
+            flat = torch.cat([grad.reshape(-1) for grad in bucket])
+            dist.all_reduce(flat)  # the result of the division is dropped
+            whole = flat.div(world_size)
+            parts = (whole if divides else flat).split([grad.numel() for grad in bucket])
+            for grad, part in zip(bucket, parts, strict=True):
+                grad.copy_(part.view_as(grad))
+
+    return train(model, rank, before_step=add)
+
+
 def averaged_twice(rank: int, world_size: int) -> None:
     model = DistributedDataParallel(Net())
 

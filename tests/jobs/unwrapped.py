@@ -18,8 +18,9 @@ def batch(step: int, rows: int = 16, width: int = 12) -> tuple[Tensor, Tensor]:
 
 
 def average_in_halves(model: nn.Module, world_size: int) -> None:
-    """Gradients travel in two pieces whose shapes are nobody's."""
-    flat = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    """Gradients travel in two pieces whose shapes are nobody's, filled up to a round number."""
+    grads = [p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([*grads, torch.zeros(-sum(map(len, grads)) % 64)])
     for piece in flat.chunk(2):
         dist.all_reduce(piece)
     flat /= world_size
