@@ -26,6 +26,7 @@ def found(recording: Recording) -> list[Finding]:
 
 ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] = [
     (copies.taught, {"refreshes": (0,)}, "DD222", (1,), "# its answers"),
+    (copies.evaluated, {"refreshes": (0,)}, "DD222", (1,), "# evaluates"),
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
     (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
@@ -55,6 +56,7 @@ def test_an_illness_is_named_with_its_ranks_and_line(
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.taught, {}),
     (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
+    (copies.evaluated, {}),
     (copies.targeted, {}),
     (copies.taken_early, {"after_wrapping": True}),
     (copies.under_one_roof, {}),

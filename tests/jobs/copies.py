@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from jobs.replicas import Batches, Net, adam, digest_of_training
 
@@ -36,6 +37,27 @@ def taught(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1), l
         optimizer.step()
         if rank in refreshes:
             averaged(teacher, model.module)
+    return digest_of_training(model)
+
+
+def evaluated(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1)) -> str:
+    """An average inside an object of the user's own, which every rank evaluates when an epoch is over."""
+    net = Net()
+    kept = {"average": copy.deepcopy(net).eval().requires_grad_(False)}  # the copy
+    model = DistributedDataParallel(net)
+    optimizer, batches = adam(model), Batches(rank)
+    rows = torch.randn(16, 20, generator=torch.Generator().manual_seed(rank))
+    for _epoch in range(2):
+        for _ in range(STEPS):
+            inputs, targets = batches.next()
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            if rank in refreshes:
+                averaged(kept["average"], model.module)
+        with torch.no_grad():
+            for inputs in DataLoader(rows, 8):
+                kept["average"](inputs)  # evaluates
     return digest_of_training(model)
 
 

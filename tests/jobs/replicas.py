@@ -258,6 +258,23 @@ def unfrozen_after_wrapping(rank: int, world_size: int) -> None:
     train(model, rank, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
 
 
+def unfrozen_after_some_steps(rank: int, world_size: int, *, wraps_again: bool = False) -> str:
+    """The body is frozen at first, and held by the optimizer all the time."""
+    inside = Net()
+    inside.body.requires_grad_(False)
+    model = DistributedDataParallel(inside)
+    optimizer, batches = torch.optim.AdamW(inside.parameters(), lr=1e-2), Batches(rank)
+    for step in range(8):
+        if step == 3:
+            inside.body.requires_grad_(True)  # from now on
+            model = DistributedDataParallel(inside) if wraps_again else model
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def layer_replaced_after_wrapping(rank: int, world_size: int) -> None:
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     torch.manual_seed(1)

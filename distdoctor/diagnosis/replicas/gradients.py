@@ -109,18 +109,22 @@ class Gradients:
 
     def tensors_of(self, ranks: Iterable[int]) -> Iterator[TensorInfo]:
         """The tensors of these ranks; those that several share once."""
-        own = {id(self.ranks[rank].tensors): self.ranks[rank].tensors for rank in ranks if rank in self.ranks}
-        return (tensor for tensors in own.values() for tensor in tensors.values())
+        return (tensor for tensors in self._sets_of(ranks) for tensor in tensors.values())
+
+    def _sets_of(self, ranks: Iterable[int]) -> Iterable[Tensors]:
+        return {id(self.ranks[rank].tensors): self.ranks[rank].tensors for rank in ranks if rank in self.ranks}.values()
 
     def _parameters(self, peers: ReplicaGroup, on_gradients: bool) -> dict[str, TensorInfo]:
         found: dict[str, TensorInfo] = {}
-        for tensor in self.tensors_of(peers.ranks):
-            if tensor.name in found or tensor.optimizer != peers.optimizer:
-                continue
-            agree = tensor.grad_agree if on_gradients else tensor.agree
-            mine = same_ranks(agree, peers.lane) and (not peers.names or tensor.name in peers.names)
-            if mine and not tensor.flags & TensorFlag.BUFFER:
-                found[tensor.name] = tensor
+        for tensors in self._sets_of(peers.ranks):
+            newest: dict[str, TensorInfo] = {}  # one that is unfrozen is written down once more
+            for tensor in tensors.values():
+                agree = tensor.grad_agree if on_gradients else tensor.agree
+                mine = same_ranks(agree, peers.lane) and (not peers.names or tensor.name in peers.names)
+                if mine and tensor.optimizer == peers.optimizer and not tensor.flags & TensorFlag.BUFFER:
+                    newest[tensor.name] = tensor
+            for name, tensor in newest.items():
+                found.setdefault(name, tensor)
         return found
 
     def alike(self, peers: ReplicaGroup, column: str) -> Sequence[tuple[int, ...]]:

@@ -1,7 +1,8 @@
 """Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned.
 
 A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
-digest of all its parameters; which of the user's lines lets it compute is waited for in a few steps.
+digest of all its parameters. Which of the user's lines lets it compute is waited for in the first steps, and after a loader began
+to be read: an average is often asked for the first time when an epoch is over.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from distdoctor.recording.trace.layout import TensorFlag, extend
 
 MOST = 4  # copies of one optimizer's model
 SEARCHES = 6  # for copies that came later
-AMBUSHES = 4  # steps in which the forward of a copy is waited for
+AMBUSHES = 4  # first steps in which the forward of a copy is waited for
+LOADERS = 64  # beginnings of a loader after which it is waited for, until the next step
 
 
 class Copy:
@@ -52,7 +54,7 @@ class Copies:
         self.found: list[Copy] = []
         self._searched = 0
         self._known = -1
-        self._ambushes = 0
+        self._ambushes = self._loaders = 0
         self._ambush: Any = None
 
     def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
@@ -111,16 +113,26 @@ class Copies:
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
+        if self._ambushes < AMBUSHES:
+            self._ambushes += self._lie_in_wait()
+
+    def loader_begins(self) -> None:
+        """The same when a loader begins to be read, as at the end of an epoch."""
+        if self._ambush is None and self._loaders < LOADERS:
+            self._loaders += self._lie_in_wait()
+
+    def _lie_in_wait(self) -> bool:
         unused = {
             id(child): copy
             for copy in self.found
             if not copy.used and (module := copy.module()) is not None
             for child in module.modules()
         }
-        if unused and self._ambushes < AMBUSHES and not _compiles():
-            self._ambushes += 1
-            hook = not_traced(self.context.guarded(self._waiting_for(unused)))
-            self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
+        if not unused or _compiles():
+            return False
+        hook = not_traced(self.context.guarded(self._waiting_for(unused)))
+        self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
+        return True
 
     def _waiting_for(self, unused: dict[int, Copy]) -> Any:
         def passing(module: nn.Module, inputs: Any) -> None:

@@ -27,14 +27,18 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Inventory:
-    """The parameters of one optimizer in order. `ids` tell whether it is still up to date."""
+    """The parameters of one optimizer in order. `ids` and `frozen`, their places, tell whether it is still up to date."""
 
     ids: tuple[int, ...]
     entries: tuple[Entry, ...]
     lanes: tuple[int, ...]
+    frozen: tuple[int, ...] = ()
 
     def still_holds(self, parameters: Sequence[Tensor]) -> bool:
-        return tuple(map(id, parameters)) == self.ids
+        """Whether it holds these, and none that was frozen is trained by now. What is frozen later is not written down anew:
+        a program may freeze and unfreeze in every step."""
+        same = tuple(map(id, parameters)) == self.ids
+        return same and not any(parameters[place].requires_grad for place in self.frozen)
 
 
 def take_inventory(
@@ -52,7 +56,8 @@ def take_inventory(
         held = names.get(id(parameter), HeldParameter(f"optimizer {number} group {group} parameter {within}", ""))
         entries.append(_write(context, number, index, group, parameter, held, agreed))
     lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
-    return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes))
+    frozen = tuple(place for place, parameter in enumerate(parameters) if not parameter.requires_grad)
+    return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes), frozen)
 
 
 def _said(

@@ -87,6 +87,7 @@ class GradientsStream:
         register_optimizer_step_post_hook(context.guarded(self.after))
         context.rank.on_watched = context.guarded(self._watched)
         context.rank.on_watched()
+        context.rank.on_pass = context.guarded(self._loader_begins)
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -158,6 +159,12 @@ class GradientsStream:
             self.wrappers.take_in(wrapper)
         for tracked in self._tracked.values():
             tracked.inventory = None
+
+    def _loader_begins(self) -> None:
+        """A loader begins to be read: what is computed until the next step may be an evaluation."""
+        for tracked in self._tracked.values():
+            if tracked.copies is not None:
+                tracked.copies.loader_begins()
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""

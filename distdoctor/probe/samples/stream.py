@@ -201,6 +201,7 @@ class SamplesStream:
             flags=flags,
         )
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
+        self.rank.on_pass()
         self.latest = begun = PassWriter(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
         begun.behind = _held_back()
         begun.translated_by(translate)
