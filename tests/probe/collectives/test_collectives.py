@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from distdoctor.recording.trace.run_folder import read_run
 
 SCRIPT = Path(__file__).parent / "all_operations.py"
 pytestmark = pytest.mark.job
+
+
+def torch_version() -> tuple[int, ...]:
+    return tuple(map(int, metadata.version("torch").partition("+")[0].split(".")[:2]))
 
 
 def launch(script: Path, folder: Path, *arguments: str, ranks: int, **env: str) -> subprocess.CompletedProcess[str]:
@@ -31,10 +36,17 @@ def launch(script: Path, folder: Path, *arguments: str, ranks: int, **env: str) 
 
 
 @pytest.fixture(scope="module", params=["hooks", "dispatcher"])
-def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """All operations as seen in either way; the dispatcher is the only one before torch 2.14."""
+def seen_by(request: pytest.FixtureRequest) -> str:
+    """What tells of the calls; the dispatcher is the only one before torch 2.14."""
+    seen: str = request.param
+    return seen
+
+
+@pytest.fixture(scope="module")
+def recording(seen_by: str, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """All operations as seen in either way."""
     folder = tmp_path_factory.mktemp("run")
-    done = launch(SCRIPT, folder, ranks=3, DISTDOCTOR_COLLECTIVES=request.param)
+    done = launch(SCRIPT, folder, ranks=3, DISTDOCTOR_COLLECTIVES=seen_by)
     # The exit code says nothing: torch 2.13 and 2.15 sometimes abort in the threads of monitored_barrier, with or without us.
     assert done.stdout.count("all done") == 3, done.stderr
     return read_run(folder)
@@ -49,7 +61,9 @@ def words(call: Call) -> tuple[object, ...]:
     return call.op.word, call.dtype, call.shape, call.reduce_op.name, call.root
 
 
-def test_each_operation_is_recorded_with_what_must_agree(recording: Recording) -> None:
+def test_each_operation_is_recorded_with_what_must_agree(recording: Recording, seen_by: str) -> None:
+    # The gloo of torch 2.14 makes an all_gather of it before any hook is asked.
+    as_lists = seen_by == "hooks" and torch_version() < (2, 15)
     for rank in range(3):
         assert [words(call) for call in calls(recording, rank, "world")] == [
             ("all_reduce", "float32", "[4]", "MAX", -1),
@@ -57,7 +71,7 @@ def test_each_operation_is_recorded_with_what_must_agree(recording: Recording) -
             ("reduce", "float32", "[4]", "PRODUCT", 1),
             ("barrier", "", "", "NONE", -1),
             ("all_gather", "float32", "[4]", "NONE", -1),
-            ("all_gather_into_tensor", "float32", "[4]", "NONE", -1),
+            ("all_gather" if as_lists else "all_gather_into_tensor", "float32", "[4]", "NONE", -1),
             ("reduce_scatter_tensor", "float32", "[4]", "SUM", -1),
             ("gather", "float32", "[4]", "NONE", 0),
             ("scatter", "float32", "[4]", "NONE", 0),
