@@ -8,7 +8,8 @@ How we know      Forwards with and without synchronization are counted between s
                  forward decides: `with model.no_sync(): loss = model(x)` stays local even if backward is outside.
 What to do       Synchronize exactly on the micro-batch that ends with the optimizer step, on every rank, and keep forward and
                  backward of one micro-batch in the same context.
-When it is fine  Gradient accumulation whose last micro-batch synchronizes: gradients agree, and nothing is reported.
+When it is fine  Gradient accumulation whose last micro-batch synchronizes: gradients agree, and nothing is reported. Nor is
+                 local training whose weights are averaged now and then (local SGD).
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: "The forward pass should be included inside".
 """
 

@@ -9,8 +9,10 @@ How we know      Digests of all bits of every gradient, compared between the ran
                  pass did, the line that takes gradients (torch.autograd.grad, which averages nothing) is searched in the source.
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
-When it is fine  Never for replicas. If the cause is known, another code reports it: a forward that bypasses the wrapper
-                 (DD206), no_sync (DD207), parameters unknown to the reducer (DD219), a single flipped bit (DD214).
+When it is fine  Local training whose weights the program brings together again (local SGD, DiLoCo): not reported, and while
+                 the job runs nothing is said of the first 512 steps apart. Else never for replicas. If the cause is known,
+                 another code reports it: a forward that bypasses the wrapper (DD206), no_sync (DD207), parameters unknown to
+                 the reducer (DD219), a single flipped bit (DD214).
 Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
 """
 
