@@ -21,11 +21,13 @@ Script = Callable[..., Path]
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 FINISH = "dist.destroy_process_group()"
 TRAIN = "for step in range(20):\n    dist.all_reduce(t)\n"
-# Until something happens: alone or not, as long as the file is not there.
-TRAIN_UNTIL = (
-    "open(f'at-{world}-{rank}', 'w').close()\n"
-    "while not os.path.exists('enough'):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
+# Until there is a file, which one rank may see before another: they decide together.
+WHILE = (
+    "def together(*names):\n"
+    "    there = torch.tensor(float(all(map(os.path.exists, names))))\n"
+    "    dist.all_reduce(there, dist.ReduceOp.MIN)\n    time.sleep(0.02)\n    return bool(there)\n"
 )
+TRAIN_UNTIL = WHILE + "open(f'at-{world}-{rank}', 'w').close()\nwhile not together('enough'):\n    dist.all_reduce(t)\n"
 
 
 def said(done: list[Finished]) -> str:
@@ -109,8 +111,7 @@ def test_a_launcher_that_its_scheduler_starts_again_joins_a_healthy_job(
     hosts: Hosts, script: Script, separate: bool
 ) -> None:
     script(
-        "open(f'at-{rank}', 'a').write('x')\n"
-        "while not os.path.exists('enough'):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n" + FINISH
+        WHILE + "open(f'at-{rank}', 'a').write('x')\nwhile not together('enough'):\n    dist.all_reduce(t)\n" + FINISH
     )
     first, second = (start(hosts, host, "--max-restarts", 3, folder=folder_of(host, separate)) for host in (1, 2))
     until(first, hosts.folder / "at-1")
@@ -164,8 +165,8 @@ def test_a_job_that_runs_again_in_its_shared_folder_is_recorded_anew(
 def test_two_jobs_at_once_on_one_host_are_two_healthy_jobs(
     start: Callable[..., Command], script: Script, tmp_path: Path
 ) -> None:
-    script(TRAIN + "open(f'{os.environ[\"JOB\"]}-{rank}', 'w').close()\n"
-           "while not (os.path.exists('a-1') and os.path.exists('b-1')):\n    dist.all_reduce(t)\n" + FINISH)  # fmt: skip
+    script(WHILE + TRAIN + "open(f'{os.environ[\"JOB\"]}-{rank}', 'w').close()\n"
+           "while not together('a-1', 'b-1'):\n    dist.all_reduce(t)\n" + FINISH)  # fmt: skip
 
     done = finished([start("run", "--standalone", "--nproc", 2, "train.py", env={"JOB": job}) for job in "ab"])
 

@@ -133,15 +133,15 @@ def test_ranks_of_mp_spawn_are_recorded(distdoctor: Run, tmp_path: Path, argumen
 
 
 FORKS = """
-import multiprocessing, os, sys
+import multiprocessing, os, socket, sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 how, ill = sys.argv[1:]
 
 def work(rank):
     meeting = "file://" + os.getcwd() + "/meeting"
     if how == "by hand":  # RANK is in the environment of the child alone
-        os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-        dist.init_process_group("gloo", init_method=meeting)
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        dist.init_process_group("gloo")
     else:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     for step in range(4):
@@ -154,6 +154,9 @@ def work(rank):
     dist.destroy_process_group()
 
 if how == "by hand":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     for rank in range(2):
         pid = os.fork()
         if not pid:
@@ -188,9 +191,9 @@ def test_ranks_that_are_forked_are_recorded_and_judged(
     assert_recorded(done)
     assert ("healthy" in done.err) == (not ill)
     if ill == "raises":
-        assert "DD110 error  rank 1  forking.py:18 work  raised ValueError: a bad batch (certain)" in done.out
+        assert "DD110 error  rank 1  forking.py:16 work  raised ValueError: a bad batch (certain)" in done.out
     if ill == "hangs":
-        assert "DD112 error  rank 1  forking.py:20 work" in done.out
+        assert "DD112 error  rank 1  forking.py:17 work" in done.out
 
 
 HELPER = """
