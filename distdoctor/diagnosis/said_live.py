@@ -97,7 +97,7 @@ def with_what_was_said(diagnosis: Diagnosis, said: SaidLive, checks: Mapping[str
         remedies={**said.remedies, **found.remedies},
         examined=tuple(sorted(examined)),
         not_examined=tuple(one for one in found.not_examined if one.code not in examined),
-        withdrawn=said.withdrawn,
+        withdrawn=(*said.withdrawn, *_refuted(said.told, diagnosis, checks)),
         hung=said.hung,
         ended_by_distdoctor=said.ended_by_distdoctor,
     )
@@ -106,7 +106,9 @@ def with_what_was_said(diagnosis: Diagnosis, said: SaidLive, checks: Mapping[str
 def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:
     """The diagnosis after the end with every finding that was certain while the job ran, whatever the rings have forgotten since.
 
-    One event has one code: where the end gave an error of the same family its name, the name of the time before is dropped.
+    One event has one code: where the end gave an error of the same family its name, the name of the time before is dropped. That
+    replicas part may be taken back: what the program brings together again later is no divergence. The end refutes it where the
+    same check has seen all that there was.
     """
     known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
     named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
@@ -115,8 +117,36 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
         for finding in told
         if (finding.code, finding.ranks) not in known
         and (finding.code not in checks or checks[finding.code].family not in named)
+        and not _is_refuted(finding, diagnosis, checks)
     )
     return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+
+
+def _refuted(
+    told: Iterable[Finding], diagnosis: Diagnosis, checks: Mapping[str, Check]
+) -> tuple[tuple[Finding, float], ...]:
+    """What the end refutes, with the seconds between the two."""
+    known = {(finding.code, finding.ranks) for finding in diagnosis.findings}
+    logs = diagnosis.recording.ranks.values() if diagnosis.recording is not None else ()
+    last = max((int(log.steps["at_ns"][-1]) + log.monotonic_to_wall_ns for log in logs if len(log.steps)), default=0)
+    return tuple(
+        (finding, max(0, last - finding.at_ns) / 1e9)
+        for finding in told
+        if (finding.code, finding.ranks) not in known and _is_refuted(finding, diagnosis, checks)
+    )
+
+
+def _is_refuted(told: Finding, diagnosis: Diagnosis, checks: Mapping[str, Check]) -> bool:
+    """Whether the check that said it has looked again at the end, at records of which none was overwritten."""
+    recording = diagnosis.recording
+    if told.code not in checks or checks[told.code].family != "replicas" or not diagnosis.is_whole:
+        return False
+    idle = {one.code for one in diagnosis.not_examined if not one.applies}
+    if recording is None or told.code not in {*diagnosis.examined, *idle}:
+        return False
+    logs = recording.ranks.values()
+    looks = [rows for log in logs for name in ("updates", "digests") if len(rows := log.rows(name))]
+    return bool(looks) and all(int(rows["seq"][0]) == 1 for rows in looks)
 
 
 def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapping[str, Check]) -> Diagnosis:

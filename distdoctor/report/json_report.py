@@ -74,7 +74,7 @@ class FindingJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WithdrawnJson(msgspec.Struct, frozen=True):
-    """What was said while the job ran and taken back, because the ranks went on: after so many seconds."""
+    """What was said while the job ran and taken back, because the ranks went on or agreed again: after so many seconds."""
 
     finding: FindingJson
     seconds: float

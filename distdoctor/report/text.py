@@ -51,7 +51,9 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
     if diagnosis.suppressed:
         lines.append(f"suppressed: {_counted(f.code for f in diagnosis.suppressed)}")
     if diagnosis.withdrawn:
-        lines.append(f"withdrawn: {_counted(f.code for f, _ in diagnosis.withdrawn)} (the ranks went on)")
+        lines.append(
+            f"withdrawn: {_counted(f.code for f, _ in diagnosis.withdrawn)} (taken back by what the ranks did later)"
+        )
     return "\n".join(lines) + "\n"
 
 

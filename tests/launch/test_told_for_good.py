@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding
-from distdoctor.diagnosis.said_live import with_what_stood, with_what_was_told
+from distdoctor.diagnosis.said_live import SaidLive, with_what_stood, with_what_was_said, with_what_was_told
 from distdoctor.recording.recording import Job
+from distdoctor.testing.gradients import trained_job
 
 CHECKS = plugins.load().checks
 TOLD = Finding("SUM on rank 0, MAX on rank 1", ranks=(1,), code="DD105", severity=ERROR, confidence=CERTAIN)
@@ -42,3 +44,36 @@ def test_a_fact_keeps_the_name_that_was_more_specific_while_it_stood() -> None:
 
     assert with_what_stood(Diagnosis(Job(), (later,)), [seen], CHECKS).findings == (seen,)
     assert with_what_stood(Diagnosis(Job(), (other,)), [seen], CHECKS).findings == (seen, other)
+
+
+def local_training(*, forgets: bool) -> Diagnosis:
+    """A window of local training that ends in a meeting; `forgets`: the ring of the first rank has wrapped since."""
+    job = trained_job(2).initial().step()
+    for _ in range(3):
+        job.step(grads={1: 1}, params={1: 1}, synced=0, unsynced=1)
+    recording = job.step(grads={1: 1}, before={1: 1}, synced=0, unsynced=1).step().recording()
+    if forgets:
+        log = recording.ranks[0]
+        more = {**log.more, "updates": log.more["updates"][1:]}
+        recording = replace(recording, ranks={**recording.ranks, 0: replace(log, more=more)})
+    return examine(recording, CHECKS.values())
+
+
+PARTED = Finding("every forward was inside no_sync", ranks=(0, 1), code="DD207", severity=ERROR, confidence=CERTAIN)
+
+
+def test_replicas_that_have_met_again_refute_what_was_said_of_them() -> None:
+    diagnosis = local_training(forgets=False)
+    assert diagnosis.findings == ()
+
+    judged = with_what_was_said(diagnosis, SaidLive(told=(PARTED,)), CHECKS)
+
+    assert judged.findings == ()
+    assert [finding for finding, _ in judged.withdrawn] == [PARTED]
+
+
+def test_what_was_said_of_replicas_stays_where_records_were_overwritten_since() -> None:
+    judged = with_what_was_said(local_training(forgets=True), SaidLive(told=(PARTED,)), CHECKS)
+
+    assert PARTED in judged.findings
+    assert judged.withdrawn == ()
