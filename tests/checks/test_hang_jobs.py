@@ -174,4 +174,4 @@ def test_sums_that_are_swapped_through_one_line_of_a_helper_are_told_apart_by_wh
 
     assert (finding.code, finding.ranks, finding.evidence["hangs"]) == ("DD107", (1,), False)
     assert finding.place.line == line("total(hits)  # first")
-    assert "called `total(hits)`" in finding.title
+    assert "calls `total(hits)`" in finding.title

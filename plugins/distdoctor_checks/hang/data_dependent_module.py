@@ -32,7 +32,8 @@ from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
-_GATHERS = (Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED)
+# With gloo, torch 2.14 makes calls on lists of those on whole tensors before anybody is told.
+_GATHERS = (Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED, Op.ALL_GATHER)
 _SHARDS = re.compile(r"\b(?:fully_shard|FullyShardedDataParallel|FSDP|deepspeed)\b")
 _NO_MODULE = re.compile(
     r"backward|all_gather|state_dict|full_tensor|save|reshard|redistribute|step$|clip_grad|prepare|init|barrier"

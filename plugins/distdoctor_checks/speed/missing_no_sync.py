@@ -41,7 +41,8 @@ from distdoctor.recording.trace.reader import Rows
 from distdoctor.testing.timing import TimedJob, timed_job
 
 FEWEST = 4  # steps that were looked at: the first four always are
-_REDUCING = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_REDUCE_COALESCED, Op.REDUCE_SCATTER_TENSOR)]
+_SCATTERING = [int(op) for op in (Op.REDUCE_SCATTER_TENSOR, Op.REDUCE_SCATTER)]  # the latter by gloo in torch 2.14
+_REDUCING = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_REDUCE_COALESCED)] + _SCATTERING
 _OF_DDP = ("no_sync(", "require_backward_grad_sync")
 _OF_FULLY_SHARD = ("set_requires_gradient_sync", "no_backward_sync")
 
@@ -123,7 +124,7 @@ def _repeated_shards(one: RankGradients) -> Repeated | None:
     digested = _accumulating(one)
     if one.log.has_noted(Wrapped) or not digested:
         return None
-    return _sent(one.log, one.log.calls[one.log.calls["op"] == Op.REDUCE_SCATTER_TENSOR], digested)
+    return _sent(one.log, one.log.calls[np.isin(one.log.calls["op"], _SCATTERING)], digested)
 
 
 def _accumulating(one: RankGradients) -> list[Update]:
