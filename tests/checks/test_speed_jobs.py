@@ -30,7 +30,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.slow_data_everywhere, {}, "DD504", (0, 1), "# the loop"),
     (jobs.slow_forward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.slow_backward, {}, "DD123", (1,), "# every micro-step"),
-    (jobs.delayed, {"each": 0.015, "delay": 2}, "DD123", (1,), "# in the background"),
+    (jobs.delayed, {"each": 0.03, "delay": 2}, "DD123", (1,), "# in the background"),
     (jobs.synchronised_every_micro_step, {}, "DD501", (0, 1), "# every micro-step"),
     (jobs.two_optimizers, {}, "DD501", (0, 1), "# in every micro-step of both"),
     (jobs.averaged_one_by_one, {}, "DD508", (0, 1), "# one by one"),
