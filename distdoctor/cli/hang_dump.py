@@ -121,8 +121,9 @@ def hang_dump(
         importlib.import_module("distdoctor.report.text")
     jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
-    for number in _worst_first(jobs, seen, settings) if keep else ():
-        _keep(jobs[number], *seen[number], latest=number == _worst_first(jobs, seen, settings)[0])
+    worst = _worst_first(jobs, seen, settings)
+    for number in worst if keep else ():
+        _keep(jobs[number], *seen[number], latest=number == worst[0])
     seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
     ctx.exit(max(_exit_codes(jobs, seen, settings), key=_URGENCY.index))

@@ -126,20 +126,20 @@ def _refuted(
     told: Iterable[Finding], diagnosis: Diagnosis, checks: Mapping[str, Check]
 ) -> tuple[tuple[Finding, float], ...]:
     """What the end refutes, with the seconds between the two."""
-    known = {(finding.code, finding.ranks) for finding in diagnosis.findings}
     logs = diagnosis.recording.ranks.values() if diagnosis.recording is not None else ()
     last = max((int(log.steps["at_ns"][-1]) + log.monotonic_to_wall_ns for log in logs if len(log.steps)), default=0)
     return tuple(
-        (finding, max(0, last - finding.at_ns) / 1e9)
-        for finding in told
-        if (finding.code, finding.ranks) not in known and _is_refuted(finding, diagnosis, checks)
+        (finding, max(0, last - finding.at_ns) / 1e9) for finding in told if _is_refuted(finding, diagnosis, checks)
     )
 
 
 def _is_refuted(told: Finding, diagnosis: Diagnosis, checks: Mapping[str, Check]) -> bool:
-    """Whether the check that said it has looked again at the end, at records of which none was overwritten."""
-    recording = diagnosis.recording
-    if told.code not in checks or checks[told.code].family != "replicas" or not diagnosis.is_whole:
+    """Whether the check that said it has looked again at the end, at records of which none was overwritten, and nothing is said
+    of the replicas any more, by whatever name."""
+    recording, of_replicas = diagnosis.recording, {code for code, check in checks.items() if check.family == "replicas"}
+    if told.code not in of_replicas or not diagnosis.is_whole:
+        return False
+    if any(one.code in of_replicas for one in (*diagnosis.findings, *diagnosis.suppressed)):
         return False
     idle = {one.code for one in diagnosis.not_examined if not one.applies}
     if recording is None or told.code not in {*diagnosis.examined, *idle}:

@@ -77,3 +77,11 @@ def test_what_was_said_of_replicas_stays_where_records_were_overwritten_since() 
 
     assert PARTED in judged.findings
     assert judged.withdrawn == ()
+
+
+def test_what_the_end_calls_by_another_name_or_accepts_is_not_taken_back() -> None:
+    told = SaidLive(told=(PARTED,))
+    whole = local_training(forgets=False)
+    renamed = replace(PARTED, code="DD202", title="gradients differ")
+    for end in (replace(whole, findings=(renamed,)), replace(whole, suppressed=(PARTED,))):
+        assert with_what_was_said(end, told, CHECKS).withdrawn == ()

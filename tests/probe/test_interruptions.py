@@ -133,10 +133,14 @@ def test_what_a_handler_raises_is_no_error_that_somebody_expects() -> None:
 
 @pytest.mark.usefixtures("timed")
 def test_an_error_that_is_expected_stays_where_it_is() -> None:
+    went_on = []
     with suppressed(OSError):
-        os.stat("/nowhere/at/all")
+        went_on.append(os.stat("/nowhere/at/all"))
+    assert went_on == []
     with suppressed(OSError):
         raise Timed  # by the very function: no handler
+    with pytest.raises(ValueError, match="another"), suppressed(OSError):
+        raise ValueError("another")
 
 
 # The way into a process, which imports nothing of ours before it has to; and what tells the two apart.

@@ -170,8 +170,10 @@ def _of_gradients(log: RankTrace) -> NDArray[Any]:
     times = log.rows("times")
     if not len(times) or not len(calls):
         return calls
-    began = dict(zip((times["step"] - 1).tolist(), times["forward_ended_ns"].tolist(), strict=True))
-    return calls[calls["entered_ns"] >= np.array([began.get(step, 0) for step in calls["step"].tolist()])]
+    of_call = calls["step"].astype(np.int64) + 1
+    at = np.minimum(np.searchsorted(times["step"].astype(np.int64), of_call), len(times) - 1)
+    began = np.where(times["step"][at] == of_call, times["forward_ended_ns"][at], 0)
+    return calls[calls["entered_ns"] >= began]
 
 
 def _whole_step(calls: NDArray[Any]) -> int:

@@ -116,7 +116,7 @@ def _too_late(verdict: Verdict, incident: Incident, waited: list[Call], late: li
         place=late[0].site,
         places=(*by_site(verdict, waited), *by_site(verdict, late, f"came {seconds(after / 1e9)} later")),
         evidence={"timeout_seconds": round(waited_for, 1), "phase": "", "waiting_ranks": waiting},
-        why=f"the calls of all ranks agree, so {named(incident.ranks)} did its part, later than the group's timeout allows",
+        why=f"the calls of all ranks agree, and {named(incident.ranks)} came in the end, later than the group's timeout allows",
         prescriptions=(_raised(incident.ranks, waited_for),),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -41,7 +41,6 @@ class Clipping:
 
     site: SourceLine
     step: int
-    number: int  # 1, 2, ... of those on this line in this step
     norms: Mapping[int, float]
     unaveraged: bool  # on all of these ranks
     at_ns: int
@@ -77,11 +76,11 @@ def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clippin
             if not clipped.whole:
                 seen[clipped.step, clipped.site] += 1
                 found[clipped.step, seen[clipped.step, clipped.site], clipped.site][rank] = clipped
-    for (step, number, site), own_ones in sorted(found.items(), key=lambda item: item[0][:2]):
+    for (step, _, site), own_ones in sorted(found.items(), key=lambda item: item[0][:2]):
         if len(own_ones) == len(ranks):
             norms = {rank: clipped.norm for rank, clipped in own_ones.items()}
             unaveraged = all(clipped.unaveraged for clipped in own_ones.values())
-            yield Clipping(site, step, number, norms, unaveraged, min(one.at_ns for one in own_ones.values()))
+            yield Clipping(site, step, norms, unaveraged, min(one.at_ns for one in own_ones.values()))
 
 
 def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
