@@ -110,16 +110,22 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
     replicas part may be taken back: what the program brings together again later is no divergence. The end refutes it where the
     same check has seen all that there was.
     """
-    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
+    found = (*diagnosis.findings, *diagnosis.suppressed)
     named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
     kept = tuple(
         finding
         for finding in told
-        if (finding.code, finding.ranks) not in known
+        if not any(_is_the_same(finding, one) for one in found)
         and (finding.code not in checks or checks[finding.code].family not in named)
         and not _is_refuted(finding, diagnosis, checks)
     )
     return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+
+
+def _is_the_same(told: Finding, found: Finding) -> bool:
+    """Whether the end has found what was told: of the same ranks, or of more of them at the same place, who came to it later."""
+    more = set(told.ranks) <= set(found.ranks) and told.place == found.place
+    return told.code == found.code and (told.ranks == found.ranks or more)
 
 
 def _refuted(
@@ -167,8 +173,8 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
         diagnosis = replace(diagnosis, findings=kept)
     kept = tuple(finding for finding in diagnosis.findings if not _is_named_better(finding, stood))
     diagnosis = replace(diagnosis, findings=kept)
-    known = {(finding.code, finding.ranks) for finding in (*diagnosis.findings, *diagnosis.suppressed)}
-    wiped = tuple(finding for finding in stood if (finding.code, finding.ranks) not in known)
+    known = (*diagnosis.findings, *diagnosis.suppressed)
+    wiped = tuple(finding for finding in stood if not any(_is_the_same(finding, one) for one in known))
     return replace(diagnosis, findings=(*wiped, *diagnosis.findings)) if wiped else diagnosis
 
 

@@ -9,7 +9,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding
 from distdoctor.diagnosis.said_live import SaidLive, with_what_stood, with_what_was_said, with_what_was_told
-from distdoctor.recording.recording import Job
+from distdoctor.recording.recording import Job, SourceLine
 from distdoctor.testing.gradients import trained_job
 
 CHECKS = plugins.load().checks
@@ -18,6 +18,17 @@ TOLD = Finding("SUM on rank 0, MAX on rank 1", ranks=(1,), code="DD105", severit
 
 def test_a_finding_that_was_told_is_not_forgotten() -> None:
     assert with_what_was_told(Diagnosis(Job()), [TOLD], CHECKS).findings == (TOLD,)
+
+
+def test_what_more_ranks_have_come_to_since_is_told_once() -> None:
+    line, other = SourceLine("train.py", 14, "setup"), SourceLine("train.py", 30, "train")
+    told = replace(TOLD, code="DD602", place=line, ranks=(0,))
+    end = replace(told, ranks=(0, 1))
+
+    assert with_what_was_told(Diagnosis(Job(), (end,)), [told], CHECKS).findings == (end,)
+    assert with_what_stood(Diagnosis(Job(), (end,)), [told], CHECKS).findings == (end,)
+    elsewhere = replace(end, place=other)
+    assert with_what_was_told(Diagnosis(Job(), (elsewhere,)), [told], CHECKS).findings == (told, elsewhere)
 
 
 def test_one_event_keeps_the_name_that_the_end_gave_it() -> None:
