@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from distdoctor.errors import WrongUse
@@ -59,6 +60,22 @@ def validate(request: TrainingRequest, world_size: int) -> None:
         )
     if request.options["sync_batch_norm"] and request.backend == "gloo":
         raise no_synchronised_batch_norm()
+    if request.options["lazy_bucket_allocation"] and not knows_lazy_buckets():
+        raise no_lazy_buckets()
+
+
+def knows_lazy_buckets() -> bool:
+    """Whether the installed DistributedDataParallel takes `lazy_bucket_allocation` (torch >= 2.15)."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return "lazy_bucket_allocation" in inspect.signature(DistributedDataParallel).parameters
+
+
+def no_lazy_buckets() -> WrongUse:
+    return WrongUse(
+        "this torch's DistributedDataParallel has no lazy_bucket_allocation",
+        way_out="Install torch 2.15 or newer, or try --gradient-as-bucket-view.",
+    )
 
 
 def no_synchronised_batch_norm() -> WrongUse:
@@ -85,7 +102,7 @@ def train(training: Training) -> None:
             AveragedByHand(module, precision=training.precision).reading_share(training.rank, training.world_size)
         )
         return
-    # An older torch does not know the word, and does without where it is not asked for.
+    # An older torch does not know the word: `validate` has refused it there.
     lazily: Any = {"lazy_bucket_allocation": True} if training.option("lazy_bucket_allocation") else {}
     model = DistributedDataParallel(
         module,

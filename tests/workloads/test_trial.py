@@ -17,6 +17,7 @@ from distdoctor.planning import memory_results, real_steps, trial
 from distdoctor.planning.memory_remedies import CURES, tried
 from distdoctor.planning.trial import MeasuredTrial
 from distdoctor.workloads.request import TrainingRequest, make_request
+from distdoctor_strategies.ddp import knows_lazy_buckets
 
 FOUND = plugins.load()
 MIB = 1 << 20
@@ -84,6 +85,10 @@ def in_ranks(request: TrainingRequest, ranks: int, plant: str, *, steps: int = 4
 @pytest.mark.job
 @pytest.mark.parametrize("slug", ["fully-shard", "make-buckets-lazily", "set-gradients-to-none", "no-sync"])
 def test_what_a_remedy_saves_is_known_before_it_is_tried(slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if slug == "make-buckets-lazily" and not knows_lazy_buckets():
+        with pytest.raises(WrongUse, match="has no lazy_bucket_allocation"):
+            tried(slug, asked(model="mlp"), 2, FOUND.strategies)
+        return
     monkeypatch.setattr(real_steps, "train", in_ranks)
     without, cured = tried(slug, asked(model="mlp"), 2, FOUND.strategies)
 

@@ -64,11 +64,12 @@ def savings(rank: RankMemory, ranks: int) -> list[Relief]:
     activations, largest = sum(size for size, *_ in saved), saved[0][0] if saved else 0
     held = sum(rank.most(name) for name in ("parameters", "gradients", "state"))
     sharded = held - held // ranks
+    lazily = rank.buckets() if rank.knows_lazy_buckets else 0
     found = [
         Relief("checkpoint-activations", "recompute activations", f"all but the largest module's {mib(largest)}",
                activations - largest, "up to"),
         Relief("halve-the-micro-batch", "half the micro-batch", "half of what is kept for backward", activations // 2, "about"),
-        Relief("make-buckets-lazily", "lazy_bucket_allocation=True", "the buckets", rank.buckets(), "up to"),
+        Relief("make-buckets-lazily", "lazy_bucket_allocation=True", "the buckets", lazily, "up to"),
         Relief("fully-shard", f"fully_shard over {ranks} ranks", "of parameters, gradients, optimizer state", sharded, "about"),
     ]  # fmt: skip
     return sorted((one for one in found if one.bytes > 0), key=lambda one: -one.bytes)

@@ -6,6 +6,7 @@ what was given back once, and what was seen in too few steps does not grow.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from distdoctor.recording.trace.layout import HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
+LAZY_BUCKETS_SINCE = (2, 15)  # of torch: DistributedDataParallel takes lazy_bucket_allocation
 MOST_POINTS = 200  # of which all pairs are compared
 
 
@@ -176,6 +178,12 @@ class RankMemory:
     @property
     def on_device(self) -> bool:
         return bool(len(self.rows)) and int(self.rows["device"][-1]) >= 0
+
+    @property
+    def knows_lazy_buckets(self) -> bool:
+        """Whether DistributedDataParallel takes `lazy_bucket_allocation` there: torch 2.15, or no version recorded."""
+        version = re.match(r"(\d+)\.(\d+)", str(self.log.environment.get("torch") or ""))
+        return version is None or (int(version[1]), int(version[2])) >= LAZY_BUCKETS_SINCE
 
     @property
     def site(self) -> SourceLine:

@@ -5,7 +5,7 @@ What it means    Gradients are copied into buckets, reduced there and copied bac
                  including during forward, when activations need the memory.
 Why it hurts     Memory holds a copy of all gradients at the peak.
 How we know      The reducer reports the sizes of its buckets, and whether gradients are views of them (`check-memory`).
-What to do       lazy_bucket_allocation=True allocates the buckets in backward and frees them afterwards;
+What to do       lazy_bucket_allocation=True (torch 2.15) allocates the buckets in backward and frees them afterwards;
                  gradient_as_bucket_view=True makes gradients views of them. Measured on torch 2.15, CPU, zero_grad to None, 128
                  MiB of buckets (benchmarks/memory_cost.py): the first took 128 MiB off the forward's peak and 30 off the
                  step's, the second 56 and 72. Use the first if activations are the peak, otherwise try both.
@@ -53,20 +53,23 @@ def _finding(found: dict[int, RankMemory], sources: Mapping[str, str]) -> Findin
         place=_wrapped_at(one) or one.site,
         evidence={"bucket_bytes": size, "gradient_bytes": one.most("gradients")},
         why="the reducer reports these sizes; gradients are not views of the buckets, which stay allocated during forward",
-        prescriptions=(
-            Prescription(
-                "make-buckets-lazily",
-                change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
-                effect=f"up to {mib(size)} less at the forward peak (the size of the buckets), less at the backward peak",
-            ),
-            Prescription(
-                "gradient-as-bucket-view",
-                change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
-                edits=wrapper_told(sources, _wrapped_at(one), "gradient_as_bucket_view", "True"),
-                effect=f"up to {mib(size)} less if backward or the optimizer step is the peak",
-            ),
-        ),
+        prescriptions=tuple(_cures(one, size, sources)),
         confidence=CERTAIN,
+    )
+
+
+def _cures(one: RankMemory, size: int, sources: Mapping[str, str]) -> Iterator[Prescription]:
+    if one.knows_lazy_buckets:
+        yield Prescription(
+            "make-buckets-lazily",
+            change="DistributedDataParallel(model, ..., lazy_bucket_allocation=True)",
+            effect=f"up to {mib(size)} less at the forward peak (the size of the buckets), less at the backward peak",
+        )
+    yield Prescription(
+        "gradient-as-bucket-view",
+        change="DistributedDataParallel(model, ..., gradient_as_bucket_view=True)",
+        edits=wrapper_told(sources, _wrapped_at(one), "gradient_as_bucket_view", "True"),
+        effect=f"up to {mib(size)} less if backward or the optimizer step is the peak",
     )
 
 

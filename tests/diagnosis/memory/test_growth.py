@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from distdoctor.plugins import load
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
+from distdoctor_checks.memory import bucket_copy
 
 CHECK = load().checks["DD401"]
 
@@ -217,3 +219,16 @@ def test_what_torch_keeps_hooks_in_is_known(label: str) -> None:
 @pytest.mark.parametrize("label", ["loss_hooks", "self.loss_hooks", "_forward_hooks_seen"])
 def test_a_list_of_the_users_is_not_taken_for_torchs_hooks(label: str) -> None:
     assert not keeps_hooks(label)
+
+
+@pytest.mark.parametrize(
+    ("torch", "offered"), [("2.14.1", False), ("2.15.0+cpu", True), ("3.0.0a0", True), (None, True)]
+)
+def test_buckets_that_are_made_lazily_are_offered_to_a_torch_that_knows_them(torch: str | None, offered: bool) -> None:
+    check = load().checks["DD412"]
+    recording = bucket_copy.sick()
+    ranks = {rank: replace(log, environment={"torch": torch} if torch else {}) for rank, log in recording.ranks.items()}
+
+    (found,) = examine(replace(recording, ranks=ranks), [check]).findings
+
+    assert ("make-buckets-lazily" in [one.slug for one in found.prescriptions]) == offered
