@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+LONGEST_REASON = 900  # letters: the output of a command is a part of it, and what is wrong is seldom in its first line
+
 
 class Reruns:
     """A pytest plugin for the process that all reports come to."""
@@ -31,7 +33,7 @@ class Reruns:
 
 
 def reason_of(report: pytest.TestReport) -> str:
-    """The line that pytest's own summary would print for the failure."""
+    """What pytest's own summary would print for the failure, and what it says of the output that was compared."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr or "")
-    return text.strip().partition("\n")[0][:300]
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())[:LONGEST_REASON]

@@ -14,7 +14,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Facts:
     """One reading of /proc/PID. `ran_ns` is how long the main thread has run since its start; -1 where the kernel keeps no count.
 
-    `last_ran` is when the main thread last ran, in seconds on the scheduler's clock (`scheduler_now`); None where unknown.
+    `still_seconds` is how long ago the main thread last ran when this was read, 0 for one that is ready to run and waits for a
+    core; None where unknown.
     """
 
     state: str
@@ -22,7 +23,7 @@ class Facts:
     started: int
     cpu_seconds: float
     ran_ns: int = -1
-    last_ran: float | None = None
+    still_seconds: float | None = None
     bytes_moved: int = 0
     wchan: str = ""
     syscall: int = -1
@@ -37,14 +38,15 @@ def facts_of(pid: int) -> Facts | None:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
+    state = fields[0].decode()
     status = _pairs(f"/proc/{pid}/status", ":")
     return Facts(
-        state=fields[0].decode(),
+        state=state,
         parent=int(fields[1]),
         started=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         ran_ns=_number(_read(f"/proc/{pid}/task/{pid}/schedstat").partition(" ")[0], -1),
-        last_ran=_last_ran(f"/proc/{pid}/task/{pid}/sched"),
+        still_seconds=0.0 if state == "R" else _still_seconds(pid),
         bytes_moved=sum(_number(_pairs(f"/proc/{pid}/io", ":").get(name, ""), 0) for name in ("rchar", "wchar")),
         wchan=_read(f"/proc/{pid}/wchan").strip("0\n"),
         syscall=_number(_read(f"/proc/{pid}/syscall").partition(" ")[0], -1),
@@ -66,12 +68,13 @@ def _ready(pid: int) -> Iterator[tuple[int, int]]:
             yield int(thread), _number(words[0], 0) + _number(words[1], 0)
 
 
-def scheduler_now() -> float | None:
-    """Now on the clock of `Facts.last_ran`: we are running, so we ran a moment ago. None where the kernel does not tell.
+def _still_seconds(pid: int) -> float | None:
+    """How long the main thread has not run, on the scheduler's clock: we are running, so we ran a moment ago.
 
-    Needs CONFIG_SCHED_DEBUG, which the distributions' kernels have.
+    None where the kernel does not tell: it needs CONFIG_SCHED_DEBUG, which the distributions' kernels have.
     """
-    return _last_ran("/proc/thread-self/sched")
+    last, now = _last_ran(f"/proc/{pid}/task/{pid}/sched"), _last_ran("/proc/thread-self/sched")
+    return None if last is None or now is None else max(0.0, now - last)
 
 
 def _last_ran(path: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distdoctor.attach import permission, py_spy, pystack
-from distdoctor.attach.kernel import Facts, facts_of, scheduler_now
+from distdoctor.attach.kernel import Facts, facts_of
 from distdoctor.attach.links import dead_links
 from distdoctor.attach.processes import FoundJob, HostProcesses, Process
 from distdoctor.attach.py_spy import PySpyDump
@@ -159,7 +159,7 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
         moved=changed or (ran / seconds > AWAKE_SHARE and not readable),
         cpu_share=max(0.0, last.cpu_seconds - first.cpu_seconds, ran) / seconds if len(samples) > 1 else 0.0,
         ready_share=_ready_share(first, last, seconds) if len(samples) > 1 else 0.0,
-        still_seconds=_still(last, seconds if ran == 0 and len(samples) > 1 else 0.0),
+        still_seconds=_still(last, seconds if ran == 0 and last.state != "R" and len(samples) > 1 else 0.0),
         age_seconds=max(0.0, time.time() - process.started),
         bytes_moved=last.bytes_moved - first.bytes_moved,
         wchan=last.wchan,
@@ -181,10 +181,9 @@ def _ready_share(first: Facts, last: Facts, seconds: float) -> float:
 
 
 def _still(facts: Facts, at_least: float) -> float | None:
-    """How long ago the main thread last ran."""
-    now = scheduler_now()
-    if now is not None and facts.last_ran is not None:
-        return max(at_least, now - facts.last_ran)
+    """How long ago the main thread last ran, as it was when `facts` were read: what our own look took is no standstill."""
+    if facts.still_seconds is not None:
+        return max(at_least, facts.still_seconds)
     return at_least or None
 
 

@@ -1,0 +1,61 @@
+"""How long a rank has stood still is what the kernel says when it is asked, whatever our own look takes on a busy machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from distdoctor.attach import py_spy
+from distdoctor.attach.processes import FoundJob, HostProcesses
+from distdoctor.attach.snapshot import Manner, look_at
+from distdoctor.recording.stacks import ProcessStacks
+
+NAPS = "import time\nprint(flush=True)\nwhile True: time.sleep(0.02)"
+SLEEPS = "import time\nprint(flush=True)\ntime.sleep(60)"
+
+
+@contextmanager
+def running(program: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def seen(process: subprocess.Popen[bytes]) -> ProcessStacks:
+    host = HostProcesses.now()
+    job = FoundJob({0: host.processes[process.pid]}, world_size=1)
+    (stacks,) = look_at([job], host, Manner(samples=2, interval_seconds=0.1))
+    found = stacks.ranks[0].process
+    assert found is not None
+    return found
+
+
+def test_a_reader_that_is_slow_makes_nobody_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "py-spy"
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {py_spy.program()} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(py_spy, "program", lambda: str(slow))
+
+    with running(NAPS) as process:
+        found = seen(process)
+
+    assert found.main is not None, found.trouble
+    assert found.still_seconds is not None
+    assert found.still_seconds < 0.5
+
+
+def test_a_rank_that_sleeps_has_stood_still_since_it_fell_asleep() -> None:
+    with running(SLEEPS) as process:
+        time.sleep(1)
+        found = seen(process)
+
+    assert found.still_seconds is not None
+    assert 0.9 < found.still_seconds < 10
