@@ -29,6 +29,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.evaluated, {"refreshes": (0,)}, "DD222", (1,), "# evaluates"),
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
+    (copies.pushed, {}, "DD222", (0, 1), "# acts"),
     (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
     (loss_scale.divided_by_ranks, {"times": True}, "DD209", (0, 1), "# times"),
     (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),
@@ -59,6 +60,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.evaluated, {}),
     (copies.targeted, {}),
     (copies.taken_early, {"after_wrapping": True}),
+    (copies.pushed, {"renewed": True, "each": 2}),
+    (copies.pushed, {"each": 100}),  # a reference that stays what it was
     (copies.under_one_roof, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),

@@ -78,6 +78,25 @@ def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> s
     return digest_of_training(model)
 
 
+def pushed(rank: int, world_size: int, *, renewed: bool = False, each: int = 1) -> str:
+    """An actor that gets the learner's weights anew all the time: from a snapshot, which is renewed or is not."""
+    model, actor = DistributedDataParallel(Net()), Net()
+    snapshot = {name: value.clone() for name, value in model.module.state_dict().items()}
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(STEPS):
+        if renewed:
+            snapshot = model.module.state_dict()
+        if step % each == 0:
+            actor.load_state_dict(snapshot)
+        inputs, _ = batches.next()
+        with torch.no_grad():
+            wanted = actor(inputs)  # acts
+        optimizer.zero_grad()
+        mse_loss(model(inputs), wanted + 1).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def taken_early(rank: int, world_size: int, *, after_wrapping: bool = False) -> str:
     """An average for evaluation, taken before the wrapper makes the replicas equal."""
     torch.manual_seed(rank)

@@ -43,7 +43,8 @@ class Copy:
         return held if len(held) == len(self.order) and all(p.grad is None for p in held) else []
 
 
-CopyReading = tuple[Copy, Reading, list[int]]
+CopyReading = tuple[Copy, Reading, list[int], int]
+"""A copy, its digests on their way, the kinds of its tensors, and how often these have been written to."""
 
 
 class Copies:
@@ -95,16 +96,16 @@ class Copies:
     def start(self) -> list[CopyReading]:
         """Digests of all copies, on their way."""
         held = [(copy, copy.parameters()) for copy in self.found]
-        return [(copy, copy.digests.start(own)[0], kinds_of(own)) for copy, own in held if own]
+        return [(copy, copy.digests.start(own)[0], kinds_of(own), _written(own)) for copy, own in held if own]
 
     def write(self, step: int, started: Sequence[CopyReading], originals: Sequence[int]) -> None:
         """One row for each copy, and in it what its originals are: `originals` are digests of the optimizer's parameters."""
-        for copy, reading, kinds in started:
+        for copy, reading, kinds, written in started:
             own = original = 0
             for value, place in zip(finished_all(reading, kinds), copy.order, strict=True):
                 own = extend(own, value)
                 original = extend(original, originals[place])
-            self.context.trace.digests.write(param=own, before=original, step=step, tensor=copy.seq)
+            self.context.trace.digests.write(param=own, before=original, grad_sum=written, step=step, tensor=copy.seq)
 
     # -- who uses them ---------------------------------------------------------------------------------------------------
 
@@ -143,6 +144,11 @@ class Copies:
                 trace.note(CopyUsed(copy.name, self.context.step), site=trace.texts.id(sites.user_site()))
 
         return passing
+
+
+def _written(parameters: Sequence[Tensor]) -> int:
+    """How often the parameters have been written to, each counted; 0 where torch does not count (inference tensors)."""
+    return 0 if any(parameter.is_inference() for parameter in parameters) else sum(p._version for p in parameters)
 
 
 def _compiles() -> bool:

@@ -227,7 +227,7 @@ class GradientsStream:
         first, tracked.initial = tracked.initial, None
         if first is not None:
             copies = tracked.copies.start() if tracked.copies is not None else []
-            readings = (first[0], *(reading for _, reading, _ in copies))
+            readings = (first[0], *(reading for _, reading, *_ in copies))
             self.context.later(
                 lambda: self._write_initial(tracked, inventory, first, kinds_of(parameters), copies), *readings
             )
@@ -268,7 +268,7 @@ class GradientsStream:
             self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
-        readings += [reading for _, reading, _ in copies]
+        readings += [reading for _, reading, *_ in copies]
         self.context.later(
             lambda: self._write(tracked, look, copies), *(reading for reading in readings if reading is not None)
         )

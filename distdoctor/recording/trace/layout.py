@@ -337,7 +337,10 @@ DIGEST = Record(
         ("before", "Q"),  # of the parameter when the step began; 0: not digested
         ("param", "Q"),  # when it was over
         ("state", "Q"),
-        ("grad_sum", "Q"),  # of the gradient's 64-bit words, modulo 2^64
+        (
+            "grad_sum",
+            "Q",
+        ),  # of the gradient's 64-bit words, modulo 2^64; of a COPY: how often its parameters were written to
         ("param_sum", "Q"),  # of the parameter's: before the step where `before` is there, else after it
         ("state_before", "Q"),  # of the optimizer's state when the step began; 0: not digested, or there was none
         ("step", "I"),

@@ -1,13 +1,16 @@
 """
-DD222 stale-copy: a copy of the model (moving average, target network, acting policy) is not the same on every rank.
+DD222 stale-copy: a copy of the model (moving average, target network, acting policy) lags, or differs between ranks.
 
 What it means    The replicas agree, but a copy kept beside each of them does not: one rank never refreshes it (`if rank == 0`),
-                 ranks refresh it in different steps, or it was taken before the replicas were made equal.
+                 ranks refresh it in different steps, or it was taken before the replicas were made equal. Or all ranks
+                 refresh it again and again with the weights that it has already: a snapshot that nobody renews.
 Why it hurts     The copy's output enters the loss (targets, rollouts) or the metric and the checkpoint (averages): ranks learn
                  from, act by or report different models, and nothing fails.
 How we know      A copy is a module with the parameter names and shapes of the trained one that no optimizer holds. One digest
                  of all its bits is compared between ranks in steps in which the trained parameters agree. A rank whose copy
                  never changes is blamed only if a forward of that copy was seen: rank 0 alone may keep the copy that is saved.
+                 A refresh without effect: its tensors were written to between sampled steps (torch counts that), and its
+                 bits stay those with which training began, while the trained model changes.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
@@ -43,6 +47,21 @@ class CopyCourse:
     ranks: tuple[int, ...]
     digests: Mapping[int, Mapping[int, int]]
     originals: Mapping[int, Mapping[int, int]]
+    written: Mapping[int, Mapping[int, int]]  # how often its parameters have been written to
+
+    @property
+    def refreshed_in_vain(self) -> int:
+        """In how many sampled steps every rank had written to a copy whose bits stay the first ones of its changing originals."""
+        steps = sorted(self.digests)
+        stays = len({value for values in self.digests.values() for value in values.values()}) == 1
+        if not stays or self.digests[steps[0]] != self.originals[steps[0]]:
+            return 0
+        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(steps))
+        writes = [
+            all(self.written[one][rank] < self.written[other][rank] for rank in self.ranks)
+            for one, other in pairwise(steps)
+        ]
+        return sum(writes) if changes else 0
 
     @property
     def apart(self) -> list[int]:
@@ -65,7 +84,10 @@ class CopyCourse:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """Who keeps another one: the ranks that stand still, that began with another model than was trained, or the fewest."""
+        """Who keeps another one: the ranks that stand still, that began with another model than was trained, or the fewest;
+        nobody where it is the same everywhere."""
+        if not self.apart:
+            return ()
         if self.still:
             return self.still
         first = min(self.digests)
@@ -84,12 +106,15 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             for course in _courses(gradients, peers):
                 if len(course.apart) >= FEWEST and _matters(gradients, course):
                     yield _finding(gradients, course)
+                elif course.refreshed_in_vain >= FEWEST and _matters(gradients, course):
+                    yield _in_vain(gradients, course)
 
 
 def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
     agreeing = _agreeing(gradients, peers)
     digests: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     originals: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    written: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
@@ -98,12 +123,14 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
                 key = (tensor.index, tensor.owner)
                 for step, row in own.rows_of(tensor.seq):
                     digests[key][step][rank], originals[key][step][rank] = int(row["param"]), int(row["before"])
+                    written[key][step][rank] = int(row["grad_sum"])
     for key, by_step in digests.items():
         whole = {step: dict(values) for step, values in by_step.items()
                  if len(values) == len(peers.ranks) and step in agreeing}  # fmt: skip
         if whole:
             name = _name(gradients, peers, key)
-            yield CopyCourse(name, key[1], peers.ranks, whole, {step: originals[key][step] for step in whole})
+            about = ({step: of[key][step] for step in whole} for of in (originals, written))
+            yield CopyCourse(name, key[1], peers.ranks, whole, *about)
 
 
 def _name(gradients: Gradients, peers: ReplicaGroup, key: tuple[int, str]) -> str:
@@ -130,10 +157,7 @@ def _matters(gradients: Gradients, course: CopyCourse) -> bool:
 
 def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
     odd, apart, last = course.odd, course.apart, max(course.digests)
-    made = _site(gradients, Copied, course)
-    used = _site(gradients, CopyUsed, course)
-    what = f"the copy `{course.name}`" + (f" ({course.module})" if course.module != course.name else "")
-    rest = tuple(rank for rank in course.ranks if rank not in odd)
+    what, rest = _called(course), tuple(rank for rank in course.ranks if rank not in odd)
     if course.still:
         title = f"{named(odd)} never refreshes {what}, while {named(rest)} keeps changing it"
     elif course.from_the_start:
@@ -142,14 +166,13 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
         title = (
             f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
         )
-    places = [Place(made, course.ranks, "the copy is made")] if made else []
-    places += [Place(used, course.ranks, "the copy computes")] if used else []
+    made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
     return Finding(
         title=title,
         ranks=odd,
         confidence=LIKELY,
         place=used if course.still and used else made or used,
-        places=tuple(places),
+        places=_places(made, used, course),
         evidence={
             "copy": course.name,
             "first_step_apart": apart[0],
@@ -161,6 +184,41 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
         "parameters are bit-identical on these ranks in all of them",
         prescriptions=(Prescription("refresh-everywhere"),),
     )
+
+
+def _in_vain(gradients: Gradients, course: CopyCourse) -> Finding:
+    """Every rank refreshes it with what it holds already."""
+    made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
+    last = max(course.digests)
+    return Finding(
+        title=f"{_called(course)} is refreshed again and again with the weights that training began with",
+        ranks=course.ranks,
+        confidence=LIKELY,
+        place=used or made,
+        places=_places(made, used, course),
+        evidence={
+            "copy": course.name,
+            "steps_refreshed": course.refreshed_in_vain,
+            "steps_compared": len(course.digests),
+        },
+        why=f"its tensors were written to before {course.refreshed_in_vain} of {len(course.digests)} sampled steps, and hold the "
+        f"same bits up to step {last}; the trained parameters change in every step",
+        prescriptions=(
+            Prescription(
+                "refresh-everywhere",
+                change="refresh it from the model as it is now: a state_dict() that was cloned once does not follow the training",
+            ),
+        ),
+    )
+
+
+def _called(course: CopyCourse) -> str:
+    return f"the copy `{course.name}`" + (f" ({course.module})" if course.module != course.name else "")
+
+
+def _places(made: SourceLine, used: SourceLine, course: CopyCourse) -> tuple[Place, ...]:
+    places = [Place(made, course.ranks, "the copy is made")] if made else []
+    return (*places, *([Place(used, course.ranks, "the copy computes")] if used else []))
 
 
 def _site(gradients: Gradients, kind: type[Copied] | type[CopyUsed], course: CopyCourse) -> SourceLine:
