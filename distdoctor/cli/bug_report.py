@@ -27,7 +27,8 @@ from typing import IO, Any
 import psutil
 
 from distdoctor.attach.permission import may_trace, yama_scope
-from distdoctor.launch.preflight.machine import cores, shared_memory
+from distdoctor.launch.preflight.machine import shared_memory
+from distdoctor.recording.cores import cores
 from distdoctor.recording.trace.redaction import kept_variables
 
 Facts = dict[str, Any]

@@ -402,3 +402,15 @@ def showing(rank: int, *, each: int = 1) -> None:
                 dist.all_reduce(torch.ones(1))  # to be shown
 
     training(rank, forward=0.0, backward=0.0, steps=40, each_step=show)
+
+
+def multiplying(rank: int, *, threads: int) -> None:
+    """Matrices that are large enough to be shared between threads."""
+    torch.set_num_threads(threads)  # threads of each rank
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        wrapped(torch.ones(256, 512)).square().mean().backward()
+        optimizer.step()

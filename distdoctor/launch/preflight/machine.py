@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import platform
 import shutil
 import socket
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from distdoctor.recording.cores import cores
 from distdoctor.recording.preflight import CheckedMachine
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
@@ -46,22 +45,6 @@ def shared_memory() -> tuple[int, int] | tuple[None, None]:
         return None, None
     usage = shutil.disk_usage(SHARED_MEMORY)
     return usage.total, usage.free
-
-
-def cores() -> float:
-    """How many cores processes of ours may use together: affinity, and the quota of the cgroup where there is one."""
-    usable = float(len(os.sched_getaffinity(0)))
-    return min(usable, _quota(Path("/sys/fs/cgroup")))
-
-
-def _quota(root: Path) -> float:
-    with contextlib.suppress(OSError, ValueError):  # cgroup v2, as a container sees its own
-        quota, period = (root / "cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    with contextlib.suppress(OSError, ValueError):  # v1
-        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
-        return quota_us / int((root / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else math.inf
-    return math.inf
 
 
 def _threads(ranks: int) -> int:

@@ -16,6 +16,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.progress import garbage
+from distdoctor.probe.progress.core_share import CoreShares
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_counts import StepCounts
 from distdoctor.probe.progress.step_times import StepTimer
@@ -35,7 +36,8 @@ def install(rank: Rank) -> StepTimer | None:
     steps.install()
     times = StepTimer(rank, rank.trace.rings["times"])
     times.install()
-    waits = DeviceWaits(rank)
+    waits, shares = DeviceWaits(rank), CoreShares(rank)
+    shares.install()
     collector = garbage.install(rank)
 
     @rank.guarded
@@ -52,6 +54,7 @@ def install(rank: Rank) -> StepTimer | None:
             rank.trace.steps.write(at_ns=now, step=count, epoch=rank.epoch, micro_steps=times.backwards, site=site)
             times.write(now, count)
             waits.stepped(count)
+            shares.stepped(count)
             collector.stepped()
 
     register_optimizer_step_post_hook(stepped)

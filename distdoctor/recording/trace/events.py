@@ -468,6 +468,21 @@ class Compiled(TraceEvent):
     nanoseconds: int = 0
 
 
+@kind(55)
+class CoreShare(TraceEvent):
+    """What the rank computes with, and how long its main thread ran and stood in the queue for a core; rewritten as it goes on.
+
+    The site is where the number of threads was set, "" where it was not.
+    """
+
+    cpus: Ranks = ()  # the numbers of the cores that the rank may use
+    threads: int = 0  # of one operation, torch.get_num_threads()
+    quota: float = 0.0  # cores that the cgroup grants, 0 for no limit
+    steps: int = 0  # in which these were counted
+    ran_ns: int = 0
+    queued_ns: int = 0
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------------
 
 
