@@ -57,7 +57,7 @@ def test_no_source_of_ours_runs_what_it_reads(path: Path) -> None:
 
 
 # What reads files of the kernel's, or looks at what it has opened itself.
-OPENS = {"files.py", "flight/reading.py", "trace/run_folder.py", "trace/process_key.py"}
+OPENS = {"cores.py", "files.py", "flight/reading.py", "trace/run_folder.py", "trace/process_key.py"}
 
 
 def test_a_recording_is_read_by_what_opens_regular_files_only() -> None:
