@@ -25,6 +25,7 @@ from distdoctor.recording.trace.layout import HolderFlag, Phase
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
 LAZY_BUCKETS_SINCE = (2, 15)  # of torch: DistributedDataParallel takes lazy_bucket_allocation
+FEWEST_SIZES = 8  # that the workers were seen to have
 MOST_POINTS = 200  # of which all pairs are compared
 
 
@@ -260,6 +261,18 @@ class RankMemory:
         if not grows_steadily(steps, sizes):
             return 0.0, 0
         return slope(steps, sizes), int(steps[-1] - steps[0])
+
+    def growth_of_workers(self) -> tuple[float, int, int]:
+        """(bytes per step by which the workers of its loaders have grown steadily to the end, bytes in all, over so many steps),
+        all looks with equally many workers; zeros without."""
+        rows = self.rows[(self.rows["step"] > 3) & (self.rows["workers"] > 0)]
+        steps, sizes = np.asarray(rows["step"], np.float64), np.asarray(rows["workers_rss"], np.float64)
+        # Rows repeat what was seen up to a second before. A cache that two workers fill halves its growth with each epoch.
+        if len(set(rows["workers"].tolist())) != 1 or len(set(sizes.tolist())) < FEWEST_SIZES:
+            return 0.0, 0, 0
+        if not grows_steadily(steps, sizes, least=0.6):
+            return 0.0, 0, 0
+        return slope(steps, sizes), int(sizes[-1] - sizes[0]), int(steps[-1] - steps[0])
 
     def fastest_growing(self) -> tuple[Holder, float] | None:
         """The variable that was seen to grow most in a step, and by how many bytes; None when none grew from look to look."""

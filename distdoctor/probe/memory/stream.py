@@ -38,7 +38,7 @@ FIRST_STEPS = 64  # every one of them is written down
 PER_INTERVAL = (
     128  # records at one interval; then it doubles, so that the ring always reaches back over half the training
 )
-HOST_SECONDS = 2.0  # between two looks at the machine's memory and the workers
+HOST_SECONDS = 1.0  # between two looks at the machine's memory and the workers
 RARELY = 1024  # steps between two counts of all categories, after the first ones
 RANKS_WITHOUT_STEPS = (
     4,

@@ -8,9 +8,10 @@ How we know      A worker's own error names shared memory (certain). A worker di
                  out-of-memory kill (likely). Otherwise: less than 5 % of the host's memory (or the container's limit) was left,
                  and ranks and workers hold more than half of it (likely). A note, possible: the dataset keeps a large list or
                  dictionary of Python objects, of which a few were weighed. Reading one writes its reference count, so each
-                 worker that was forked gets a copy of its page: memory grows until every worker holds all of it.
+                 worker that was forked gets a copy of its page: memory grows until every worker holds all of it. Possible, too:
+                 workers that outlive the epoch have grown steadily by 64 MiB and a tenth, over two epochs or more.
 What to do       Use fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), a larger
-                 --shm-size.
+                 --shm-size. Bound what a worker keeps between samples.
 When it is fine  A full machine whose memory other jobs hold: this job is not to blame, and nothing is reported.
 Source           torch.utils.data.DataLoader, notes on multiprocessing; docker run --shm-size.
 """
@@ -39,6 +40,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
 COPIED = 64 * MIB  # by the workers of all ranks together
+GROWN, GROWN_SHARE = 64 * MIB, 0.1  # by the workers of one rank; the part of what they hold
 
 
 @check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True, specificity=30)
@@ -48,6 +50,8 @@ def examine(verdict: Verdict | None, memory: Memory | None, orders: SampleOrders
     copied = _copied(orders) if orders is not None and not told else None
     if copied is not None:
         yield copied
+    if memory is not None and orders is not None and not told:
+        yield from _growing(memory, orders)
     if memory is None and not told and orders is None:
         raise NotApplicable("no memory was recorded")
     by_host: dict[str, list[RankMemory]] = defaultdict(list)
@@ -167,6 +171,39 @@ def _copied(orders: SampleOrders) -> Finding | None:
                 "lower-host-memory",
                 change=f"keep {where} in an array (numpy, torch or pyarrow) instead of Python objects",
                 effect=f"up to {mib(costs[line])} less",
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
+
+
+def _growing(memory: Memory, orders: SampleOrders) -> Iterator[Finding]:
+    """Workers that keep more and more, from epoch to epoch: a cache of theirs that is full levels off within one."""
+    found = {}
+    for rank in memory.each():
+        passes = [one for one in orders.by_rank.get(rank.rank, ()) if one.workers]
+        each, grown, steps = rank.growth_of_workers()
+        if len(passes) >= 2 and grown >= max(GROWN, GROWN_SHARE * rank.most("workers_rss")):
+            found[rank.rank] = (passes[-1], each, grown, steps)
+    if not found:
+        return
+    ranks = tuple(sorted(found))
+    one, each, grown, steps = max(found.values(), key=lambda own: own[1])
+    line = one.made_line or one.loop_line
+    yield Finding(
+        title=f"the {one.workers} workers of the loader grow by {mib(each)} every step",
+        ranks=ranks,
+        confidence=POSSIBLE,
+        place=line,
+        places=(Place(line, ranks, f"the loader is created, {one.workers} workers a rank"),),
+        evidence={"dataset": one.data.name, "workers": one.workers, "bytes": grown, "bytes_per_step": round(each)},
+        why=f"{mib(grown)} more within {steps} steps, in every part of them, over {len(orders.by_rank[ranks[0]])} passes: "
+        f"something of {one.data.name or 'the dataset'} outlives the sample in each worker",
+        prescriptions=(
+            Prescription(
+                "lower-host-memory",
+                change=f"bound what {one.data.name or 'the dataset'} keeps between samples (a cache whose keys do not come "
+                "again), or leave out persistent_workers",
             ),
         ),
         at_ns=one.started_ns,
