@@ -1,12 +1,13 @@
 """
-DD707 unfinished-checkpoint: the job ended before its checkpoint was complete, or a pointer names a missing checkpoint.
+DD707 unfinished-checkpoint: a checkpoint was not complete when the job ended or read it, or a pointer names a missing one.
 
-What it means    The job did not wait for an asynchronous save, a writer thread was cut off with the process, or a small file
-                 such as `latest` names a checkpoint that does not exist.
+What it means    The job did not wait for an asynchronous save before it read the checkpoint or ended, a writer thread was cut off
+                 with the process, or a small file such as `latest` names a checkpoint that does not exist.
 Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
 How we know      The save had begun but not finished when the rank exited on its own: certain. A rank that was killed or failed
                  leaves half a file as a consequence: likely. A thread that had called torch.save was working (not waiting for
-                 work) when the interpreter shut down. Targets of pointers were checked as the process ended.
+                 work) when the interpreter shut down. Targets of pointers were checked as the process ended. A load that
+                 failed had begun on the same rank before the asynchronous save of the same path was over: certain.
 What to do       Wait for the save's future, join the thread, and write the pointer last.
 When it is fine  A pointer to a location outside its own folder, in a format of its own: it is not read.
 Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
@@ -18,19 +19,66 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.checkpoint.checkpoints import NOT_YET, Checkpoints, Saved
+from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, NOT_YET, CheckpointLoad, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, Pointer, Saving, UncaughtException, Unfinished
 
+ASYNCHRONOUS = "dcp.async_save"
 
-@check("DD707", "unfinished-checkpoint", severity=ERROR, live=False)
-def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
+
+@check("DD707", "unfinished-checkpoint", severity=ERROR, family="hang", specificity=30)
+def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | None) -> Iterator[Finding]:
+    yield from _read_early(checkpoints, verdict)
     if not recording.job.running:
         yield from _cut_off(checkpoints, recording)
         yield from _threads(checkpoints)
     yield from _pointers(checkpoints)
+
+
+def _read_early(checkpoints: Checkpoints, verdict: Verdict | None) -> Iterator[Finding]:
+    """Loads that failed because the asynchronous save of what they read was not over."""
+    found: dict[tuple[SourceLine, SourceLine], list[tuple[Saved, CheckpointLoad]]] = defaultdict(list)
+    for load in checkpoints.loads:
+        for save in checkpoints.saves:
+            if (
+                save.rank == load.rank
+                and save.event.by == ASYNCHRONOUS
+                and load.done_ns == FAILED
+                and _too_early(save, load)
+            ):
+                found[save.event.site, load.event.site].append((save, load))
+    for (saved_at, loaded_at), pairs in found.items():
+        ranks = tuple(sorted({load.rank for _, load in pairs}))
+        save, load = pairs[0]
+        failed = verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ()
+        ends = [one for one in failed if one.ending is not None and one.ending.site == loaded_at]
+        seconds = (load.event.at_ns - save.event.at_ns) / 1e9
+        yield Finding(
+            title=f"{named(ranks)} read the checkpoint {load.event.path} before its asynchronous save was over",
+            ranks=ranks,
+            confidence=CERTAIN,
+            place=saved_at,
+            places=(
+                Place(saved_at, ranks, f"{save.event.by} begins, step {save.event.step}"),
+                Place(loaded_at, ranks, f"{load.event.by} fails"),
+            ),
+            evidence={"path": load.event.path, "saved_at_step": save.event.step, "loaded_at_step": load.event.step}
+            | ({"exception": ends[0].ending.words} if ends and ends[0].ending is not None else {}),
+            why=f"{load.event.by} began {seconds:.1f} s after the save, which had not finished, and failed",
+            prescriptions=(Prescription("wait-for-the-save"),),
+            at_ns=load.event.at_ns,
+            explains=tuple(one.key for one in ends),
+        )
+
+
+def _too_early(save: Saved, load: CheckpointLoad) -> bool:
+    begins = load.event.at_ns
+    unfinished = save.done_ns == NOT_YET or save.done_ns > begins
+    return load.event.path in save.names and save.event.at_ns < begins and unfinished
 
 
 def _cut_off(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
@@ -41,7 +89,7 @@ def _cut_off(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding
     for site, saves in open_saves.items():
         ranks = tuple(sorted({save.rank for save in saves}))
         event, in_order = saves[-1].event, all(_in_order(recording, rank) for rank in ranks)
-        asynchronous = event.by == "dcp.async_save"
+        asynchronous = event.by == ASYNCHRONOUS
         yield Finding(
             title=f"{named(ranks)} ended before the checkpoint {event.path} was written",
             ranks=ranks,
