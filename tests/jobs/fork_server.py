@@ -23,6 +23,11 @@ SERVER.set_forkserver_preload(
         "torch.distributed.tensor.parallel",
         "torch.distributed.pipelining",
         "torch.distributed.checkpoint",
+        # What frameworks spend their first seconds on, and what knows nothing of torch; passed over where it is not installed.
+        "scipy.signal",
+        "scipy.stats",
+        "matplotlib.axes",
+        "pandas",
     ]
 )
 
