@@ -129,37 +129,34 @@ def test_a_launcher_that_its_scheduler_starts_again_joins_a_healthy_job(
     assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
 
 
-@pytest.mark.parametrize("first_run", ["finishes", "fails", "is ended", "hangs"])
-def test_a_job_that_runs_again_in_its_shared_folder_is_recorded_anew(
-    hosts: Hosts, script: Script, first_run: str
-) -> None:
+def test_a_job_that_runs_again_in_its_shared_folder_is_recorded_anew(hosts: Hosts, script: Script) -> None:
     script(
         "if os.path.exists('hangs') and rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n"
         "open(f'at-{rank}', 'w').close()\n"
         "while os.path.exists('stays'):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
         "if os.path.exists('fails') and rank == 1:\n    raise ValueError('a bad batch')\n" + TRAIN + FINISH
     )
-    marks = {"fails": "fails", "is ended": "stays", "hangs": "hangs"}
-    if first_run in marks:
-        (hosts.folder / marks[first_run]).touch()
-    commands = [start(hosts, host) for host in (1, 2)]
-    if first_run == "is ended":
-        for rank, command in enumerate(commands):
-            until(command, hosts.folder / f"at-{rank}")
-        for host in (1, 2):
-            hosts.signal(host, signal.SIGTERM)
-    earlier = finished(commands)
-    assert [one.code for one in earlier] == [{"finishes": 0, "hangs": 3}.get(first_run, 1)] * 2, said(earlier)
-    for mark in marks.values():
-        (hosts.folder / mark).unlink(missing_ok=True)
+    told = {}
+    for mark, code in (("hangs", 3), ("fails", 1), ("stays", 1), ("", 0)):
+        if mark:
+            (hosts.folder / mark).touch()
+        commands = [start(hosts, host) for host in (1, 2)]
+        if mark == "stays":
+            for rank, command in enumerate(commands):
+                until(command, hosts.folder / f"at-{rank}")
+            for host in (1, 2):
+                hosts.signal(host, signal.SIGTERM)
+        done = finished(commands)
+        assert [one.code for one in done] == [code] * 2, said(done)
+        told[mark] = [(one["code"], one["ranks"]) for one in findings(hosts, "run") if one["severity"] == "error"]
+        for path in hosts.folder.glob("at-*"):
+            path.unlink()
+        (hosts.folder / (mark or "none")).unlink(missing_ok=True)
 
-    done = finished([start(hosts, host) for host in (1, 2)])
-
-    assert [one.code for one in done] == [0, 0], said(done)
-    assert not findings(hosts, "run"), said(done)
+    assert told == {"hangs": [("DD112", [1])], "fails": [("DD110", [1])], "stays": [], "": []}
     assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
     recording = read_run(hosts.folder / "run")
-    assert {rank: log.attempt for rank, log in recording.ranks.items()} == {0: 1, 1: 1}
+    assert {rank: log.attempt for rank, log in recording.ranks.items()} == {0: 3, 1: 3}
     assert not recording.troubles
 
 
