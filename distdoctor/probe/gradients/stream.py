@@ -306,6 +306,9 @@ class GradientsStream:
         zeroed, tracked.zeroed = tracked.zeroed, self.zeroing.calls(optimizer)
         piled = bool(tracked.piled) and tracked.accumulated and zeroed == tracked.zeroed
         tracked.forget_backwards()
+        cleared = backwards > 1 and self.zeroing.cleared(first)
+        if cleared:
+            self.zeroing.note(tracked.number, tracked.step)
         return {
             "at_ns": time.monotonic_ns(),
             "hyper": _hyper(optimizer),
@@ -322,7 +325,7 @@ class GradientsStream:
             "flags": self.scalers.flags()
             | self.backwards.flags(first)
             | (UpdateFlag.PILED if piled else 0)
-            | (UpdateFlag.CLEARED if self.zeroing.cleared(first) else 0),
+            | (UpdateFlag.CLEARED if cleared else 0),
         }
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:

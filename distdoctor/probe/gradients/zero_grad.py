@@ -8,11 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from distdoctor.probe import wrappers
+from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.tracked import Tracked
 from distdoctor.probe.tensors.digests import is_readable, local
+from distdoctor.recording.trace.events import Cleared
 
+MOST_NOTED = 4  # steps in which gradients were zeroed on the way
 LOOKS = 8  # steps of one optimizer that are looked at
 
 
@@ -23,6 +25,8 @@ class Zeroing:
         self.context = context
         self._modules = 0  # calls of Module.zero_grad so far
         self._last = 0  # backward passes when anything was zeroed last
+        self._site = ""  # and where
+        self._noted = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -36,6 +40,12 @@ class Zeroing:
     def cleared(self, first: int) -> bool:
         """Whether something was zeroed after the backward pass number `first` + 1 had been."""
         return self._last > first
+
+    def note(self, number: int, step: int) -> None:
+        """That was so in this step of the optimizer `number`."""
+        if self._noted < MOST_NOTED:
+            self._noted += 1
+            self.context.trace.note(Cleared(number, step), site=self.context.trace.texts.id(self._site))
 
     def look(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """A backward begins after a step of this optimizer: gradients pile up if they are there whenever one does.
@@ -65,8 +75,13 @@ class Zeroing:
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
-        self._last = self.context.backwards
+        self._zeroed()
 
     def _of_module(self, module: nn.Module) -> None:
         self._modules += 1
+        self._zeroed()
+
+    def _zeroed(self) -> None:
+        if self._last != self.context.backwards and self._noted < MOST_NOTED:
+            self._site = sites.user_site()
         self._last = self.context.backwards

@@ -295,6 +295,14 @@ class Joined(TraceEvent):
     steps: int = 0  # that it has made
 
 
+@kind(27)
+class Cleared(TraceEvent):
+    """zero_grad was called between two of the backward passes of one step: what the earlier ones had added is gone."""
+
+    optimizer: int = 0
+    step: int = 0
+
+
 @kind(30)
 class Orphaned(TraceEvent):
     """Parameters get gradients, and no optimizer holds them. The site is where the optimizer was made."""

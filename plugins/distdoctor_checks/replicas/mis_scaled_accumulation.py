@@ -1,16 +1,17 @@
 """
-DD208 mis-scaled-accumulation: accumulated micro-batches are summed instead of averaged, or averaged twice.
+DD208 mis-scaled-accumulation: accumulated micro-batches are summed instead of averaged, averaged twice, or thrown away.
 
 What it means    Each micro-batch adds the gradient of its own mean loss. Without division, N of them make the gradient N times
-                 too large; divided twice, it is N times too small.
+                 too large; divided twice, or zeroed before the last one of them, it is N times too small.
 Why it hurts     The effective learning rate is off by that factor and changes with the number of micro-batches. Adam hides it,
                  SGD with the same settings diverges or crawls, and gradient clipping acts at the wrong threshold.
 How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
                  the autograd graph: their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
                  number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
                  count that is another in the next one, and by nothing more; or the first step of each pass over the data
-                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed.
-What to do       Divide once, before backward: loss = criterion(...) / N.
+                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or zero_grad
+                 is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
+What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step.
 When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. If gradients are divided by
                  hand after backward, accept it with --ignore DD208.
 Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumulation".
@@ -32,6 +33,7 @@ from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Cleared
 from distdoctor.recording.trace.layout import UpdateFlag
 
 SEEN = 2  # steps; one could be an accident
@@ -58,6 +60,8 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             continue
         micro_steps, root = counts.pop(), roots.pop()
         if any(update.flags & UpdateFlag.CLEARED for update in updates):
+            if _throws_away(updates, micro_steps, root):
+                yield _thrown_away(updates, micro_steps, gradients)
             continue  # not accumulated: optimizers that take turns, each with a backward of its own
         one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
         factor = factor_of(root)
@@ -68,6 +72,53 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
+
+
+def _throws_away(updates: list[Update], micro_steps: int, root: str) -> bool:
+    """Whether the division and the synchronisation both say that these micro-steps make one step, and zero_grad comes between."""
+    declared = all(
+        update.flags & UpdateFlag.CLEARED
+        and update.flags & UpdateFlag.ONE_LINE
+        and (update.number("synced"), update.number("unsynced")) == (1, micro_steps - 1)
+        for update in updates
+    )
+    factor = factor_of(root)
+    return (
+        declared
+        and micro_steps > 1
+        and factor is not None
+        and reads_as_mean(root)
+        and math.isclose(factor * micro_steps, 1)
+    )
+
+
+def _thrown_away(updates: list[Update], micro_steps: int, gradients: Gradients) -> Finding:
+    ranks = tuple(sorted({update.rank for update in updates}))
+    first = min(updates, key=lambda update: update.step)
+    noted = (event.site for rank in ranks for event in gradients.ranks[rank].events(Cleared))
+    site = next((one for one in noted if one), SourceLine())
+    return Finding(
+        title=f"zero_grad comes before the last of {micro_steps} micro-batches: the gradients of those before it are thrown away",
+        ranks=ranks,
+        place=site or first.loss_site,
+        places=(
+            *((Place(site, ranks, "zeroes the gradients"),) if site else ()),
+            Place(first.loss_site, ranks, f"backward, {micro_steps} times for each step"),
+            Place(first.site, ranks, "the step"),
+        ),
+        evidence={"micro_steps": micro_steps, "roots": first.roots, "steps": len({update.step for update in updates})},
+        why=f"{named(ranks)}: each loss is divided by {micro_steps}, {micro_steps - 1} of {micro_steps} backward passes are not "
+        "averaged over the ranks, and gradients are zeroed between two of them",
+        prescriptions=(
+            Prescription(
+                "divide-once",
+                change="call zero_grad after the step, or before the first micro-batch of a window",
+                effect=f"each step uses all {micro_steps} micro-batches",
+            ),
+        ),
+        confidence=LIKELY,
+        at_ns=first.at_ns,
+    )
 
 
 def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None:

@@ -124,7 +124,8 @@ def _own_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[i
 
 def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, float]:
     """step -> the whole number by which every rank divides its summed loss, where it is the same on all and no rank multiplies
-    by the number of ranks. {} where that is not so in every step."""
+    by the number of ranks. {} where that is not so in every step that is known of all ranks: one may end before its last ones
+    are written."""
     by_step: dict[int, set[float | None]] = defaultdict(set)
     ranks_of_step: dict[int, set[int]] = defaultdict(set)
     for rank, updates in gradients.updates(peers).items():
@@ -132,9 +133,9 @@ def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, flo
             if update.step and update.digested:
                 by_step[update.step].add(_divisor(update.roots, len(peers.ranks)))
                 ranks_of_step[update.step].add(rank)
-    common = {step: next(iter(found)) for step, found in by_step.items() if len(found) == 1}
-    whole = all(ranks == set(peers.ranks) for ranks in ranks_of_step.values())
-    if not whole or len(common) < len(by_step) or None in common.values():
+    whole = {step: by_step[step] for step, ranks in ranks_of_step.items() if ranks == set(peers.ranks)}
+    common = {step: next(iter(found)) for step, found in whole.items() if len(found) == 1}
+    if len(common) < len(whole) or None in common.values():
         return {}
     return {step: value for step, value in common.items() if value is not None}
 
