@@ -9,7 +9,8 @@ Why it hurts     Members connect to each other inside the call, so the ranks ins
 How we know      The recordings show which ranks entered new_group, how often and for which members, and which returned. Certain
                  when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
                  Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
-                 other members under one number are a warning where the job came through.
+                 other members under one number, or a group that its members made alone, are a warning where the job came
+                 through.
 What to do       Call new_group on every rank, for all groups, in the same order.
 When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
@@ -59,9 +60,13 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             yield _by_members(verdict, incident, alone)
         else:
             yield _finding(verdict, incident)
-    own = of_one_name(verdict.facts, verdict.facts.timelines)
-    if own is not None and not verdict.incidents and not verdict.recording.job.running:
-        yield _unnoticed(verdict, own)
+    if not verdict.incidents and not verdict.recording.job.running and not verdict.recording.missing:
+        own = of_one_name(verdict.facts, verdict.facts.timelines)
+        alone = made_alone(Making(timeline) for timeline in verdict.facts.timelines.values())
+        if own is not None:
+            yield _unnoticed(verdict, own)
+        elif alone is not None:
+            yield _unharmed(verdict, alone)
 
 
 def _by_stacks(sides: Sides) -> Finding:
@@ -111,6 +116,20 @@ def _unnoticed(verdict: Verdict, own: EachItsOwn) -> Finding:
     found = _of_one_name(verdict, Incident(IncidentKind.PASSED_BY, own.ranks, at_ns, LIKELY), own)
     why = "groups are named by a running number, and members find each other by that name; this run came through by chance"
     return replace(found, severity=WARNING, why=why, explains=())
+
+
+def _unharmed(verdict: Verdict, alone: MadeAlone) -> Finding:
+    """A group that only its members have made, in a job that came through: nobody made another one afterwards."""
+    at_ns = min(timeline.wall(timeline.last_ns) for timeline in verdict.facts.timelines.values())
+    found = _by_members(verdict, Incident(IncidentKind.PASSED_BY, alone.ranks, at_ns, LIKELY), alone)
+    others = named(set(verdict.facts.timelines) - set(alone.ranks))
+    return replace(
+        found,
+        title=f"called new_group for ranks {alone.call.members} (number {alone.number}) without {others}: the next group that "
+        "both sides make has two names, and hangs",
+        severity=WARNING,
+        explains=(),
+    )
 
 
 def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Finding:
