@@ -1,8 +1,9 @@
 """Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned.
 
 A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
-digest of all its parameters. Which of the user's lines lets it compute is waited for in the first steps, and after a loader began
-to be read: an average is often asked for the first time when an epoch is over.
+digest of all its parameters: as they are when it first computes in that step, else when the step is over. Which of the user's
+lines lets it compute is waited for in the steps that are looked at, and after a loader began to be read: an average is often used
+for the first time when an epoch is over.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.recording.trace.events import Copied, CopyUsed
-from distdoctor.recording.trace.layout import TensorFlag, extend
+from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, extend
 
 MOST = 4  # copies of one optimizer's model
 SEARCHES = 6  # for copies that came later
 AMBUSHES = 4  # first steps in which the forward of a copy is waited for
 LOADERS = 64  # beginnings of a loader after which it is waited for, until the next step
+
+
+_Now = tuple[Reading, list[int], int]
 
 
 class Copy:
@@ -35,6 +39,7 @@ class Copy:
         self.module, self.order, self.seq, self.name = weakref.ref(module), tuple(order), seq, name
         self.digests = Digests()
         self.used = False
+        self.computing: _Now | None = None  # as it was when it first computed since the step before
 
     def parameters(self) -> list[Tensor]:
         """Its parameters; [] when it is gone, or is trained itself by now."""
@@ -42,9 +47,14 @@ class Copy:
         held: list[Tensor] = list(module.parameters()) if module is not None else []
         return held if len(held) == len(self.order) and all(p.grad is None for p in held) else []
 
+    def now(self) -> _Now | None:
+        """How it is now, on its way."""
+        own = self.parameters()
+        return (self.digests.start(own)[0], kinds_of(own), _written(own)) if own else None
 
-CopyReading = tuple[Copy, Reading, list[int], int]
-"""A copy, its digests on their way, the kinds of its tensors, and how often these have been written to."""
+
+CopyReading = tuple[Copy, Reading, list[int], int, int]
+"""A copy, its digests on their way, the kinds of its tensors, how often these have been written to, and `DigestFlag`s."""
 
 
 class Copies:
@@ -95,50 +105,61 @@ class Copies:
 
     def start(self) -> list[CopyReading]:
         """Digests of all copies, on their way."""
-        held = [(copy, copy.parameters()) for copy in self.found]
-        return [(copy, copy.digests.start(own)[0], kinds_of(own), _written(own)) for copy, own in held if own]
+        found: list[CopyReading] = []
+        for copy in self.found:
+            computing, copy.computing = copy.computing, None
+            now = computing or copy.now()
+            if now is not None and copy.parameters():  # by now its gradients may tell that it is trained itself
+                found.append((copy, *now, int(DigestFlag.COMPUTING) if computing else 0))
+        return found
 
     def write(self, step: int, started: Sequence[CopyReading], originals: Sequence[int]) -> None:
         """One row for each copy, and in it what its originals are: `originals` are digests of the optimizer's parameters."""
-        for copy, reading, kinds, written in started:
+        for copy, reading, kinds, written, flags in started:
             own = original = 0
             for value, place in zip(finished_all(reading, kinds), copy.order, strict=True):
                 own = extend(own, value)
                 original = extend(original, originals[place])
-            self.context.trace.digests.write(param=own, before=original, grad_sum=written, step=step, tensor=copy.seq)
+            self.context.trace.digests.write(
+                param=own, before=original, grad_sum=written, step=step, tensor=copy.seq, flags=flags
+            )
 
     # -- who uses them ---------------------------------------------------------------------------------------------------
 
-    def after_step(self) -> None:
-        """Lie in wait for the forward of a copy until the next step is over, a few times."""
+    def after_step(self, *, looked_at: bool) -> None:
+        """Lie in wait for the forward of a copy until the next step is over: in the first steps, and in those `looked_at`."""
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
-        if self._ambushes < AMBUSHES:
-            self._ambushes += self._lie_in_wait()
+        if looked_at or self._ambushes < AMBUSHES:
+            self._ambushes += self._lie_in_wait(looked_at=looked_at)
 
     def loader_begins(self) -> None:
         """The same when a loader begins to be read, as at the end of an epoch."""
         if self._ambush is None and self._loaders < LOADERS:
-            self._loaders += self._lie_in_wait()
+            self._loaders += self._lie_in_wait(looked_at=False)
 
-    def _lie_in_wait(self) -> bool:
-        unused = {
+    def _lie_in_wait(self, *, looked_at: bool) -> bool:
+        waited_for = {
             id(child): copy
             for copy in self.found
-            if not copy.used and (module := copy.module()) is not None
+            if (looked_at or not copy.used) and (module := copy.module()) is not None
             for child in module.modules()
         }
-        if not unused or _compiles():
+        if not waited_for or _compiles():
             return False
-        hook = not_traced(self.context.guarded(self._waiting_for(unused)))
+        hook = not_traced(self.context.guarded(self._waiting_for(waited_for, looked_at)))
         self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
         return True
 
-    def _waiting_for(self, unused: dict[int, Copy]) -> Any:
+    def _waiting_for(self, waited_for: dict[int, Copy], looked_at: bool) -> Any:
         def passing(module: nn.Module, inputs: Any) -> None:
-            copy = unused.get(id(module))
-            if copy is not None and not copy.used:
+            copy = waited_for.get(id(module))
+            if copy is None:
+                return
+            if looked_at and copy.computing is None:
+                copy.computing = copy.now()
+            if not copy.used:
                 copy.used = True
                 trace = self.context.trace
                 trace.note(CopyUsed(copy.name, self.context.step), site=trace.texts.id(sites.user_site()))

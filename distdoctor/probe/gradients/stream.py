@@ -150,7 +150,7 @@ class GradientsStream:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step()
         if tracked.copies is not None and tracked.copies.found:
-            tracked.copies.after_step()
+            tracked.copies.after_step(looked_at=_wants_the_next(tracked))
         tracked.paced()
 
     def _watched(self) -> None:

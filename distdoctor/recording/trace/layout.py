@@ -505,6 +505,7 @@ class UpdateFlag(IntFlag):
 class DigestFlag(IntFlag):
     NON_FINITE = 1
     UNREADABLE = 2
+    COMPUTING = 4  # of a COPY: as it was when it first computed in that step, not when the step was over
 
 
 class BlockKind(IntEnum):

@@ -10,7 +10,8 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  of all its bits is compared between ranks in steps in which the trained parameters agree. A rank whose copy
                  never changes is blamed only if a forward of that copy was seen: rank 0 alone may keep the copy that is saved.
                  A refresh without effect: its tensors were written to between sampled steps (torch counts that), and its
-                 bits stay those with which training began, while the trained model changes.
+                 bits stay those with which training began, while the trained model changes. What a copy holds is looked at
+                 when it computes, where it does.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
@@ -33,7 +34,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Copied, CopyUsed
-from distdoctor.recording.trace.layout import TensorFlag
+from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 FEWEST = 3  # steps in which copies differ although the replicas agree
 
@@ -48,18 +49,20 @@ class CopyCourse:
     digests: Mapping[int, Mapping[int, int]]
     originals: Mapping[int, Mapping[int, int]]
     written: Mapping[int, Mapping[int, int]]  # how often its parameters have been written to
+    computing: frozenset[int]  # the steps in which it was looked at when it computed, not when the step was over
 
     @property
     def refreshed_in_vain(self) -> int:
         """In how many sampled steps every rank had written to a copy whose bits stay the first ones of its changing originals."""
-        steps = sorted(self.digests)
-        stays = len({value for values in self.digests.values() for value in values.values()}) == 1
-        if not stays or self.digests[steps[0]] != self.originals[steps[0]]:
+        first = min(self.digests)
+        used = sorted(self.computing) if len(self.computing) > FEWEST else sorted(self.digests)
+        values = {value for step in used for value in self.digests[step].values()}
+        if len(values) != 1 or values != set(self.originals[first].values()):
             return 0
-        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(steps))
+        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(used))
         writes = [
             all(self.written[one][rank] < self.written[other][rank] for rank in self.ranks)
-            for one, other in pairwise(steps)
+            for one, other in pairwise(used)
         ]
         return sum(writes) if changes else 0
 
@@ -115,6 +118,7 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
     digests: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     originals: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     written: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    computing: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
@@ -124,13 +128,16 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
                 for step, row in own.rows_of(tensor.seq):
                     digests[key][step][rank], originals[key][step][rank] = int(row["param"]), int(row["before"])
                     written[key][step][rank] = int(row["grad_sum"])
+                    computing[key][step][rank] = int(row["flags"]) & DigestFlag.COMPUTING
     for key, by_step in digests.items():
+        looks = {step: set(own.values()) for step, own in computing[key].items()}
         whole = {step: dict(values) for step, values in by_step.items()
-                 if len(values) == len(peers.ranks) and step in agreeing}  # fmt: skip
+                 if len(values) == len(peers.ranks) and step in agreeing and len(looks[step]) == 1}  # fmt: skip
         if whole:
             name = _name(gradients, peers, key)
-            about = ({step: of[key][step] for step in whole} for of in (originals, written))
-            yield CopyCourse(name, key[1], peers.ranks, whole, *about)
+            before, writes = ({step: of[key][step] for step in whole} for of in (originals, written))
+            used = frozenset(step for step in whole if looks[step] != {0})
+            yield CopyCourse(name, key[1], peers.ranks, whole, before, writes, used)
 
 
 def _name(gradients: Gradients, peers: ReplicaGroup, key: tuple[int, str]) -> str:
