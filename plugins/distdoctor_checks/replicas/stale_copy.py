@@ -166,7 +166,8 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
     odd, apart, last = course.odd, course.apart, max(course.digests)
     what, rest = _called(course), tuple(rank for rank in course.ranks if rank not in odd)
     if course.still:
-        title = f"{named(odd)} never refreshes {what}, while {named(rest)} keeps changing it"
+        refresh, keep = ("refreshes" if len(odd) == 1 else "refresh"), ("keeps" if len(rest) == 1 else "keep")
+        title = f"{named(odd)} never {refresh} {what}, while {named(rest)} {keep} changing it"
     elif course.from_the_start:
         title = f"{what} differs between {named(course.ranks)} from the start, although the replicas agree"
     else:
