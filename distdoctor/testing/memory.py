@@ -91,7 +91,7 @@ class MemoryJob:
     def fails(self, rank: int, words: str, site: str, *, kills: int | None = None) -> Self:
         """This rank ends with an uncaught exception, and the launcher ends the others; for `kills` see `is_killed`."""
         log = self.logs[rank]
-        log.note(UncaughtException(words, f"rank-{rank:05d}.a0.traceback.txt"), site=site)
+        log.note(UncaughtException((words,), f"rank-{rank:05d}.a0.traceback.txt"), site=site)
         log.note(Exiting(after_exception=True))
         now = log.now
         self._ends = {r: RankEnd(None, 15, ended_by_launcher=True, at_ns=now + 1) for r in range(self.world_size)}

@@ -80,7 +80,8 @@ class Script(Programs):
         root: int | None = None,
         **more: Any,
     ) -> Self:
-        """A collective on the members of the group. `more` goes to `TraceBuilder.call` (dtype, reduce_op, asynchronous, ...).
+        """A collective on the members of the group. `more` goes to `TraceBuilder.call` (dtype, reduce_op, asynchronous, ...);
+        `caught_after` is for how many seconds a rank waits in it until it catches its timeout and goes on.
 
         Without a site every kind of call gets a line of its own in `/job/train.py`.
         """
@@ -132,10 +133,15 @@ class Script(Programs):
         return self.add("exhausted", only, loader=loader)
 
     def raises(
-        self, ranks: Ranks, words: str = "ValueError: bad value", *, site: str | SourceLine = "train.py:77 load"
+        self,
+        ranks: Ranks,
+        words: str = "ValueError: bad value",
+        *,
+        site: str | SourceLine = "train.py:77 load",
+        after: Sequence[str] = (),
     ) -> Self:
-        """An exception that nobody catches ends these ranks."""
-        return self.add("raise", ranks, text=words, site=site)
+        """An exception that nobody catches ends these ranks; `after`: those that were being handled when it was raised."""
+        return self.add("raise", ranks, text=words, site=site, after=tuple(after))
 
     def exits(self, ranks: Ranks, code: int = 0) -> Self:
         """These ranks leave in order."""

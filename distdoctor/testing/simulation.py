@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ class _Runner:
     at: int = 0
     ready_ns: int = 0
     open: tuple[dict[str, Any], Action] | None = None  # the synchronous call that it sits in
+    caught: bool = False  # the exception of that call: it goes on after it
     handles: list[tuple[dict[str, Any], Action]] = field(default_factory=list)
     passes: dict[int, dict[str, Any]] = field(default_factory=dict)
     end: RankEnd | None = None
@@ -178,7 +179,7 @@ class _Stage:
         if runner.end is not None or runner.ready_ns > self.now:
             return False
         if runner.open is not None:
-            return self._complete(runner.log.rank, *runner.open)
+            return runner.caught or self._complete(runner.log.rank, *runner.open)
         if runner.at >= len(runner.program):
             return self.exits
         action = runner.program[runner.at]
@@ -190,8 +191,11 @@ class _Stage:
 
     def _act(self, rank: int, runner: _Runner) -> None:
         if runner.open is not None:
-            runner.open[0]["returned_ns"] = runner.log.at(self.now)
-            runner.open = None
+            row, action = runner.open
+            row["returned_ns"] = runner.log.at(self.now)
+            if runner.caught and not self._complete(rank, row, action):
+                row["flags"] |= CallFlag.FAILED
+            runner.open, runner.caught = None, False
             return
         if runner.at >= len(runner.program):
             _leave(runner, 0, self.now)
@@ -202,6 +206,9 @@ class _Stage:
 
     def _call(self, rank: int, runner: _Runner, action: Action) -> None:
         fields = dict(action.fields)
+        caught_after = fields.pop("caught_after", 0.0)
+        if caught_after:
+            runner.ready_ns, runner.caught = self.now + int(caught_after * SECOND), True
         row = runner.log.call(**fields, at_ns=self.now, returned_ns=0)
         op = Op(row["op"])
         if op in POINT_TO_POINT:
@@ -274,7 +281,7 @@ class _Stage:
             row["ended_ns"] = self.now
 
     def _raise(self, rank: int, runner: _Runner, action: Action) -> None:
-        _raise(runner, action.fields["text"], action.fields["site"], self.now)
+        _raise(runner, action.fields["text"], action.fields["site"], self.now, action.fields["after"])
 
     def _exit(self, rank: int, runner: _Runner, action: Action) -> None:
         _leave(runner, action.fields["code"], self.now)
@@ -291,9 +298,9 @@ def _fits(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["op"], row["nbytes"] if sized else 0, row["root"])
 
 
-def _raise(runner: _Runner, words: str, site: Any, now: int) -> None:
+def _raise(runner: _Runner, words: str, site: Any, now: int, after: Sequence[str] = ()) -> None:
     traceback = f"rank-{runner.log.rank:05d}.a0.traceback.txt"
-    runner.log.note(UncaughtException(words, traceback), site=site, at_ns=now)
+    runner.log.note(UncaughtException((words, *after), traceback), site=site, at_ns=now)
     runner.log.note(Exiting(after_exception=True), at_ns=now)
     runner.end = RankEnd(1, at_ns=now)
 

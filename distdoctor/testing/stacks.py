@@ -34,9 +34,15 @@ def process(*frames: Frame, pid: int, still: float | None = 20.0, **more: Any) -
     return ProcessStacks(pid, more.pop("command", "python train.py"), threads=threads, still_seconds=still, **more)
 
 
-def rank(number: int, *frames: Frame, workers: tuple[ProcessStacks, ...] = (), **more: Any) -> RankStacks:
+def rank(
+    number: int,
+    *frames: Frame,
+    workers: tuple[ProcessStacks, ...] = (),
+    children: tuple[ProcessStacks, ...] = (),
+    **more: Any,
+) -> RankStacks:
     """A rank whose main thread is in `frames`; `more` as for `process`. Without frames nobody could read it."""
-    return RankStacks(number, process(*frames, pid=1000 + number, **more), workers)
+    return RankStacks(number, process(*frames, pid=1000 + number, **more), workers, children)
 
 
 def in_collective(

@@ -40,7 +40,7 @@ def write_calls(trace: TraceWriter, count: int) -> None:
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     trace = make(tmp_path, rank=1)
     write_calls(trace, 3)
-    trace.note(UncaughtException("ValueError: boom", "trace.txt"))
+    trace.note(UncaughtException(("ValueError: boom",), "trace.txt"))
 
     read = read_trace(tmp_path / file_name(1, 0))
 

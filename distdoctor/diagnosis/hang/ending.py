@@ -10,6 +10,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import ASK_TO_END, RankEnd, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
+from distdoctor.recording.trace.layout import CallFlag
 
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
 _FOR_LACK_OF_A_PEER = re.compile(
@@ -27,6 +28,8 @@ _FOR_LACK_OF_A_PEER = re.compile(
 _REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|EADDRINUSE|address already in use")
 _TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass monitored|Watchdog caught")
 _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
+# What torch's backends and its store raise (torch 2.11-2.15), as opposed to Python's ConnectionError or an HTTP library's.
+_TORCHS_KINDS = frozenset({"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
 # Python's own error of a pipe that nobody reads any more (stdout, a logger, a worker): torch's backends raise other kinds.
 _OWN_PIPE = "BrokenPipeError"
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
@@ -55,7 +58,8 @@ class Ending:
     """How a rank ended. `how`: it RAISED, was SIGNALLED, LEFT in order (0), EXITED with another code, WAS ENDED by the launcher,
     or VANISHED: nobody saw its end, its log stops, and others lost it. A rank that LEFT with a `signal` crashed after that.
 
-    `words` are the exception's; `victim`: it failed because of another rank, as far as its own words go. `at_ns` is wall time.
+    `words` are the exception's; `victim`: it failed because of another rank, as far as its own words go, or those of an exception
+    that it was handling. `at_ns` is wall time.
     """
 
     rank: int
@@ -67,6 +71,10 @@ class Ending:
     signal: int = 0
     victim: bool = False
     traceback: str = ""
+    gave_up: bool = (
+        False  # of one that exited without words: nobody had gone before it, so it had waited for long enough
+    )
+    after: tuple[str, ...] = ()  # the words of the exceptions that were being handled when it was raised
 
     @property
     def is_failure(self) -> bool:
@@ -76,7 +84,7 @@ class Ending:
     @property
     def timed_out(self) -> bool:
         """It gave up waiting for a peer, which need not have been gone."""
-        return self.victim and bool(_TIMED_OUT.search(self.words))
+        return self.gave_up or (self.victim and any(map(_TIMED_OUT.search, (self.words, *self.after))))
 
     @property
     def kind(self) -> str:
@@ -120,6 +128,11 @@ def lacks_a_peer(words: str) -> bool:
     return bool(_FOR_LACK_OF_A_PEER.search(words)) and not (words.startswith(_OWN_PIPE) or _REFUSED.search(words))
 
 
+def _is_torchs(words: str) -> bool:
+    """Whether an exception that a program turned into one of its own is torch's about a lost peer, and no other connection's."""
+    return words.partition(":")[0] in _TORCHS_KINDS and lacks_a_peer(words)
+
+
 def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:
     recording = facts.recording
     end = recording.job.ends.get(rank)
@@ -131,12 +144,13 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
     if raised is not None and timeline is not None:
         words, at_wall_ns = raised.words, timeline.wall(raised.at_ns)
-        victim = lacks_a_peer(words) and _was_waiting(timeline)
+        victim = (lacks_a_peer(words) or any(map(_is_torchs, raised.errors[1:]))) and _was_waiting(timeline)
         code = end.exit_code if end else None
         if words.startswith(_BY_THE_USER) and not _of_its_own(facts, rank):
             return Ending(rank, ENDED, at_wall_ns, words, raised.site, code)
         kept = raised.traceback_file
-        return Ending(rank, RAISED, at_wall_ns, words, raised.site, code, victim=victim, traceback=kept)
+        after = raised.errors[1:]
+        return Ending(rank, RAISED, at_wall_ns, words, raised.site, code, victim=victim, traceback=kept, after=after)
     # The interpreter takes a while to go down: the launcher's signal may meet a rank that has left before anything else happened.
     if (
         exiting is not None
@@ -159,7 +173,9 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             return Ending(rank, SIGNALLED, at_ns, exit_code=end.exit_code, signal=end.signal, victim=aborted)
         if end.exit_code:
             # What it said last is lost with its log: it may as well have failed for lack of a peer.
-            return Ending(rank, EXITED, at_ns, exit_code=end.exit_code, victim=timeline is None)
+            lacked = timeline is None or _lacked_a_peer(facts, timeline)
+            gave_up = lacked and timeline is not None and not _others_had_ended(facts, rank, at_ns)
+            return Ending(rank, EXITED, at_ns, exit_code=end.exit_code, victim=lacked, gave_up=gave_up)
         if end.exit_code == 0:
             return Ending(rank, LEFT, at_ns, exit_code=0)
     if exiting is not None and timeline is not None:
@@ -169,6 +185,27 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     if end is not None:
         return Ending(rank, ENDED, at_ns)
     return None
+
+
+def _lacked_a_peer(facts: Collectives, timeline: Timeline) -> bool:
+    """Whether a rank that exited did so out of a call: an exception came out of its last one and was caught (`sys.exit(1)`), or
+    it was still inside (a watchdog of its own ended it) and others have never come there."""
+    call = timeline.failed_call
+    group = facts.group_of(call) if call is not None else None
+    if call is None or call.flags & CallFlag.FAILED:
+        return call is not None
+    return group is not None and any(track.count < call.number for track in group.tracks.values())
+
+
+def _others_had_ended(facts: Collectives, rank: int, at_ns: int) -> bool:
+    """Whether another rank had ended, or was going down, before that moment of wall time."""
+    for other, timeline in facts.timelines.items():
+        end = facts.recording.job.ends.get(other)
+        gone = [one.at_ns for kind in (UncaughtException, Exiting) for one in timeline.log.noted(kind)]
+        gone += [end.at_ns] if end is not None and end.at_ns else []
+        if other != rank and any(timeline.wall(moment) < at_ns for moment in gone):
+            return True
+    return False
 
 
 def _was_asked_to_leave(facts: Collectives, timeline: Timeline, end: RankEnd | None, exiting: Exiting) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.diagnosis.source.threads import may_communicate_in_threads
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
@@ -161,7 +162,8 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     absent = tuple(rank for rank in missed[first] if rank not in {call.rank for call in together})
     if not absent:
         return _miscounted(together, making)
-    held = {call.rank for call in together if not living[call.rank].many_threads}
+    alone = not may_communicate_in_threads(facts.recording.sources)
+    held = {call.rank for call in together if alone and not living[call.rank].many_threads}
     instead = tuple(call for rank in absent for call in _waits_for(facts, living[rank], held))
     return Stalled(together, absent, instead, makers=tuple(rank for rank in sorted(inside) if rank not in absent))
 

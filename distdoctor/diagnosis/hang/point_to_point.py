@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.hang.alignment import elements
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import Op
 
@@ -107,7 +108,7 @@ class Pairs:
             for tag in {call.tag for call in sent}:
                 pairs = zip([c for c in sent if c.tag == tag], [c for c in received if c.tag == tag], strict=False)
                 for one, other in pairs:
-                    if one.nbytes != other.nbytes or (one.dtype != other.dtype and one.dtype and other.dtype):
+                    if _misfit(one, other) and not _is_announced(one, other, sent):
                         yield one, other
                         break
 
@@ -140,3 +141,18 @@ class Pairs:
     def _members(self, call: Call) -> tuple[int, ...]:
         group = self.facts.group_of(call)
         return group.members if group is not None else ()
+
+
+ANNOUNCED_BY = 16  # integers at most: the sizes, or the shape, of what follows
+
+
+def _misfit(one: Call, other: Call) -> bool:
+    return one.nbytes != other.nbytes or (one.dtype != other.dtype and bool(one.dtype and other.dtype))
+
+
+def _is_announced(one: Call, other: Call, sent: list[Call]) -> bool:
+    """Whether a message comes into a buffer that holds larger ones too, and its size came before it: a few integers that the
+    sender sent to the same receiver."""
+    before = [call for call in sent if call.seq < one.seq][-1:]
+    fits = one.nbytes < other.nbytes and one.dtype == other.dtype
+    return fits and any("int" in call.dtype and elements(call.shape) <= ANNOUNCED_BY for call in before)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
+from distdoctor.diagnosis.source.rank_guard import chosen_by_rank
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, Span, chain_of, digest_of
 
@@ -40,7 +41,8 @@ def swapped_calls(group: GroupCalls, sources: Mapping[str, str]) -> Iterator[Swa
 
     Where the majority goes through two places in turn, the odd ranks go through the same two in the other order, at numbers at
     which they used to agree. Of two ranks both are named: neither is usual. The two branches of a condition have no line in
-    common: there the calls are compared as they are written.
+    common: there the calls are compared as they are written. Where a condition on the rank sends each turn through one place or
+    the other (what a rank owns, and what others own), the order differs by design, and so it does with the root.
     """
     tracks = [track for track in group.tracks.values() if track.count]
     if len(tracks) < 2 or len({track.site_prefix for track in tracks if track.count == tracks[0].count}) == 1:
@@ -59,8 +61,10 @@ def _swap(tracks: list[Track], symbol: Symbol, chains: Mapping[int, Chain], writ
     if usual is None:
         return None
     swaps: dict[int, list[Track]] = {}
+    turns = _Turns(written.sources, chains)
     for track in tracks:
-        at = _first_swap(track, usual, symbol)
+        crossed = (number for number in _swaps(track, usual, symbol) if not turns.are_by_rank(track, usual, number))
+        at = next(crossed, None)
         if at is not None:
             swaps.setdefault(at, []).append(track)
     for number, odd in sorted(swaps.items()):
@@ -148,39 +152,69 @@ def _usual(tracks: list[Track]) -> Track | None:
     return next(track for track in tracks if prefixes.get(track.rank) == prefix)
 
 
-def _first_swap(track: Track, usual: Track, symbol: Symbol) -> int | None:
-    if track is usual:
-        return None
+def _swaps(track: Track, usual: Track, symbol: Symbol) -> list[int]:
+    """The numbers at which a rank first issues two calls that the usual one issues in the other order: one of each pair."""
     first, last = max(track.first, usual.first), min(track.count, usual.count)
-    if last - first < 1:
-        return None
+    if track is usual or last - first < 1:
+        return []
     mine, theirs = _symbols(track, first, last, symbol), _symbols(usual, first, last, symbol)
     if mine is None or theirs is None or len(mine) != len(theirs):
-        return None
+        return []
     differs = mine != theirs
     crossed = (mine[:-1] == theirs[1:]) & (mine[1:] == theirs[:-1]) & differs[:-1]
     found = np.flatnonzero(crossed)
     # Ranks that take another path through the source differ nearly everywhere; a swap stands alone among lines that agree.
     if not len(found) or differs.sum() > 2 * len(found) + 0.1 * len(differs):
-        return None
-    return first + int(found[0])
+        return []
+    _, firsts = np.unique(np.column_stack((mine[found], mine[found + 1])), axis=0, return_index=True)
+    return [first + int(found[at]) for at in sorted(firsts)]
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Which successive calls are those of two turns, of which a condition on the rank sends each another way."""
+
+    sources: Mapping[str, str]
+    chains: Mapping[int, Chain]
+    _known: dict[tuple[SourceLine, SourceLine], bool] = field(default_factory=dict)
+
+    def are_by_rank(self, track: Track, usual: Track, number: int) -> bool:
+        return all(self._is_by_rank(one, number) for one in (track, usual))
+
+    def _is_by_rank(self, track: Track, number: int) -> bool:
+        one, other = track.call(number), track.call(number + 1)
+        if one is None or other is None:
+            return False
+        pair = _apart(*(self.chains.get(int(word), []) for word in _words(track, number, number + 1)[0]))
+        sites = (pair[0], pair[1]) if pair else (one.site, other.site)
+        if sites not in self._known:
+            self._known[sites] = chosen_by_rank(self.sources, *sites)
+        return self._known[sites]
+
+
+def _apart(one: Chain, other: Chain) -> tuple[SourceLine, SourceLine] | None:
+    """The innermost of the calls that led to two collectives in which they differ."""
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return SourceLine(mine[0], mine[1][0], mine[2]), SourceLine(theirs[0], theirs[1][0], theirs[2])
+    return None
 
 
 def _symbols(track: Track, first: int, last: int, symbol: Symbol) -> NDArray[np.int64] | None:
     """Per call a number for what tells it apart, equal on all ranks for equal calls."""
-    words, sites = _words(track, first, last)
+    words, sites, roots = _words(track, first, last)
     if len(words) != last - first + 1:
         return None
-    both = np.empty(len(words), dtype=[("word", "<u8"), ("site", "<u4")])
-    both["word"], both["site"] = words, sites
+    both = np.empty(len(words), dtype=[("word", "<u8"), ("site", "<u4"), ("root", "<i8")])
+    both["word"], both["site"], both["root"] = words, sites, roots
     kinds, inverse = np.unique(both, return_inverse=True)
     text = track.timeline.log.text
-    numbers = [hash(symbol(int(kind["word"]), text(int(kind["site"])))) for kind in kinds]
+    numbers = [hash((symbol(int(kind["word"]), text(int(kind["site"]))), int(kind["root"]))) for kind in kinds]
     return np.array(numbers, dtype=np.int64)[inverse]
 
 
-def _words(track: Track, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """The words by which the calls extended the running digest of call sites, taken back out of it, and the lines.
+def _words(track: Track, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.int64]]:
+    """The words by which the calls extended the running digest of call sites, taken back out of it, the lines and the roots.
 
     0 for a call of which the one before is forgotten.
     """
@@ -192,4 +226,4 @@ def _words(track: Track, first: int, last: int) -> tuple[NDArray[np.uint64], NDA
     words = ((prefixes[1:] - np.uint64(1)) * _UNDO) ^ prefixes[:-1]
     if not at and first > 1 and len(words):
         words[0] = 0
-    return words, rows["site"]
+    return words, rows["site"], rows["root"]

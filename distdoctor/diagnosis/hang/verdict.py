@@ -9,7 +9,7 @@ swapped calls of equal size) is an incident of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Self
@@ -51,7 +51,7 @@ from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_of_one
 from distdoctor.recording.recording import Call, Recording, SourceLine
-from distdoctor.recording.trace.layout import Op
+from distdoctor.recording.trace.layout import CallFlag, Op
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,19 @@ class Verdict:
 class _CallsBeyond:
     """What the members of a group issued beyond a number of calls. Of thousands of ranks most have issued equally many."""
 
-    def __init__(self, group: GroupCalls) -> None:
-        self._tracks = list(group.tracks.values())
+    def __init__(self, group: GroupCalls, is_needed: Callable[[Call], bool]) -> None:
+        self._tracks, self._is_needed = list(group.tracks.values()), is_needed
         self._most = max((track.count for track in self._tracks), default=0)
         self._known: dict[int, tuple[int, Call] | None] = {}
 
     def first_after(self, count: int) -> tuple[int, Call] | None:
-        """The first call of number `count` + 1, and when it was issued; None where nobody issued it."""
+        """The first call of number `count` + 1 that its rank needed, and when it was issued; None where there is none."""
         if count >= self._most:
             return None
         if count not in self._known:
             calls = ((t, t.call(count + 1)) for t in self._tracks if t.count > count)
-            timed = ((t.timeline.wall(call.entered_ns), call) for t, call in calls if call is not None)
+            needed = ((t, call) for t, call in calls if call is not None and self._is_needed(call))
+            timed = ((t.timeline.wall(call.entered_ns), call) for t, call in needed)
             self._known[count] = min(timed, key=lambda one: (one[0], one[1].rank), default=None)
         return self._known[count]
 
@@ -472,16 +473,28 @@ class _Judge:
             if (first := beyond.first_after(group.tracks[rank].count)) is not None:
                 found.append((*first, group))
         for received in self._received_from.get(rank, ()):
-            if rank in self.known.pairs.awaits(received):
+            if rank in self.known.pairs.awaits(received) and self._is_needed(received):
                 found.append((self.known.timeline(received.rank).wall(received.entered_ns), received, None))
         return min(found, key=lambda item: (item[2] is None, item[0], item[1].rank), default=None)
+
+    def _is_needed(self, call: Call) -> bool:
+        """Whether a rank could not go on without a call that was never answered: it is inside, or failed because of it.
+
+        It could where it caught the exception and was not ended by it, and where it left in order itself: then a thread was
+        inside (a heartbeat), or nobody waited for the handle.
+        """
+        ending = self.known.endings.get(call.rank)
+        if ending is not None and ending.how == LEFT:
+            return False
+        has_failed = ending is not None and (ending.victim or ending.is_failure)
+        return has_failed or not call.flags & CallFlag.FAILED
 
     @cached_property
     def _calls_beyond(self) -> dict[int, list[tuple[GroupCalls, _CallsBeyond]]]:
         """Of each rank, its groups."""
         found: dict[int, list[tuple[GroupCalls, _CallsBeyond]]] = defaultdict(list)
         for group in self.facts.groups:
-            beyond = _CallsBeyond(group)
+            beyond = _CallsBeyond(group, self._is_needed)
             for rank in group.tracks:
                 found[rank].append((group, beyond))
         return dict(found)
@@ -656,7 +669,8 @@ class _Judge:
         if quiet is None:
             return
         found = [*known.waits, *probable_waits(self.facts, known.pairs, known.waits, known.endings)]
-        ring = next(iter(self._closed_ring(deadlock(self.facts, found, gone_for_good(known.endings)), LIKELY)), None)
+        dead = deadlock(self.facts, found, gone_for_good(known.endings), unseen_threads=False)
+        ring = next(iter(self._closed_ring(dead, LIKELY)), None)
         if ring is not None:
             yield replace(ring, silence=quiet)
             return

@@ -18,6 +18,7 @@ from distdoctor.diagnosis.hang.alignment import REDUCTION, CallDivergence, diffe
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.diagnosis.hang.rings import closed_chains
+from distdoctor.diagnosis.source.threads import may_communicate_in_threads
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import Op
 
@@ -169,8 +170,12 @@ class Deadlock:
     rings: tuple[tuple[Wait, ...], ...] = ()
 
 
-def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int]) -> Deadlock:
-    """The waits that nobody can end. `gone`: ranks that have ended, and so will issue nothing any more."""
+def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int], *, unseen_threads: bool = True) -> Deadlock:
+    """The waits that nobody can end. `gone`: ranks that have ended, and so will issue nothing any more.
+
+    `unseen_threads`: a program that communicates in threads may have one that has not issued anything yet.
+    """
+    silent = not unseen_threads or not may_communicate_in_threads(facts.recording.sources)
     held = dict(enumerate(found))
     inside: dict[int, list[int]] = defaultdict(list)
     depends: dict[int, list[int]] = defaultdict(list)
@@ -182,7 +187,7 @@ def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int]) -> Dea
     queue = list(held)
     while queue:
         at = queue.pop()
-        if at not in held or _holds(facts, held[at], held, inside, gone):
+        if at not in held or _holds(facts, held[at], held, inside, gone, silent):
             continue
         for rank in held.pop(at).ranks:
             queue += depends[rank]
@@ -194,13 +199,18 @@ def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int]) -> Dea
 
 
 def _holds(
-    facts: Collectives, wait: Wait, held: dict[int, Wait], inside: dict[int, list[int]], gone: frozenset[int]
+    facts: Collectives,
+    wait: Wait,
+    held: dict[int, Wait],
+    inside: dict[int, list[int]],
+    gone: frozenset[int],
+    silent: bool,
 ) -> bool:
-    """Whether the wait cannot end as long as the other held ones do not."""
+    """Whether the wait cannot end as long as the other held ones do not. `silent`: as far as threads go that were never seen."""
     if wait.broken is not None:
         return True
     group = wait.call.group
-    bound = (rank in gone or _is_bound(facts, rank, group, held, inside) for rank in wait.on)
+    bound = (rank in gone or (silent and _is_bound(facts, rank, group, held, inside)) for rank in wait.on)
     return (bool(wait.on) and not wait.unseen and all(bound)) if wait.any_of else any(bound)
 
 

@@ -137,6 +137,16 @@ def alternatives(sources: Mapping[str, str], one: SourceLine, other: SourceLine)
     return None
 
 
+def chosen_by_rank(sources: Mapping[str, str], one: SourceLine, other: SourceLine) -> bool:
+    """Whether a condition on the rank lets each turn through one of the two lines alone: `if owner == rank: ... else: ...`.
+
+    Then ranks go through them in different orders by design.
+    """
+    kept_out = {(guard.line, not guard.negated) for guard in guards_at(sources, other) if guard.on_rank}
+    same = one.path == other.path
+    return same and any(guard.on_rank and (guard.line, guard.negated) in kept_out for guard in guards_at(sources, one))
+
+
 def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> bool:
     """Whether the value of an expression depends on the rank, by the names in it."""
     return bool(rank_word(expression, rank_names))

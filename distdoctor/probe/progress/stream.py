@@ -25,6 +25,8 @@ from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupB
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.redaction import redacted
 
+_MOST_ERRORS = 4  # of those that one exception was raised from, the last ones first
+
 
 def install(rank: Rank) -> StepTimer | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
@@ -126,9 +128,9 @@ def watch_end(rank: Rank) -> None:
         first = _innermost_user_site(error)
         with suppressed(OSError), _private(path) as file:
             file.writelines(map(redacted, traceback.format_exception(error)))
-        words = redacted(f"{type(error).__name__}: {error}"[:2000])
+        errors = tuple(redacted(f"{type(one).__name__}: {one}"[:2000]).replace("\0", " ") for one in _chain(error))
         trace = rank.trace
-        trace.note(UncaughtException(words, os.path.basename(path)), site=trace.texts.id(first))
+        trace.note(UncaughtException(errors, os.path.basename(path)), site=trace.texts.id(first))
         for listener in rank.on_exception:
             listener(error)
 
@@ -181,6 +183,17 @@ def raised_by_child(error: BaseException | None) -> BaseException | None:
         is_torchs = last.tb_frame.f_globals.get("__name__") == "torch.multiprocessing.spawn"
         return error.__context__ if is_torchs else None
     return None if isinstance(error, SystemExit) else error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception and those that it was raised from, or while they were being handled; also where `from None` hides them."""
+    chain = [error]
+    while len(chain) < _MOST_ERRORS:
+        before = chain[-1].__cause__ or chain[-1].__context__
+        if before is None or before in chain:
+            break
+        chain.append(before)
+    return chain
 
 
 def _private(path: str) -> TextIO:

@@ -178,8 +178,13 @@ class GroupDestroyed(TraceEvent):
 
 @kind(7)
 class UncaughtException(TraceEvent):
-    words: str = ""  # `Type: message`
+    errors: Names = ()  # `Type: message`; then those that were being handled when it was raised, up to the first one
     traceback_file: str = ""  # in the run folder
+
+    @property
+    def words(self) -> str:
+        """Of the exception itself."""
+        return self.errors[0] if self.errors else ""
 
 
 @kind(8)

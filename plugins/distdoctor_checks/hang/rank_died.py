@@ -6,7 +6,8 @@ What it means    This rank failed first, on its own. The errors of the other ran
 Why it hurts     Every other rank prints such an error, later and louder, and torchrun often reports one of them as the root
                  cause.
 How we know      The exception that ended the interpreter is on record with the user's line, or the process died from a signal
-                 that neither the launcher nor distdoctor sent. Ranks whose error says that they lost a peer do not count. An
+                 that neither the launcher nor distdoctor sent. Ranks whose error, or one that it was raised from, says that
+                 they lost a peer do not count, nor do those that exit with a code out of a call that failed. An
                  unexplained SIGKILL most likely comes from the kernel's OOM killer, unless its counters (memory.events of the
                  cgroup, /proc/vmstat) show that it did not act.
 What to do       Fix the error on this rank.

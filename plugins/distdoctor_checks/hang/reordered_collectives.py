@@ -11,7 +11,8 @@ How we know      If the sizes differ, the odd rank's two calls are the other ran
                  the calls of one line do not differ at all, the source may show that they go through a set of texts, whose
                  order depends on the hash seed: it is told where the recorded hashes of the ranks differ (likely as well).
 What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival.
-When it is fine  Ranks that take an entirely different path through the source.
+When it is fine  Ranks that take an entirely different path through the source; a condition on the rank that sends each turn of
+                 a loop through one line or the other (`if owner == rank`).
 Source           torch.distributed: collectives are matched by the order in which they are called.
 """
 

@@ -328,7 +328,10 @@ def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
     assert process is not None
     assert process.lasting is not None
     site = process.lasting.site
+    child = standstill.working_child(standing)
     does = "computes" if standing.is_busy else "looks again and again"
+    if child is not None:
+        does = f"waits for {child.command[:60]} (pid {child.pid}), which is at work"
     return Finding(
         title=f"has been in {site.function} while the others wait{standstill.how_long(standing)}",
         ranks=(standing.rank,),

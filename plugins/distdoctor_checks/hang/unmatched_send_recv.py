@@ -6,10 +6,12 @@ Why it hurts     The receiver waits forever. On gloo, a send larger than its rec
                  the rest of the tensor unchanged.
 How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or itself waits for
                  something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
-                 pair differ in size; or every rank ended in order and a receive was never posted (likely).
+                 pair differ in size (likely, where the send is the smaller one); or every rank ended in order and a receive
+                 was never posted (likely).
 What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
-When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), and one
-                 last send of a loop that nobody needs any more.
+When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), one last
+                 send of a loop that nobody needs any more, and messages whose size was sent before them, as integers, into a
+                 buffer for the largest one.
 Source           torch.distributed.send, recv: gloo matches by tag, NCCL by order alone.
 """
 
@@ -19,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -94,6 +96,9 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
     return Finding(
         title=f"{pairwise(got)} expects {got.nbytes} bytes {got.dtype}, but the send has {sent.nbytes} bytes {sent.dtype}",
         ranks=incident.ranks,
+        confidence=CERTAIN
+        if sent.nbytes > got.nbytes
+        else LIKELY,  # a smaller one may come into a buffer that is meant for it
         place=got.site,
         places=(*by_site(verdict, [sent, got]), *deciding_places(incident)),
         evidence={"sent": full(sent), "received": full(got), "sent_bytes": sent.nbytes, "received_bytes": got.nbytes},

@@ -38,7 +38,7 @@ def test_several_behind_those_that_arrived() -> None:
 def test_a_receive_with_another_tag() -> None:
     script = recording(ranks=2).send(0, 1, [8], tag=1, site="train.py:41 produce")
     script.recv(1, 0, [8], tag=2, asynchronous=True, site="train.py:43 consume")
-    assert told(script.finished()) == [("DD113", (1, 0))]
+    assert told(script.finished()) == [("DD113", (0, 1))]
 
 
 def test_the_last_send_of_a_loop_is_fine() -> None:

@@ -37,7 +37,7 @@ def test_parameters_that_nobody_uses_are_no_illness_as_long_as_the_rest_agrees()
 def test_gradients_that_the_reducer_left_unaveraged_follow_from_what_it_raises() -> None:
     job = trained_job(2).initial().step()
     job.step(grads={1: 1}, params={1: 1}, none={0: ["head.weight"], 1: ["head.bias"]})
-    job.note(UncaughtException(RAISED), site="train.py:31 train")
+    job.note(UncaughtException((RAISED,)), site="train.py:31 train")
 
     assert [finding.code for finding in examine(job.recording(), CHECKS).findings] == ["DD121"]
 

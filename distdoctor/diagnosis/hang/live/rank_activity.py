@@ -258,3 +258,14 @@ def line_of(sources: Mapping[str, str], site: SourceLine) -> str:
 def is_held_by_kernel(process: ProcessStacks) -> bool:
     """In uninterruptible sleep: a disk, a network file system or a driver does not answer."""
     return process.state == UNINTERRUPTIBLE and not process.frozen
+
+
+_OF_CHILDREN = ("/subprocess.py", "/multiprocessing/", "/concurrent/futures/")
+_CHILD_LINE = re.compile(r"\b(system|popen|wait[34]?|waitpid|communicate)\s*\(")
+
+
+def waits_for_child(standing: RankActivity) -> bool:
+    """Whether what a rank is in waits for another process, or for a pool of them."""
+    thread = telling_thread(standing.process) if standing.process is not None else None
+    paths = [frame.path for frame in thread.frames] if thread is not None else []
+    return any(part in path for path in paths for part in _OF_CHILDREN) or bool(_CHILD_LINE.search(standing.line))

@@ -13,7 +13,13 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
-from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, is_held_by_kernel, standing_of
+from distdoctor.diagnosis.hang.live.rank_activity import (
+    Activity,
+    RankActivity,
+    is_held_by_kernel,
+    standing_of,
+    waits_for_child,
+)
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
 
@@ -76,14 +82,24 @@ class Stall:
         return (standing for standing in self.standings.values() if standing.doing in kinds)
 
     def is_moving(self, standing: RankActivity) -> bool:
-        """Whether a rank is at work: its stack changes, it computes outside the GIL, or it reads and writes."""
+        """Whether a rank is at work: its stack changes, it computes outside the GIL, it reads and writes, or it waits for a child
+        process of its own that does."""
         process = standing.process
         if process is None or process.is_stopped:
             return False
         if process.gil_thread is not None:
             return False
         computes = standing.is_busy and not process.held_gil
-        return process.moved or computes or process.bytes_moved > QUIET_BYTES
+        return (
+            process.moved or computes or process.bytes_moved > QUIET_BYTES or self.working_child(standing) is not None
+        )
+
+    def working_child(self, standing: RankActivity) -> ProcessStacks | None:
+        """The child process at work that a rank waits for: an evaluation, a compiler, a pool."""
+        if standing.doing not in OWN_CODE or not waits_for_child(standing):
+            return None
+        working = (one for one in standing.seen.children if one.is_busy or one.bytes_moved > QUIET_BYTES)
+        return next(working, None)
 
     def is_alone_at_work(self, standing: RankActivity) -> bool:
         """Whether a rank stays in one function while the others have long been waiting: stuck or slow, nobody sees which."""

@@ -1,0 +1,169 @@
+"""Programs whose record looks like an illness and which are meant so: nothing is said of them, or nothing is certain."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, Finding
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.stacks import ProcessStacks
+from distdoctor.testing import Script, recording
+from distdoctor.testing.simulation import PEER_GONE, TIMED_OUT
+from distdoctor.testing.stacks import frame, in_collective, looked_at, process, rank
+
+CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+OWNERS = """\
+import torch.distributed as dist
+def share(mine, theirs, rank):
+    for owner in range(2):
+        if owner == rank:
+            dist.all_reduce(mine)
+        else:
+            dist.all_reduce(theirs)
+"""
+IN_ONE_ORDER = """\
+import torch.distributed as dist
+def share(mine, theirs, names):
+    for name in names:
+        if name == "mine":
+            dist.all_reduce(mine)
+        else:
+            dist.all_reduce(theirs)
+"""
+PUBLISHER = """\
+import threading
+import torch.distributed as dist
+def publish(weights):
+    load(weights)
+    dist.send(weights, 1)
+threading.Thread(target=publish, args=(weights,)).start()
+"""
+
+
+def told(job: Recording) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.code, finding.ranks) for finding in examine(job, CHECKS).findings]
+
+
+def certain(job: Recording) -> list[Finding]:
+    return [finding for finding in examine(job, CHECKS).findings if finding.confidence == CERTAIN]
+
+
+def in_turns(source: str, op: str, root: bool = False) -> Script:
+    """Two ranks that go through two lines in opposite orders."""
+    script = recording(ranks=2).source("train.py", source)
+    for _ in range(5):
+        for owner in range(2):
+            script.collective(op, [32], site="train.py:5 share", root=owner if root else None)
+            script.instead(1 - owner, site="train.py:7 share")
+        script.step()
+    return script
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_what_each_rank_owns_in_turn_goes_through_another_line(root: bool) -> None:
+    assert told(in_turns(OWNERS, "broadcast" if root else "all_reduce", root=root).finished()) == []
+
+
+def test_the_same_lines_in_another_order_of_names_are_told() -> None:
+    assert told(in_turns(IN_ONE_ORDER, "all_reduce").finished()) == [("DD107", (0, 1))]
+
+
+def absent_peer() -> Script:
+    """Rank 1 has less to do and leaves; rank 0 looks by a short barrier whether it is there, and goes on without it."""
+    script = recording(ranks=2).group("check", [0, 1])
+    script.collective("all_reduce", [8], site="train.py:41 train").step()
+    return script.exits(1).collective("barrier", group="check", only=0, caught_after=2, site="train.py:50 look")
+
+
+def test_a_rank_that_goes_on_without_the_one_that_left() -> None:
+    script = absent_peer().step(0)
+
+    assert told(script.finished()) == []
+    assert told(script.live(silent_for=12)) == []
+
+
+def test_a_rank_that_fails_for_lack_of_the_one_that_left_is_no_design() -> None:
+    assert told(absent_peer().raises(0, TIMED_OUT).finished()) == [("DD109", (1,))]
+
+
+def test_a_thread_that_beats_until_the_process_ends() -> None:
+    script = recording(ranks=2).group("beats", [0, 1])
+    for _ in range(4):
+        script.collective("all_reduce", [1], group="beats", thread=2, site="train.py:9 beat")
+    script.exits(1).collective("all_reduce", [1], group="beats", only=0, asynchronous=True, site="train.py:9 beat")
+
+    assert told(script.exits(0).finished()) == []
+
+
+def test_an_error_raised_from_a_timeout_is_no_cause() -> None:
+    script = recording(ranks=2)
+    script.collective("all_reduce", [8], site="train.py:41 train").step().stays(1)
+    script.collective("all_reduce", [8], only=0, caught_after=30, site="train.py:41 train")
+    job = script.raises(0, "EvaluationFailed: no average", after=[TIMED_OUT]).finished()
+
+    assert [finding.code for finding in examine(job, CHECKS).findings] == ["DD129"]
+    assert certain(job) == []
+
+
+def test_an_error_raised_from_another_connection_is_its_own() -> None:
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step()
+    script.raises(0, "OSError: cannot reach the hub", after=[refused])
+
+    assert told(script.finished(survivors="fail")) == [("DD110", (0,))]
+
+
+@pytest.mark.parametrize("words", [PEER_GONE, ""])
+def test_a_rank_that_exits_out_of_a_failed_call_is_no_cause(words: str) -> None:
+    """It caught what the call raised, and left by `sys.exit(1)`; without words nobody knows more."""
+    script = recording(ranks=3)
+    script.collective("all_reduce", [8], site="train.py:41 train").step().stays(1)
+    script.collective("all_reduce", [8], only=[0, 2], caught_after=20, site="train.py:41 train").exits([0, 2], code=1)
+
+    assert certain(script.finished()) == []
+
+
+def test_a_rank_that_exits_with_a_code_and_was_in_no_call_is_the_cause() -> None:
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step()
+
+    assert told(script.exits(0, code=3).finished(survivors="fail")) == [("DD110", (0,))]
+
+
+def announced(dtype: str) -> Script:
+    script = recording(ranks=2)
+    for size in (4, 10, 64):
+        script.send(0, 1, [1], dtype=dtype, site="train.py:41 push").recv(
+            1, 0, [1], dtype=dtype, site="train.py:51 pull"
+        )
+        script.send(0, 1, [size], site="train.py:42 push").recv(1, 0, [64], site="train.py:52 pull")
+    return script
+
+
+def test_a_message_whose_size_came_before_it_fits_a_larger_buffer() -> None:
+    assert told(announced("int64").finished()) == []
+
+
+def test_a_smaller_message_that_nothing_announced_is_likely_wrong() -> None:
+    assert told(announced("float32").finished()) == [("DD113", (1, 0))]
+    assert certain(announced("float32").finished()) == []
+
+
+def test_a_ring_is_not_proven_while_a_thread_may_be_about_to_send() -> None:
+    script = recording(ranks=2).recv(0, 1, [8], site="train.py:9 main").recv(1, 0, [8], site="train.py:9 main")
+
+    assert told(script.live(silent_for=3)) == [("DD114", (0, 1))]
+    assert told(script.source("train.py", PUBLISHER).live(silent_for=3)) == []
+    assert certain(script.live(silent_for=70)) == []
+
+
+def test_a_rank_whose_child_process_computes_is_not_stuck() -> None:
+    waits = frame("/usr/lib/python3.11/subprocess.py:1264 wait"), frame("train.py:57 evaluate")
+    child = process(pid=3001, cpu_share=0.97)
+
+    def seen(*children: ProcessStacks) -> Recording:
+        return looked_at(in_collective(0), rank(1, *waits, still=14.0, children=children))
+
+    assert told(seen()) == [("DD116", (1,))]
+    assert told(seen(child)) == []
