@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _SAMPLES = 3
 _PATIENCE = 10.0
+# When the time of a test is over, whoever has not run for a second holds up the others: they may have come to wait just before.
+_PATIENCE_WHEN_LATE = 1.0
 _INNERMOST_OF_OURS = "/distdoctor/pytest_plugin/in_rank.py"
 
 
@@ -54,7 +56,7 @@ class RankObserver:
 
     def look(self) -> None:
         """Ranks are late: what every one of them does now, and what the checks say of it."""
-        seen = self._with_stacks()
+        seen = self._with_stacks(_PATIENCE_WHEN_LATE)
         self.stacks = seen.stacks if seen is not None else None
         watcher = self._watcher or self._new_watcher()
         self._seen = watcher.hang or watcher.look(seen=seen)
@@ -94,10 +96,10 @@ class RankObserver:
         recording = replace(open_recording(self._folder), job=job)
         return diagnose(recording, self._plugins.checks, self._plugins.remedies, self._mark.allow)
 
-    def _with_stacks(self) -> Recording | None:
+    def _with_stacks(self, most_patience: float = _PATIENCE) -> Recording | None:
         try:
             host = HostProcesses.now()
-            patience = min(_PATIENCE, self._mark.timeout / 2)
+            patience = min(most_patience, self._mark.timeout / 2)
             job = job_of_run(self._folder, host)
             seen = recordings_of([job], host, Manner(samples=_SAMPLES, patience_seconds=patience))[0]
         except DoctorError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
@@ -83,6 +83,7 @@ class GroupCalls:
     backend: str
     incarnation: int
     tracks: dict[int, Track] = field(default_factory=dict)
+    renumbered: bool = False  # of a world that was made again with fewer ranks, which have other numbers there
 
     @property
     def unseen(self) -> tuple[int, ...]:
@@ -150,6 +151,15 @@ class Collectives:
         """The latest sign of life of any rank, on the wall clock."""
         return max((timeline.wall(timeline.last_ns) for timeline in self.timelines.values()), default=0)
 
+    @cached_property
+    def _any_renumbered(self) -> bool:
+        return any(group.renumbered for group in self.groups)
+
+    def is_renumbered(self, call: Call) -> bool:
+        """Whether the peers of a call cannot be told."""
+        group = self.group_of(call) if self._any_renumbered else None
+        return group is not None and group.renumbered
+
     def group_of(self, call: Call) -> GroupCalls | None:
         """The group on which a call was issued, in the incarnation of that moment."""
         for group in reversed(self.by_name.get((call.group, call.rank), ())):
@@ -180,15 +190,29 @@ def _groups(timelines: dict[int, Timeline]) -> Iterable[GroupCalls]:
             if key not in found:
                 found[key] = GroupCalls(name, members.ranks, log.text(int(row["backend"])), incarnation)
             found[key].tracks[rank] = track
+    renumbered: dict[tuple[str, int], list[Track]] = {}
     for name, incarnation, track in unresolved:  # members are written down at the first call only (split_group)
-        for group in found.values():
-            if group.name == name and group.incarnation == incarnation and track.rank in group.members:
-                group.tracks.setdefault(track.rank, track)
+        mine = [g for g in found.values() if (g.name, g.incarnation) == (name, incarnation) and track.rank in g.members]
+        for group in mine:
+            group.tracks.setdefault(track.rank, track)
+        if not mine and incarnation:
+            renumbered.setdefault((name, incarnation), []).append(track)
     for group in found.values():
+        if (group.name, group.incarnation) in renumbered:
+            yield from _one_by_one(group, group.tracks.values())
+            continue
         for rank in group.members:
             if rank in timelines and rank not in group.tracks:
                 group.tracks[rank] = Track(timelines[rank], -1, 0, 0)
-    return found.values()
+        yield group
+    for (name, incarnation), tracks in renumbered.items():
+        yield from _one_by_one(GroupCalls(name, (), "", incarnation), tracks)
+
+
+def _one_by_one(group: GroupCalls, tracks: Iterable[Track]) -> Iterator[GroupCalls]:
+    """A group whose members have other numbers than the launcher gave them: who met whom is not on record."""
+    for track in tracks:
+        yield replace(group, tracks={track.rank: track}, renumbered=True)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
 from distdoctor.diagnosis.hang.alignment import ROOT
+from distdoctor.diagnosis.hang.call_chains import Parted
 from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -27,6 +28,7 @@ from distdoctor.diagnosis.source.deciding import (
     most_telling_value,
 )
 from distdoctor.recording.recording import Call, SourceLine
+from distdoctor.recording.trace.events import Exiting, InitBegun
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
@@ -46,11 +48,21 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
         return _of_group(facts, incident)
     if incident.kind is IncidentKind.FAILED:
         return _of_refusal(facts, incident)
+    if incident.kind is IncidentKind.NEVER_CAME:
+        return _of_absence(facts, incident)
     one, other = sides(incident)
     if one is None:
         return None
     by_message = _of_message(facts, pairs, incident)
-    return by_message or _by_past(facts, pairs, one, other) or _by_lines(facts, incident, one, other)
+    by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
+    return by_message or by_past or _by_lines(facts, incident, one, other)
+
+
+def _is_innermost(facts: Collectives, call: Call) -> bool:
+    """Whether the site of a call is its own line, and not that of a caller."""
+    group = facts.group_of(call) if call.op not in POINT_TO_POINT else None
+    recorded = group.tracks[call.rank].call(call.number) if group is not None else None
+    return recorded is None or recorded.site == call.site
 
 
 def _of_group(facts: Collectives, incident: Incident) -> Decision | None:
@@ -93,6 +105,17 @@ def _of_refusal(facts: Collectives, incident: Incident) -> Decision | None:
     return deciding_value(facts.recording.sources, ending.site, SHAPE)
 
 
+def _of_absence(facts: Collectives, incident: Incident) -> Decision | None:
+    """What kept ranks that have ended from init_process_group, where the others wait; None where one of them may only be late."""
+    timelines = facts.timelines
+    gone = [rank for rank in incident.ranks if rank in timelines and timelines[rank].log.has_noted(Exiting)]
+    inside = [rank for rank in timelines if rank not in incident.ranks]
+    begun = [one.site for rank in inside for one in timelines[rank].log.noted(InitBegun)]
+    if len(gone) < len(incident.ranks) or not begun:
+        return None
+    return deciding_condition(facts.recording.sources, begun[0], None, inside, gone)
+
+
 def _of_message(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
     """What gave a message another tag than its receiver asks for, or another receiver."""
     waits = [wait.call for wait in (*incident.cycle, *incident.waiting)] or [one for one in sides(incident) if one]
@@ -127,10 +150,13 @@ def _by_lines(facts: Collectives, incident: Incident, one: Call, other: Call | N
     rest = [] if other is None else [rank for rank in facts.timelines if rank not in incident.ranks]
     mine, others = (rest, incident.ranks) if incident.hint == JOIN else (incident.ranks, rest)
     differs = incident.divergence.differs if incident.divergence is not None else ""
-    there = other.site if other is not None else None
-    by_value = deciding_value(sources, one.site, differs) if one.site == there else None
+    parted = Parted.of(facts, one, other)
+    there = parted.other if other is not None else None
+    by_value = deciding_value(sources, one.site, differs) if parted.one == there else None
     been = _been(facts, one, others), other is not None and _been(facts, other, mine)
-    decision = by_value or deciding_condition(sources, one.site, there, mine, others, been=been)
+    decision = by_value or deciding_condition(
+        sources, parted.one, there, mine, others, been=been, callers=parted.callers
+    )
     if decision is None and other is not None and {one.op, other.op} <= POINT_TO_POINT:
         return deciding_value(sources, one.site, ROOT)
     return decision

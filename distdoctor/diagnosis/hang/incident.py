@@ -60,6 +60,7 @@ class Incident:
     stalls: Stalls = Stalls.NO
     hint: str = ""  # the name in the user's source that tells whose fault it is: without it nobody could say
     decision: Decision | None = None  # what in the source most likely let the ranks part
+    callers: tuple[SourceLine, ...] = ()  # the lines that led to the odd call or to the usual one, and not to both
     key: str = ""  # what findings name that explain this incident (`Finding.explains`)
 
     @property

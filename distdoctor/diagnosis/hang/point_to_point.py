@@ -32,6 +32,8 @@ class Pairs:
                 continue
             for row in timeline.log.calls[timeline.pairwise]:
                 call = timeline.log.call(row)
+                if facts.is_renumbered(call):
+                    continue
                 if call.op is Op.SEND:
                     sends[call.group, rank, call.root].append(call)
                 else:

@@ -188,6 +188,8 @@ def departure(
     if len(a) > 1 and len(b) > 1 and a[0] == b[1] and a[1] == b[0]:
         return CallEdit(SWAPPED)
     follows = None if is_repeated else past.distance(a[0], b[0])
+    if len(b) > 1 and b[1] == a[0] and follows == 1 and _is_next_turn(theirs[0], mine[0], past):
+        return CallEdit(SKIPPED, 1)
     if len(b) > 1 and b[1] == a[0] and (follows == 1 or not past.knows(b[0])):
         return CallEdit(SWAPPED if follows == 1 else ADDED)
     if b[0] in a[1:] and a[0] in b[1:] and not past.knows(a[0]) and not past.knows(b[0]):
@@ -205,3 +207,12 @@ def departure(
     if theirs[0].site == mine[0].site:
         return CallEdit(REPLACED)
     return CallEdit(UNCLEAR)
+
+
+def _is_next_turn(usual: Call, odd: Call, past: ExecutedStatements) -> bool:
+    """Whether the odd call, which follows the usual one in this program, does so in the next turn of its loop: an optimizer step
+    lies between, or where none are made, the program began with the odd one. Nobody swaps calls of two turns."""
+    if usual.step or odd.step:
+        return odd.step > usual.step
+    one, other = symbol(usual), symbol(odd)
+    return past.knows(one) and past.knows(other) and past.symbols.index(other) < past.symbols.index(one)

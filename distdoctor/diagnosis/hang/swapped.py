@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
+from distdoctor.diagnosis.hang.call_chains import Chain, words_of
+from distdoctor.diagnosis.hang.call_chains import chains as chain_table
 from distdoctor.diagnosis.source.rank_guard import chosen_by_rank
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, Span, chain_of, digest_of
+from distdoctor.recording.trace.layout import Span
+from distdoctor.recording.trace.reader import Rows
 
-Chain = list[tuple[str, Span, str]]
 Symbol = Callable[[int, str], object]  # of (word of a call, text of its line)
-_UNDO = np.uint64(pow(GOLDEN, -1, 1 << 64))
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def swapped_calls(group: GroupCalls, sources: Mapping[str, str]) -> Iterator[Swa
     tracks = [track for track in group.tracks.values() if track.count]
     if len(tracks) < 2 or len({track.site_prefix for track in tracks if track.count == tracks[0].count}) == 1:
         return
-    chains = _chains(tracks)
+    chains = chain_table(tracks)
     written = _Written(sources)
     for symbol in (_place(chains), written.symbol(chains)) if sources else (_place(chains),):
         found = _swap(tracks, symbol, chains, written)
@@ -75,7 +76,7 @@ def _swap(tracks: list[Track], symbol: Symbol, chains: Mapping[int, Chain], writ
             when = min(t.timeline.wall(int(t.row(number)["entered_ns"])) for t in odd)  # type: ignore[index]
             ranks = {track.rank for track in odd} | ({usual.rank} if len(tracks) == 2 else set())
             found = Swap(first, other, tuple(sorted(ranks)), when)
-            mine, theirs = (chains.get(int(_words(t, number, number)[0][0]), []) for t in (odd[0], usual))
+            mine, theirs = (chains.get(int(words_of(t, number, number)[0]), []) for t in (odd[0], usual))
             return _told_apart(found, mine, theirs, written)
     return None
 
@@ -94,12 +95,6 @@ def _told_apart(swap: Swap, odd: Chain, usual: Chain, written: _Written) -> Swap
             called=called if all(called) and called[0] != called[1] else None,
         )
     return swap
-
-
-def _chains(tracks: list[Track]) -> dict[int, Chain]:
-    """The calls that led to a collective, by the word that they are in the running digest."""
-    texts = {text for track in tracks for text in track.timeline.log.texts if text.startswith(CHAIN_MARK)}
-    return {digest_of(text): chain for text in texts if (chain := chain_of(text)) is not None}
 
 
 def _place(chains: Mapping[int, Chain]) -> Symbol:
@@ -185,7 +180,7 @@ class _Turns:
         one, other = track.call(number), track.call(number + 1)
         if one is None or other is None:
             return False
-        pair = _apart(*(self.chains.get(int(word), []) for word in _words(track, number, number + 1)[0]))
+        pair = _apart(*(self.chains.get(int(word), []) for word in words_of(track, number, number + 1)))
         sites = (pair[0], pair[1]) if pair else (one.site, other.site)
         if sites not in self._known:
             self._known[sites] = chosen_by_rank(self.sources, *sites)
@@ -202,28 +197,18 @@ def _apart(one: Chain, other: Chain) -> tuple[SourceLine, SourceLine] | None:
 
 def _symbols(track: Track, first: int, last: int, symbol: Symbol) -> NDArray[np.int64] | None:
     """Per call a number for what tells it apart, equal on all ranks for equal calls."""
-    words, sites, roots = _words(track, first, last)
+    words, rows = words_of(track, first, last), _rows(track, first, last)
     if len(words) != last - first + 1:
         return None
     both = np.empty(len(words), dtype=[("word", "<u8"), ("site", "<u4"), ("root", "<i8")])
-    both["word"], both["site"], both["root"] = words, sites, roots
+    both["word"], both["site"], both["root"] = words, rows["site"], rows["root"]
     kinds, inverse = np.unique(both, return_inverse=True)
     text = track.timeline.log.text
     numbers = [hash((symbol(int(kind["word"]), text(int(kind["site"]))), int(kind["root"]))) for kind in kinds]
     return np.array(numbers, dtype=np.int64)[inverse]
 
 
-def _words(track: Track, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.int64]]:
-    """The words by which the calls extended the running digest of call sites, taken back out of it, the lines and the roots.
-
-    0 for a call of which the one before is forgotten.
-    """
-    rows = track.rows
-    at = int(np.searchsorted(rows["number"], first))
-    before = rows[at - 1 : at]["site_prefix"] if at else np.zeros(1, dtype=np.uint64)
-    rows = rows[at : at + last - first + 1]
-    prefixes = np.concatenate([before, rows["site_prefix"]]).astype(np.uint64)
-    words = ((prefixes[1:] - np.uint64(1)) * _UNDO) ^ prefixes[:-1]
-    if not at and first > 1 and len(words):
-        words[0] = 0
-    return words, rows["site"], rows["root"]
+def _rows(track: Track, first: int, last: int) -> Rows:
+    at = int(np.searchsorted(track.rows["number"], first))
+    rows: Rows = track.rows[at : at + last - first + 1]
+    return rows

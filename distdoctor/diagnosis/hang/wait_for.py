@@ -145,6 +145,8 @@ def gone_for_good(ended: Mapping[int, Ending]) -> frozenset[int]:
 
 
 def _of_a_pair(call: Call, group: GroupCalls | None, pairs: Pairs) -> Wait:
+    if pairs.facts.is_renumbered(call):
+        return Wait((call,), (), group, unseen=(call.root,), is_certain=False)
     if call.op is Op.SEND:
         # It may be on its way to a buffer. One that is still inside after seconds, while its receive is not even posted, is not.
         timeline = pairs.facts.timelines[call.rank]

@@ -77,6 +77,9 @@ def by_site(verdict: Verdict, calls: Iterable[Call], role: str = "") -> list[Pla
     ]
 
 
+MOST_CALLERS = 3  # lines that are shown beside the two calls of an incident
+
+
 def of_variants(verdict: Verdict, incident: Incident) -> tuple[Place, ...]:
     """The rows of a group that diverges: who issued what, where, the odd ones last; and the condition that they are under."""
     assert incident.divergence is not None
@@ -102,9 +105,11 @@ def _guard_place(incident: Incident) -> tuple[Place, ...]:
 
 def deciding_places(incident: Incident) -> tuple[Place, ...]:
     """The rows of what made the ranks diverge, as far as the source tells: the condition, and what it depends on."""
-    return decision_places(
-        incident.decision, {call.site for call in (incident.odd, incident.usual) if call is not None}
-    )
+    calls = {call.site for call in (incident.odd, incident.usual) if call is not None}
+    rows = decision_places(incident.decision, calls)
+    shown = {row.site for row in rows} | calls
+    led = [site for site in dict.fromkeys(incident.callers) if site not in shown]
+    return (*rows, *(Place(site, (), "led there") for site in led[:MOST_CALLERS]))
 
 
 def decision_places(decision: Decision | None, calls: Collection[SourceLine]) -> tuple[Place, ...]:

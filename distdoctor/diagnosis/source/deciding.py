@@ -7,7 +7,7 @@ candidates; the one whose value is most telling of a single rank (its number, it
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from distdoctor.diagnosis.source.rank_local import (
     LEAVING,
     Hop,
     Origin,
+    is_lazy_log,
     is_made_the_same,
     leaves,
     origin,
@@ -24,6 +25,7 @@ from distdoctor.diagnosis.source.rank_local import (
     tests_of_decorator,
 )
 from distdoctor.diagnosis.source.rank_words import lets_one_in
+from distdoctor.diagnosis.source.replicated import is_replicated
 from distdoctor.diagnosis.source.settled import is_settled
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
@@ -159,15 +161,17 @@ def deciding_condition(
     others: Iterable[int] = (),
     *,
     been: tuple[bool, bool] = (False, False),
+    callers: tuple[Sequence[SourceLine], Sequence[SourceLine]] = ((), ()),
 ) -> Decision | None:
     """What most likely sent `ranks` to one line and `others` to the other; None when nothing in the source tells.
 
     `other` None: the ranks that missed the line `one` went nowhere, they have ended. `been`: whether those that are not in this
-    line now have been there before, in `one` and in `other`.
+    line now have been there before, in `one` and in `other`. `callers`: the lines that called the functions of these lines this
+    time, the nearest first, as far as that is known.
     """
     program = program_of(sources)
-    mine = _way_to(program, one)
-    theirs = _way_to(program, other) if other is not None else _Way({}, {})
+    mine = _way_to(program, one, callers[0])
+    theirs = _way_to(program, other, callers[1]) if other is not None else _Way({}, {})
     if mine is None or theirs is None:
         return None
     tests = _all_tests(program, mine) if one == other else list(_candidates(program, mine, theirs))
@@ -200,7 +204,8 @@ def _values(sources: Mapping[str, str], site: SourceLine, differs: str) -> Itera
         return
     (node,) = next(iter(way.nodes.values()))[:1]
     parts = _arguments(node, differs) if isinstance(node, ast.Call) else [node]
-    origins = (origin(program, part, is_test=False, sizes_matter=differs in (SHAPE, ROOT)) for part in parts)
+    by_size, by_type = differs in (SHAPE, ROOT), differs == DTYPE
+    origins = (origin(program, one, is_test=False, sizes_matter=by_size, types_matter=by_type) for one in parts)
     found = max(origins, key=lambda one: one.weight, default=None)
     if found is not None and found.weight >= LEAST:
         yield found.weight, _decision(step_of(program, node), found.way, found.also)
@@ -274,6 +279,7 @@ def _best(
     questions = [
         test for test in questions if _is_the_users(program, test) and not is_made_the_same(program, test.value)
     ]
+    questions = [test for test in questions if not is_replicated(program, test.value)] or questions
     left = questions or [test for test in tests if test.is_loop and not _is_spelled_out(program, test.value)]
     if best is None and len(left) == 1:
         found = origin(program, left[0].value, is_test=not left[0].is_loop, counted=left[0].is_loop)
@@ -391,7 +397,8 @@ def _names_the_main_module(test: ast.expr) -> bool:
 # --- ways to a line ----------------------------------------------------------------------------------------------------------
 
 
-def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
+def _way_to(program: UserProgram, site: SourceLine, callers: Sequence[SourceLine] = ()) -> _Way | None:
+    """How a line is reached; only by these callers where the source shows them."""
     file = next((file for file in program.files if file.path == site.path), None)
     node = _node_at(file, site.line) if file is not None else None
     if node is None:
@@ -402,7 +409,8 @@ def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
     for scope in waiting:
         if depth[scope] >= DEEPEST:
             continue
-        for caller in program.callers.get(scope, ()):
+        called_at = callers[depth[scope]] if depth[scope] < len(callers) else None
+        for caller in _called_from(program, scope, called_at):
             where = program.scope_of(caller)
             if where not in depth:
                 depth[where], nodes[where] = depth[scope] + 1, []
@@ -410,6 +418,17 @@ def _way_to(program: UserProgram, site: SourceLine) -> _Way | None:
             if depth[where] == depth[scope] + 1:
                 nodes[where].append(caller)
     return _Way(nodes, depth)
+
+
+def _called_from(program: UserProgram, scope: Scope, site: SourceLine | None) -> list[ast.AST]:
+    """The nodes that may run a function; those of one line alone, where it has any."""
+    nodes = program.callers.get(scope, [])
+    there = [n for n in nodes if site is not None and program.scope_of(n).path == site.path and _covers(n, site.line)]
+    return there or nodes
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    return lineno(node) <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
 def _node_at(file: SourceFile, line: int) -> ast.AST | None:
@@ -501,6 +520,8 @@ def tests_around(program: UserProgram, node: ast.AST) -> Iterator[_Test]:
         yield _Test(node.func.slice, node)  # which function of a table
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.IfExp):
         yield _Test(node.func.test, node)
+    elif is_lazy_log(node):
+        yield _Test(node, node)  # whether it formats what it is given
     for parent, child in program.above(node):
         yield from _of_holder(program, parent, child)
         yield from _passed_before(parent, child)

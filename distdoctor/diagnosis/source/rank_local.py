@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.rank_words import lets_one_in
-from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
+from distdoctor.diagnosis.source.source_file import Scope, keyword, last_word, lineno
+from distdoctor.diagnosis.source.text_sets import set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram
 
 STEPS = 6  # from a value to what it is made of
@@ -40,6 +41,11 @@ COLLECTIVES = re.compile(
 )
 SALTED = 6.5  # of a string: another number in every process, whatever else is the same (PYTHONHASHSEED)
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
+MEMORY, LOG, TYPE = (
+    3.5,
+    3.5,
+    3.0,
+)  # what a decorator remembers, whether a log formats, a dtype that follows from the data
 CHANCE, DATA, MENTION, LENGTH, SIZE, WORD = (
     3.0,
     3.0,
@@ -50,6 +56,9 @@ CHANCE, DATA, MENTION, LENGTH, SIZE, WORD = (
 )  # SIZE: of a value, where it says how and not why
 
 
+_REMEMBERS = frozenset({"cache", "lru_cache", "cached", "memoize", "memoise", "memoized", "memo"})
+_LOGS = frozenset({"debug", "info", "warning", "error", "log"})
+_INFERRING = frozenset({"tensor", "as_tensor", "asarray", "array"})  # take their dtype from what they are given
 LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
@@ -84,11 +93,18 @@ class _Visit:
 
 
 def origin(
-    program: UserProgram, value: ast.AST, *, is_test: bool = True, sizes_matter: bool = True, counted: bool = False
+    program: UserProgram,
+    value: ast.AST,
+    *,
+    is_test: bool = True,
+    sizes_matter: bool = True,
+    types_matter: bool = False,
+    counted: bool = False,
 ) -> Origin:
     """The most telling expression behind a value; weight 0 where everything it is made of is the same on all ranks.
 
-    `is_test`: what it holds matters, as in a condition; else only what it is: its size (`sizes_matter`), type or choice.
+    `is_test`: what it holds matters, as in a condition; else only what it is: its size (`sizes_matter`), type (`types_matter`) or
+    choice.
     `counted`: only how many items it gives matters, as in a loop.
     """
     found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
@@ -103,7 +119,9 @@ def origin(
         if visit.counted and isinstance(visit.value, ast.List | ast.Tuple | ast.Set | ast.BinOp):
             waiting += [replace(visit, value=part) for part in _counted_in(visit.value)]
             continue
-        weight = telling(program, visit.value, visit.back, is_test, sizes_matter) - per_step * visit.steps
+        told = telling(program, visit.value, visit.back, is_test, sizes_matter)
+        told = max(told, TYPE if types_matter and _infers_dtype(visit.value) else 0.0)
+        weight = told - per_step * visit.steps
         if weight > 0:
             found.append((weight, visit.way))
         if visit.steps >= STEPS:
@@ -200,7 +218,11 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         leaves = isinstance(value.body[-1], ast.Return | ast.Continue | ast.Break)
         return ERROR if leaves else SWALLOWED
     if program.decorates(value):
-        return RANK if lets_one_in(value) else 0.0
+        return RANK if lets_one_in(value) else MEMORY if remembers(value) else 0.0
+    if is_test and is_lazy_log(value):
+        return LOG
+    if isinstance(value, ast.expr) and _is_gone_through(program, value) and set_of_texts(program, value):
+        return SALTED
     best = RANK if is_test and _asks_for_rank(value) else 0.0
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):
@@ -217,6 +239,25 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and is_about_rank(node):
             best = max(best, MENTION)
     return best
+
+
+def remembers(decorator: ast.AST) -> bool:
+    """Whether a decorator keeps what a function has returned, so that its body does not run again: `@functools.lru_cache`."""
+    return last_word(decorator.func if isinstance(decorator, ast.Call) else decorator) in _REMEMBERS
+
+
+def is_lazy_log(value: ast.AST) -> bool:
+    """Whether a call leaves it to a logger, and so to its level, whether its arguments are formatted: `log.info("%s", x)`."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or len(value.args) < 2:
+        return False
+    return value.func.attr in _LOGS
+
+
+def _infers_dtype(value: ast.AST) -> bool:
+    """Whether an expression makes a tensor whose dtype depends on what it holds: of an empty list it is float32."""
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call) and last_word(node.func) in _INFERRING)
+    given = (one.args[0] for one in calls if one.args and keyword(one, "dtype") is None)
+    return any(not isinstance(one, ast.Constant) for one in given)
 
 
 def own_nodes(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:

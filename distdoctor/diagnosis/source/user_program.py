@@ -16,6 +16,8 @@ from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceF
 
 STEPS = 4  # through assignments, parameters and wrappers, from a name to the class of its object
 MOST_MEANT = 4  # methods of one name that a call may reach when nothing says which
+_SHOWN = ("__str__", "__repr__", "__format__")
+_SHOWING = frozenset({"str", "repr", "print", "format", "debug", "info", "warning", "error", "log", "write"})
 _CALLED = ("__call__", "forward")
 _ITERATED = ("__iter__", "__next__", "__getitem__")
 
@@ -299,11 +301,26 @@ class UserProgram:
                     found[one] += [n for n in self._mentions.get(name, ()) if self.scope_of(n) is not one]
         for finalizer in self.functions.get("__del__", ()):
             found[finalizer] += self._keepers(finalizer.of_class)
+        for shown in (one for name in _SHOWN for one in self.functions.get(name, ()) if one.of_class):
+            found[shown] += self._showers(shown.of_class)
         for scope in [one for one in self.scopes.values() if one.node in self.parents]:
             inner = self.parents[scope.node]
             if inner in self.scopes and isinstance(inner, FunctionNode) and inner.name in self._decorated_by:
                 found[scope] += [n for one in self._decorated_by[inner.name] for n in found.get(one, [])
                                  if self.scope_of(n) is not scope]  # fmt: skip
+        return found
+
+    def _showers(self, class_name: str) -> list[ast.AST]:
+        """What turns an instance of a class into text: an f-string, or a call that it is handed to with a text around it."""
+        found: list[ast.AST] = []
+        for node in self.parents:
+            given: list[ast.expr] = []
+            if isinstance(node, ast.FormattedValue):
+                given = [node.value]
+            elif isinstance(node, ast.Call) and (last_word(node.func) in _SHOWING or _is_text(node.args[:1])):
+                given = node.args
+            if any(class_name in self.classes_of(one) for one in given):
+                found.append(node)
         return found
 
     def _keepers(self, class_name: str) -> list[ast.AST]:
@@ -349,6 +366,10 @@ def _parts_of(table: ast.expr) -> list[ast.expr]:
     if isinstance(table, ast.IfExp):
         return [table.body, table.orelse]
     return table.values if isinstance(table, ast.Dict) else list(getattr(table, "elts", ()))
+
+
+def _is_text(nodes: list[ast.expr]) -> bool:
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in nodes)
 
 
 def _is_property(scope: Scope) -> bool:

@@ -25,7 +25,7 @@ from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import have_waited, seconds, wait
+from distdoctor.diagnosis.hang.wording import decision_places, have_waited, seconds, wait
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -111,9 +111,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         ranks=incident.ranks,
         confidence=incident.confidence,
         place=place,
-        places=tuple(
-            Place(site, tuple(rank for rank, one in begun.items() if one == site), "waits in init_process_group")
-            for site in dict.fromkeys(begun.values())
+        places=(
+            *(
+                Place(site, tuple(rank for rank, one in begun.items() if one == site), "waits in init_process_group")
+                for site in dict.fromkeys(begun.values())
+            ),
+            *decision_places(incident.decision, set(begun.values())),
         ),
         evidence={"arrived": inside, "missing": list(incident.ranks), "world_size": verdict.recording.world_size},
         why="; ".join(words),

@@ -24,6 +24,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, short
+from distdoctor.diagnosis.source.given_values import given_at
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.events import LongPhase
@@ -91,7 +92,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         ranks=incident.ranks,
         confidence=LIKELY if silence.phase else POSSIBLE,
         place=place,
-        places=(*by_site(verdict, calls), Place(place, incident.ranks, "last seen here")),
+        places=(*by_site(verdict, calls), Place(place, incident.ranks, "last seen here"), *_given(verdict, calls[0])),
         evidence={"timeout_seconds": round(silence.seconds, 1), "phase": silence.phase, "waiting_ranks": waiting},
         why=f"{named(incident.ranks)} issued nothing after {at(place)}, and the calls of all ranks agree up to there; a group "
         f"with a timeout of {limit} takes any longer pause for a hang",
@@ -114,13 +115,24 @@ def _too_late(verdict: Verdict, incident: Incident, waited: list[Call], late: li
         ranks=incident.ranks,
         confidence=LIKELY,
         place=late[0].site,
-        places=(*by_site(verdict, waited), *by_site(verdict, late, f"came {seconds(after / 1e9)} later")),
+        places=(
+            *by_site(verdict, waited),
+            *by_site(verdict, late, f"came {seconds(after / 1e9)} later"),
+            *_given(verdict, waited[0]),
+        ),
         evidence={"timeout_seconds": round(waited_for, 1), "phase": "", "waiting_ranks": waiting},
         why=f"the calls of all ranks agree, and {named(incident.ranks)} came in the end, later than the group's timeout allows",
         prescriptions=(_raised(incident.ranks, waited_for),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _given(verdict: Verdict, call: Call) -> Iterator[Place]:
+    """Where the group got its timeout."""
+    groups = [one for one in verdict.timeline(call.rank).log.group_list() if one.name == call.group]
+    for site, text in given_at(verdict.recording.sources, groups[-1].made_at, "timeout") if groups else ():
+        yield Place(site, (), f"gives the group its timeout: `{text}`")
 
 
 def _raised(ranks: tuple[int, ...], waited_for: float) -> Prescription:

@@ -7,9 +7,11 @@ import pytest
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.stacks import ProcessStacks
-from distdoctor.testing import Script, recording
+from distdoctor.recording.trace.events import Exiting, GroupDestroyed
+from distdoctor.testing import Script, TraceBuilder, recording
+from distdoctor.testing.rank_trace import SECOND, START_NS
 from distdoctor.testing.simulation import PEER_GONE, TIMED_OUT
 from distdoctor.testing.stacks import frame, in_collective, looked_at, process, rank
 
@@ -129,6 +131,36 @@ def test_a_rank_that_exits_with_a_code_and_was_in_no_call_is_the_cause() -> None
     script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step()
 
     assert told(script.exits(0, code=3).finished(survivors="fail")) == [("DD110", (0,))]
+
+
+def made_again(worlds: dict[int, tuple[int, ...]]) -> Recording:
+    """Four ranks that meet once and make new worlds: by rank, the numbers in its new one (() where it leaves). What they sum
+    there differs, and in the end they wait for a message."""
+    traces, ends = {}, {}
+    for number, members in worlds.items():
+        log = TraceBuilder(number, world_size=4)
+        log.group("0", range(4), at_ns=START_NS)
+        log.call("all_reduce", [8], site="train.py:41 train")
+        log.note(GroupDestroyed(""))
+        if not members:
+            log.note(Exiting())
+            ends[number] = RankEnd(0, at_ns=log.now)
+        else:
+            log.group("0", members)
+            for _ in range(3):
+                log.call("all_reduce", [16 + number % 2], site=f"train.py:{50 + number % 2} train")
+            log.call("recv", [8], root=1, site="train.py:60 train", returned_ns=0)
+        traces[number] = log.build()
+    job = Job(world_size=4, running=True, read_at_ns=START_NS + 5 * SECOND, ends=ends)
+    return Recording(job, traces, frozenset({"collectives", "progress"}))
+
+
+def test_a_smaller_world_whose_ranks_have_other_numbers_needs_nobody_that_left() -> None:
+    assert told(made_again({0: (0, 1), 1: (), 2: (0, 1), 3: ()})) == []
+
+
+def test_two_new_worlds_of_the_same_numbers_are_not_compared() -> None:
+    assert told(made_again({0: (0, 1), 1: (0, 1), 2: (0, 1), 3: (0, 1)})) == []
 
 
 def announced(dtype: str) -> Script:

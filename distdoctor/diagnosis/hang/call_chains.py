@@ -1,0 +1,99 @@
+"""The user's calls that led to a collective, as far as they are on record: the line itself and up to two callers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.diagnosis.facts.collectives import Collectives, Track
+from distdoctor.recording.recording import Call, SourceLine
+from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Span, chain_of, digest_of
+
+Chain = list[tuple[str, Span, str]]
+_UNDO = np.uint64(pow(GOLDEN, -1, 1 << 64))
+
+
+def callers_of(facts: Collectives, call: Call | None) -> tuple[SourceLine, ...]:
+    """The lines that called the function of a collective, the nearest first; () where that is not on record, as for sends.
+
+    Of a call whose site is one of those already, the lines beyond it.
+    """
+    group = facts.group_of(call) if call is not None and call.op not in POINT_TO_POINT else None
+    if call is None or group is None or call.rank not in group.tracks:
+        return ()
+    track = group.tracks[call.rank]
+    words = words_of(track, call.number, call.number)
+    chain = chains([track]).get(int(words[0]), []) if len(words) == 1 else []
+    sites = [SourceLine(path, span[0], function) for path, span, function in chain]
+    if call.site in sites[1:]:
+        return tuple(sites[sites.index(call.site, 1) + 1 :])
+    return tuple(sites[1:]) if sites and sites[0].path == call.site.path else ()
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Two collectives where the calls that led to them part: their lines there, and what called the functions of those.
+
+    Where a helper issues both, that is not the line of either. `other` is empty where there is no second one.
+    """
+
+    one: SourceLine
+    other: SourceLine
+    callers: tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]] = ((), ())
+    above: int = 0  # calls between the line of the collective and where they part
+
+    @classmethod
+    def of(cls, facts: Collectives, one: Call, other: Call | None) -> Parted:
+        if other is None:
+            return cls(one.site, SourceLine(), (callers_of(facts, one), ()))
+        mine, theirs = (one.site, *callers_of(facts, one)), (other.site, *callers_of(facts, other))
+        same = 0
+        while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
+            same += 1
+        if same == min(len(mine), len(theirs)):  # they part further up, if anywhere
+            same = 0
+        return cls(mine[same], theirs[same], (mine[same + 1 :], theirs[same + 1 :]), same)
+
+    @property
+    def by_callers(self) -> tuple[SourceLine, ...]:
+        """What called them, up to the body that both were reached from; those of the first one first."""
+        mine, theirs = (self.one, *self.callers[0]), (self.other, *self.callers[1])
+        bodies = {(site.path, site.function) for site in mine} & {(site.path, site.function) for site in theirs}
+        found = (*_within(mine, bodies), *_within(theirs, bodies))
+        return tuple(site for site in found if site not in (self.one, self.other) and site.function != "<module>")
+
+
+def at_callers(facts: Collectives, call: Call, above: int) -> Call:
+    """The call at the line so many calls above its own, where that is on record."""
+    callers = callers_of(facts, call)
+    return replace(call, site=callers[above - 1]) if 0 < above <= len(callers) else call
+
+
+def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tuple[SourceLine, ...]:
+    """A chain of calls up to the first of these bodies."""
+    end = next((at for at, site in enumerate(chain) if (site.path, site.function) in bodies), len(chain))
+    return chain[: end + 1]
+
+
+def chains(tracks: Iterable[Track]) -> Mapping[int, Chain]:
+    """The calls that led to a collective, by the word that they are in the running digest."""
+    texts = {text for track in tracks for text in track.timeline.log.texts if text.startswith(CHAIN_MARK)}
+    return {digest_of(text): chain for text in texts if (chain := chain_of(text)) is not None}
+
+
+def words_of(track: Track, first: int, last: int) -> NDArray[np.uint64]:
+    """The words by which calls extended the running digest of call sites, taken back out of it.
+
+    0 for a call of which the one before is forgotten.
+    """
+    rows = track.rows
+    at = int(np.searchsorted(rows["number"], first))
+    before = rows[at - 1 : at]["site_prefix"] if at else np.zeros(1, dtype=np.uint64)
+    prefixes = np.concatenate([before, rows[at : at + last - first + 1]["site_prefix"]]).astype(np.uint64)
+    words: NDArray[np.uint64] = ((prefixes[1:] - np.uint64(1)) * _UNDO) ^ prefixes[:-1]
+    if not at and first > 1 and len(words):
+        words[0] = 0
+    return words

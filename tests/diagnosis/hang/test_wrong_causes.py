@@ -1,0 +1,62 @@
+"""Jobs that hang for one reason and show the signs of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.recording.recording import Recording
+from distdoctor.testing import recording
+
+CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+
+
+def told(job: Recording) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(finding.code, finding.ranks, str(finding.confidence)) for finding in examine(job, CHECKS).findings]
+
+
+def left_out(ranks: int, steps: bool = True) -> Recording:
+    """Gradients that C++ reduces and a loss that the program does, in turn; rank 0 leaves out one of the losses."""
+    script = recording(ranks)
+    for turn in range(6):
+        script.collective("all_reduce", [100], native=True, site="train.py:33 train")
+        script.collective("all_reduce", [1], site="train.py:35 log").skipped_by(0 if turn == 3 else ())
+        if steps:
+            script.step()
+    return script.live()
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_call_that_was_left_out_is_not_swapped_with_that_of_the_next_turn(steps: bool) -> None:
+    assert told(left_out(3, steps)) == [("DD101", (0,), str(CERTAIN))]
+
+
+def test_calls_of_one_turn_that_come_in_the_other_order_are_swapped() -> None:
+    script = recording(ranks=3)
+    for turn in range(4):
+        script.collective("all_reduce", [100], native=True, site="train.py:33 train")
+        script.collective("all_reduce", [1], native=True, site="train.py:35 train").swapped_by(0 if turn == 3 else ())
+        script.step()
+
+    assert told(script.live()) == [("DD107", (0,), str(CERTAIN))]
+
+
+def after_an_uneven_pass(in_step: int) -> Recording:
+    """Rank 1 counts its three batches and rank 0 its four; they meet `in_step` times, and rank 0 sends what nobody expects."""
+    script = recording(ranks=2)
+    for batch in range(4):
+        script.draw(
+            [0] if batch == 3 else None, batch_size=8, loop_site="train.py:20 count", made_site="train.py:12 main"
+        )
+    script.exhausted()
+    for _ in range(in_step):
+        script.collective("all_reduce", [100], site="train.py:33 train").step()
+    script.collective("broadcast", [7], only=0, root=0, site="train.py:50 save")
+    return script.collective("barrier", site="train.py:90 main").live()
+
+
+def test_ranks_that_were_in_step_again_did_not_part_because_of_an_uneven_pass() -> None:
+    assert told(after_an_uneven_pass(6)) == [("DD101", (0, 1), str(CERTAIN))]
+    assert told(after_an_uneven_pass(0))[0][:2] == ("DD111", (1,))
