@@ -172,13 +172,25 @@ def _groups(timelines: dict[int, Timeline]) -> Iterable[GroupCalls]:
     """Every group, put together from what its members say. A rank that has not made it yet has a track of no calls."""
     found: dict[tuple[str, int, int], GroupCalls] = {}
     unresolved: list[tuple[str, int, Track]] = []
+    forgotten: set[tuple[int, str, int]] = set()
+
+    def forgot(rank: int, group: GroupCalls) -> bool:
+        """Whether a rank may have made a group, and its ring holds no record of it any more."""
+        rows = timelines[rank].log.lost.get("groups", 0)
+        return bool(rows) or (rank, group.name, group.incarnation) in forgotten
+
+    repeated = {name for timeline in timelines.values() for name in _made_again(timeline.log)}
     for rank, timeline in timelines.items():
         seen: dict[str, int] = {}
         log = timeline.log
         for row in log.groups:
             name, members = log.text(int(row["key"])), members_of(log.text(int(row["members"])))
             incarnation = seen[name] = seen.get(name, -1) + 1
-            track = _track(timeline, int(row["key"]), name, incarnation)
+            uncounted = bool(log.lost.get("groups", 0)) and name in repeated  # which life it is, nobody knows any more
+            track = None if uncounted else _track(timeline, int(row["key"]), name, incarnation)
+            if track is None:
+                forgotten.add((rank, name, incarnation))
+                continue
             if rank not in members.known:
                 unresolved.append((name, incarnation, track))
                 continue
@@ -202,11 +214,17 @@ def _groups(timelines: dict[int, Timeline]) -> Iterable[GroupCalls]:
             yield from _one_by_one(group, group.tracks.values())
             continue
         for rank in group.members:
-            if rank in timelines and rank not in group.tracks:
+            if rank in timelines and rank not in group.tracks and not forgot(rank, group):
                 group.tracks[rank] = Track(timelines[rank], -1, 0, 0)
         yield group
     for (name, incarnation), tracks in renumbered.items():
         yield from _one_by_one(GroupCalls(name, (), "", incarnation), tracks)
+
+
+def _made_again(log: RankTrace) -> list[str]:
+    """The names of groups that a rank has made more than once."""
+    keys, counts = np.unique(log.groups["key"], return_counts=True)
+    return [log.text(int(key)) for key in keys[counts > 1]]
 
 
 def _one_by_one(group: GroupCalls, tracks: Iterable[Track]) -> Iterator[GroupCalls]:
@@ -230,9 +248,12 @@ def members_of(text: str) -> Members:
     return Members(ranks, frozenset(ranks))
 
 
-def _track(timeline: Timeline, key: int, name: str, incarnation: int) -> Track:
+def _track(timeline: Timeline, key: int, name: str, incarnation: int) -> Track | None:
     log = timeline.log
-    since, until = _life(log, key, name, incarnation)
+    life = _life(log, key, name, incarnation)
+    if life is None:
+        return None
+    since, until = life
     calls = log.calls
     at = np.flatnonzero(_of_group(timeline, key, since, until))
     whole = len(at) == len(calls)
@@ -252,13 +273,20 @@ def _track(timeline: Timeline, key: int, name: str, incarnation: int) -> Track:
     )
 
 
-def _life(log: RankTrace, key: int, name: str, incarnation: int) -> tuple[int, int]:
-    """From when to when (0: still) the name stood for this incarnation of the group."""
-    if int((log.groups["key"] == key).sum()) == 1:
+def _life(log: RankTrace, key: int, name: str, incarnation: int) -> tuple[int, int] | None:
+    """From when to when (0: still) the name stood for this incarnation of the group; None where that is forgotten.
+
+    What is forgotten of the times is the oldest: they belong to the last incarnations.
+    """
+    kept = int((log.groups["key"] == key).sum())
+    if kept == 1:
         return 0, 0
-    made = [one.at_ns for one in log.noted(NewGroupDone) if one.key == name]
-    since = made[incarnation] if 0 < incarnation < len(made) else 0
-    return since, made[incarnation + 1] if incarnation + 1 < len(made) else 0
+    made = [one.at_ns for one in log.noted(NewGroupDone) if one.key == name][-kept:]
+    at = incarnation - (kept - len(made))
+    if at < 0:
+        return None
+    is_first = not incarnation and not log.lost.get("groups", 0)
+    return 0 if is_first else made[at], made[at + 1] if at + 1 < len(made) else 0
 
 
 def _of_group(timeline: Timeline, key: int, since: int, until: int) -> NDArray[np.bool_]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor import plugins
@@ -161,6 +163,31 @@ def test_a_smaller_world_whose_ranks_have_other_numbers_needs_nobody_that_left()
 
 def test_two_new_worlds_of_the_same_numbers_are_not_compared() -> None:
     assert told(made_again({0: (0, 1), 1: (0, 1), 2: (0, 1), 3: (0, 1)})) == []
+
+
+def with_forgotten(rows: slice, events: slice) -> Recording:
+    """Two ranks that meet in five lives of the default group, in each with another size; of rank 0 the oldest rows are gone."""
+    traces = {}
+    for number in range(2):
+        log = TraceBuilder(number, world_size=2)
+        for life in range(5):
+            log.group("0", range(2))
+            for _ in range(2):
+                log.call("all_reduce", [8 + life], site=f"train.py:{40 + life} train")
+        traces[number] = log.build()
+    first = traces[0]
+    lost = {
+        "groups": len(first.groups) - len(first.groups[rows]),
+        "events": len(first.events) - len(first.events[events]),
+    }
+    traces[0] = replace(first, groups=first.groups[rows], events=first.events[events], lost={**first.lost, **lost})
+    job = Job(world_size=2, running=True, read_at_ns=START_NS + 5 * SECOND)
+    return Recording(job, traces, frozenset({"collectives", "progress"}))
+
+
+@pytest.mark.parametrize(("rows", "events"), [(slice(None), slice(2, None)), (slice(2, None), slice(None))])
+def test_lives_of_a_group_that_the_ring_has_forgotten_are_not_compared(rows: slice, events: slice) -> None:
+    assert told(with_forgotten(rows, events)) == []
 
 
 def announced(dtype: str) -> Script:
