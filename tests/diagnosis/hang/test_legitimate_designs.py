@@ -190,6 +190,15 @@ def test_lives_of_a_group_that_the_ring_has_forgotten_are_not_compared(rows: sli
     assert told(with_forgotten(rows, events)) == []
 
 
+@pytest.mark.parametrize(("op", "codes"), [("broadcast", []), ("all_reduce", ["DD104"])])
+def test_a_mask_that_is_received_as_bytes_reads_the_same_where_nothing_is_added_up(op: str, codes: list[str]) -> None:
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.collective(op, [32], dtype="bool", site="train.py:41 share").instead(1, dtype="uint8")
+
+    assert [code for code, _ in told(script.live())] == codes
+
+
 def announced(dtype: str) -> Script:
     script = recording(ranks=2)
     for size in (4, 10, 64):
