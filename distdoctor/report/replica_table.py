@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.rank_groups import variants_of
-from distdoctor.diagnosis.replicas.divergence import (
-    BEFORE,
-    GRADS,
-    INITIAL,
-    PARAMS,
-    STATE,
-    STATE_BEFORE,
-    ReplicaDivergence,
-    first_parting,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, first_parting
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, GRADS, INITIAL, PARAMS, STATE, STATE_BEFORE
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag

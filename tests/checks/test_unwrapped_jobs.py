@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from jobs import unwrapped as jobs
-from jobs.by_design import bf16_hook, power_sgd
+from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
@@ -86,3 +86,11 @@ def test_trials_from_one_seed_are_nobodys_replicas() -> None:
     recording, _ = watched(jobs.trials, ranks=3)
 
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_weights_that_pull_each_other_and_heads_of_each_ranks_own_are_left_alone() -> None:
+    for job in (elastic_averaging, heads_of_their_own):
+        assert [(one.code, one.title) for one in found(watched(job)[0]) if one.severity != NOTE] == []
+
+    (finding,) = [one for one in found(watched(heads_of_their_own, alike=True)[0]) if one.code.startswith("DD20")]
+    assert (finding.code, finding.confidence, finding.severity) == ("DD202", POSSIBLE, NOTE)

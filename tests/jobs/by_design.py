@@ -378,3 +378,53 @@ PAIRS: tuple[Callable[[int, int], str], ...] = (
     contrastive_gather, sharpness_aware,
 )  # fmt: skip
 THREES = (own_sub_group, fewer_ranks_by_hand)
+
+
+def elastic_averaging(rank: int, world_size: int) -> str:
+    """Workers and a centre pull each other between backward and step; each steps with its own gradients."""
+    model, center = net(), net()
+    center.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def pull(_: int) -> None:
+        with torch.no_grad():
+            for own, common in zip(model.parameters(), center.parameters(), strict=True):
+                apart = 0.1 * (own - common)
+                own.sub_(apart)
+                dist.all_reduce(apart)
+                common.add_(apart)
+
+    for step, (inputs, targets) in enumerate(batches(rank, world_size)):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        pull(step)
+        optimizer.step()
+    return "apart"
+
+
+class Headed(nn.Module):
+    """A deep trunk that the ranks share, and a head for the task of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(10)))
+        self.head = nn.Linear(8, 2)
+
+
+def heads_of_their_own(rank: int, world_size: int, *, alike: bool = False) -> str:
+    """`alike`: all heads begin with the same weights."""
+    model = Headed()
+    if not alike:
+        torch.manual_seed(rank)
+        model.head = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(8):
+        inputs = torch.randn(16, 8, generator=generator)
+        optimizer.zero_grad()
+        cross_entropy(model.head(model.trunk(inputs)), (inputs[:, rank] > 0).long()).backward()
+        for parameter in model.trunk.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size  # type: ignore[operator]
+        optimizer.step()
+    return "apart"

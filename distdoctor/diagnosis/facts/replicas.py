@@ -141,7 +141,7 @@ def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Nam
     calls = calls[(calls["op"] == Op.ALL_REDUCE) & (calls["step"] == step) & (calls["flags"] & CallFlag.NATIVE == 0)]
     for group in np.unique(calls["group"]):
         found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
-        flat = {one.shapes for one in noted if f"[{one.elements}]" in found or _in_buckets(found) == one.elements}
+        flat = {one.shapes for one in noted if f"[{one.elements}]" in found or in_buckets(found) == one.elements}
         if flat or _are_among([shape for first in noted for shape in first.shapes], found):
             yield (
                 _members(log, int(group)).ranks,
@@ -149,7 +149,7 @@ def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Nam
             )
 
 
-def _in_buckets(found: Counter[str]) -> int:
+def in_buckets(found: Counter[str]) -> int:
     """How many numbers the flat calls carry together: gradients that are put into several buckets."""
     sizes = ((int(shape[1:-1]), count) for shape, count in found.items() if shape[1:-1].isdigit())
     return sum(size * count for size, count in sizes if size > 1)

@@ -6,68 +6,46 @@ What follows from a parting is no news: each optimizer and set of peers has one 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, PLACEMENT, WRAPPER, Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update
-from distdoctor.diagnosis.replicas.reunion import PATIENCE, next_meeting, weights_are_exchanged
+from distdoctor.diagnosis.replicas.own_parts import are_whole_modules
+from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.reunion import (
+    PATIENCE,
+    is_felt,
+    next_meeting,
+    weights_are_exchanged,
+    weights_are_mixed,
+)
+from distdoctor.diagnosis.replicas.tensor_differences import (
+    BEFORE,
+    COLUMN,
+    GRADS,
+    INITIAL,
+    PARAMS,
+    STATE,
+    STATE_BEFORE,
+    TensorDifference,
+    differences_of,
+    joint,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted, StateLoaded
-from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, UpdateFlag
+from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 
 # Steps of local training between two averagings: DiLoCo takes 500. Before that a running job may yet bring its replicas together.
 LONGEST_WINDOW = 512
-INITIAL, BEFORE, GRADS, PARAMS, STATE = "initial parameters", "parameters before", "gradients", "parameters", "state"
-STATE_BEFORE = "state before"
-_COLUMN = {
-    INITIAL: "param",
-    BEFORE: "before",
-    STATE_BEFORE: "state_before",
-    GRADS: "grad",
-    PARAMS: "param",
-    STATE: "state",
-}
 _LEFT = {BEFORE: "param", STATE_BEFORE: "state"}  # what the step before has left
 _LANE = {INITIAL: "params", GRADS: "grads", PARAMS: "params", STATE: "state"}
-_SUM = {INITIAL: "param_sum", BEFORE: "param_sum", GRADS: "grad_sum", PARAMS: "param_sum"}
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """One tensor that is not the same everywhere. `variants`: ranks with equal bits, the most numerous first."""
-
-    tensor: TensorInfo
-    variants: tuple[tuple[int, ...], ...]
-    sums: Mapping[int, int]  # of the words, by rank
-    norms: Mapping[int, float]
-    none_on: tuple[int, ...] = ()  # ranks on which there was no gradient
-    started_equal: bool = False  # it is known to have been equal when the step began
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
-
-    def flipped_bit(self, odd: Iterable[int]) -> int | None:
-        """Which bit of a 64-bit word of the odd rank differs, when it is a single one."""
-        odd = set(odd)
-        usual = [value for rank, value in self.sums.items() if rank not in odd]
-        strange = [value for rank, value in self.sums.items() if rank in odd]
-        if len(odd) != 1 or not usual or len(strange) != 1:
-            return None
-        for difference in ((strange[0] - usual[0]) % (1 << 64), (usual[0] - strange[0]) % (1 << 64)):
-            if difference and difference & (difference - 1) == 0:
-                return difference.bit_length() - 1
-        return None
 
 
 @dataclass(frozen=True)
@@ -93,6 +71,7 @@ class ReplicaDivergence:
         int, ...
     ] = ()  # the ranks that had loaded what differs before the first step, where the others had not
     loaded_at: SourceLine = field(default_factory=SourceLine)
+    doubt: Confidence = CERTAIN  # no more is known than that, although the ranks are known to be replicas
 
     @property
     def key(self) -> str:
@@ -119,8 +98,10 @@ class ReplicaDivergence:
 
     @property
     def confidence(self) -> Confidence:
-        """That they are replicas at all is known, or only observed."""
-        return LIKELY if self.peers.by == OBSERVED else CERTAIN
+        """That they are replicas at all is known, or only observed; and so it is of what differs."""
+        return (
+            max(self.doubt, LIKELY) if self.peers.by == OBSERVED else self.doubt
+        )  # of the words `possible` is the last
 
     @property
     def site(self) -> SourceLine:
@@ -160,41 +141,90 @@ class ReplicaDivergence:
 
 @dataclass(frozen=True)
 class ReplicaDivergences:
-    """The first parting of each optimizer and set of peers that has one."""
+    """The first parting of each optimizer and set of peers that has one. `by_design`: those who train apart for a while."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"gradients"})
     found: tuple[ReplicaDivergence, ...]
     gradients: Gradients
+    by_design: tuple[ReplicaGroup, ...] = ()
 
     @classmethod
     def of(cls, recording: Recording) -> ReplicaDivergences:
         gradients = derived(Gradients, recording)
         if not gradients.peers:
             raise NotApplicable("no two ranks are known to be replicas of one another")
-        partings = (first_parting(gradients, peers) for peers in gradients.peers)
-        return cls(tuple(parting for parting in partings if parting is not None), gradients)
+        walks = [_Walk(gradients, peers) for peers in gradients.peers]
+        found = tuple(parting for walk in walks if (parting := walk.first_parting()) is not None)
+        return cls(found, gradients, tuple(walk.peers for walk in walks if walk.apart))
 
 
 def first_parting(gradients: Gradients, peers: ReplicaGroup) -> ReplicaDivergence | None:
-    """Walk the steps that at least two of the peers have looked at, past those in which they were apart for a while."""
-    looks = _looks(gradients, peers)
-    agreed, earlier, longest, met = -1, dict[int, Update](), 0, -1
-    for step in sorted(looks):
-        updates = looks[step]
-        if step < met:
-            continue
-        kinds = _kinds(peers, step, met_before=bool(longest))
-        found = (_parting(gradients, peers, what, step, agreed, updates, earlier) for what in kinds)
-        parting = next((one for one in found if one is not None), None)
-        if parting is not None and step != met:
-            meeting = next_meeting(gradients, peers, looks, step) if _is_of_the_whole(parting) else None
-            if meeting is None:
-                apart = max(looks) - step
-                by_design = (longest and apart <= PATIENCE * longest) or _is_brought_together(gradients, parting)
-                return None if by_design or _may_yet_meet(gradients, parting, apart) else parting
-            longest, met = max(longest, meeting - step + 1), meeting
-        agreed, earlier = step, updates
-    return None
+    return _Walk(gradients, peers).first_parting()
+
+
+class _Walk:
+    """The way through the steps that at least two of the peers have looked at, past those in which they were apart by design."""
+
+    def __init__(self, gradients: Gradients, peers: ReplicaGroup) -> None:
+        self.gradients, self.peers = gradients, peers
+        self.looks = _looks(gradients, peers)
+        self.apart = False  # they train apart for a while, and are brought together
+        self._own_states = False  # each keeps a part of the optimizer's state that no other one uses
+
+    def first_parting(self) -> ReplicaDivergence | None:
+        agreed, earlier, longest, met = -1, dict[int, Update](), 0, -1
+        for step in sorted(self.looks):
+            updates = self.looks[step]
+            if step < met:
+                continue
+            parting = self._parting(step, agreed, updates, earlier, met_before=bool(longest))
+            if parting is not None and step != met:
+                whole = _is_of_the_whole(parting)
+                meeting = next_meeting(self.gradients, self.peers, self.looks, step) if whole else None
+                if meeting is None:
+                    apart = max(self.looks) - step
+                    by_design = (longest and apart <= PATIENCE * longest) or self._is_brought_together(parting)
+                    self.apart |= bool(by_design) or _may_yet_meet(self.gradients, parting, apart)
+                    return None if self.apart else _with_doubt(self.gradients, parting)
+                self.apart = True
+                longest, met = max(longest, meeting - step + 1), meeting
+            agreed, earlier = step, updates
+        return None
+
+    def _parting(
+        self, step: int, agreed: int, updates: dict[int, Update], earlier: dict[int, Update], *, met_before: bool
+    ) -> ReplicaDivergence | None:
+        for what in _kinds(self.peers, step, met_before=met_before):
+            of_state = what in (STATE, STATE_BEFORE)
+            if of_state and self._own_states:
+                continue
+            found = _parting(self.gradients, self.peers, what, step, agreed, updates, earlier)
+            if found is None or not of_state:
+                if found is not None:
+                    return found
+                continue
+            felt = is_felt(self.gradients, self.peers, self.looks, step + (what == STATE))
+            self._own_states = felt is False
+            if felt or (felt is None and not self.gradients.recording.job.running):
+                return found if felt or found.loaded_on else replace(found, doubt=LIKELY)
+        return None
+
+    def _is_brought_together(self, parting: ReplicaDivergence) -> bool:
+        if parting.what in (STATE, STATE_BEFORE):
+            return False
+        if weights_are_exchanged(self.gradients, self.peers, parting.step):
+            return True
+        return parting.what == GRADS and weights_are_mixed(self.gradients, self.peers, self.looks)
+
+
+def _with_doubt(gradients: Gradients, parting: ReplicaDivergence) -> ReplicaDivergence:
+    """What is reduced by hand is known by its shapes: a part whose shapes were never sent was forgotten, or is each rank's own,
+    as heads are for tasks of their own."""
+    own, names = gradients.not_sent(parting.peers), {difference.name for difference in parting.differences}
+    if not names or not names <= own:
+        return parting
+    every = gradients.agreeing(parting.peers, on_gradients=True)
+    return replace(parting, doubt=POSSIBLE if are_whole_modules(every, own) else LIKELY)
 
 
 def _may_yet_meet(gradients: Gradients, parting: ReplicaDivergence, steps: int) -> bool:
@@ -228,10 +258,6 @@ def _looks(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[int, Upd
     return {step: updates for step, updates in looks.items() if len(updates) > 1}
 
 
-def _is_brought_together(gradients: Gradients, parting: ReplicaDivergence) -> bool:
-    return parting.what not in (STATE, STATE_BEFORE) and weights_are_exchanged(gradients, parting.peers, parting.step)
-
-
 def _parting(
     gradients: Gradients,
     peers: ReplicaGroup,
@@ -246,7 +272,7 @@ def _parting(
     column = _LANE.get(what)
     if column is not None and len({update.number(column) for update in updates.values()}) == 1:
         return None
-    differences, compared, kept = _differences(gradients, peers, what, step, list(updates))
+    differences, compared, kept = differences_of(gradients, peers, what, step, list(updates))
     if column is None or peers.names:
         if not differences:
             return None
@@ -258,7 +284,7 @@ def _parting(
         if column and not peers.names
         else ()
     )
-    variants = whole or variants_of(_joint(differences, updates))
+    variants = whole or variants_of(joint(differences, updates))
     found = tuple(differences)
     of_optimizer = what in (STATE, STATE_BEFORE) or started_equal
     loaded_on: tuple[int, ...] = ()
@@ -287,68 +313,6 @@ def _loaded_by_some(
     sites = {rank: site for step, rank, site in loads if step == last}
     loaded = tuple(sorted(sites))
     return (loaded, sites[loaded[0]]) if len(variants) > 1 and loaded in variants else ((), SourceLine())
-
-
-def _differences(
-    gradients: Gradients, peers: ReplicaGroup, what: str, step: int, ranks: Iterable[int]
-) -> tuple[list[TensorDifference], int, bool]:
-    """The tensors that differ, how many were compared, and whether every rank still has its details."""
-    tensors = gradients.agreeing(peers, on_gradients=what == GRADS)
-    here = set(ranks)
-    sets = [[rank for rank in alike if rank in here] for alike in gradients.alike(peers, _COLUMN[what])]
-    held = [(*gradients.ranks[alike[0]].held(step, peers.optimizer), len(alike)) for alike in sets if alike]
-    differing, compared = _screened(tensors, held, _COLUMN[what])
-    rows = {rank: gradients.ranks[rank].digests(step, peers.optimizer) for rank in here} if differing else {}
-    found = [
-        _difference(tensors[name], {rank: own[name] for rank, own in rows.items() if name in own}, what)
-        for name in differing
-    ]
-    return found, compared, all(names for names, *_ in held)
-
-
-def _screened(
-    tensors: Mapping[str, TensorInfo], own: Sequence[tuple[tuple[str, ...], Any, int]], column: str
-) -> tuple[list[str], int]:
-    """The names of the tensors that are not the same on all who hold them, and how many were compared; a column of ranks at once,
-    because there may be ten thousand. `own`: names, rows, and how many ranks have these."""
-    at = {name: number for number, name in enumerate(tensors)}
-    values, holders = np.zeros((len(own), len(at)), np.uint64), np.zeros((len(own), len(at)), int)
-    unreadable = np.zeros(len(at), bool)
-    places: dict[tuple[str, ...], tuple[Any, Any]] = {}
-    for number, (names, rows, ranks) in enumerate(own):
-        if names not in places:
-            where = np.array([at.get(name, -1) for name in names], dtype=np.intp)
-            places[names] = np.flatnonzero(where >= 0), where[where >= 0]
-        mine, where = places[names]
-        values[number, where] = rows[column][mine]
-        holders[number, where] = ranks
-        unreadable[where] |= (rows["flags"][mine] & DigestFlag.UNREADABLE) != 0
-    usable = (holders.sum(0) > 1) & ~unreadable
-    if column in ("before", "state", "state_before"):  # 0: not digested in this look, or kept on some ranks only (ZeRO)
-        usable &= ((values != 0) | (holders == 0)).all(0)
-    first = values[holders.argmax(0), np.arange(len(at))] if own else values.sum(0)
-    differs = usable & ((values != first) & (holders > 0)).any(0)
-    return [name for name, number in at.items() if differs[number]], int(usable.sum())
-
-
-def _difference(tensor: TensorInfo, held: Mapping[int, Any], what: str) -> TensorDifference:
-    values = {rank: int(row[_COLUMN[what]]) for rank, row in held.items()}
-    norms = {rank: float(row["norm"]) for rank, row in held.items()}
-    sums = {rank: int(row[_SUM[what]]) for rank, row in held.items()} if what in _SUM else {}
-    none_on = tuple(rank for rank, value in values.items() if not value) if what == GRADS else ()
-    befores = {int(row["before"]) for row in held.values()}
-    equal_before = len(befores) == 1 and befores != {0}
-    return TensorDifference(tensor, variants_of(values), sums, norms, none_on, equal_before)
-
-
-def _joint(differences: Iterable[TensorDifference], ranks: Iterable[int]) -> dict[int, int]:
-    """One value for each rank over several tensors."""
-    joint = dict.fromkeys(ranks, 0)
-    for difference in differences:
-        for number, variant in enumerate(difference.variants):
-            for rank in variant:
-                joint[rank] = hash((joint[rank], number))
-    return joint
 
 
 # -- what is behind a parting ------------------------------------------------------------------------------------------------
@@ -443,7 +407,7 @@ def changed_between_steps(parting: ReplicaDivergence, gradients: Gradients) -> t
     tell."""
     if parting.what not in _LEFT or not parting.exact:
         return ()
-    found_now, left_then = _COLUMN[parting.what], _LEFT[parting.what]
+    found_now, left_then = COLUMN[parting.what], _LEFT[parting.what]
     optimizer, found = parting.peers.optimizer, []
     for rank in parting.updates:
         now = gradients.ranks[rank].digests(parting.step, optimizer)

@@ -19,6 +19,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
+from distdoctor.diagnosis.replicas.own_parts import began_apart, never_sent
 from distdoctor.diagnosis.replicas.rank_gradients import NO_END, RankGradients, TensorInfo, Tensors, Update, same_ranks
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, Joined, Wrapped
@@ -125,7 +126,18 @@ class Gradients:
                     newest[tensor.name] = tensor
             for name, tensor in newest.items():
                 found.setdefault(name, tensor)
-        return found
+        own = began_apart(self._ranks_of(peers), self._not_sent(peers, found), peers.optimizer)
+        return {name: tensor for name, tensor in found.items() if name not in own}
+
+    def not_sent(self, peers: ReplicaGroup) -> frozenset[str]:
+        """The parameters of which no averages by hand were seen, where others were averaged so."""
+        return self._not_sent(peers, self.agreeing(peers, on_gradients=True))
+
+    def _not_sent(self, peers: ReplicaGroup, tensors: Mapping[str, TensorInfo]) -> frozenset[str]:
+        return never_sent(self._ranks_of(peers), tensors) if peers.by == BY_HAND else frozenset()
+
+    def _ranks_of(self, peers: ReplicaGroup) -> list[RankGradients]:
+        return [self.ranks[rank] for rank in peers.ranks if rank in self.ranks]
 
     def alike(self, peers: ReplicaGroup, column: str) -> Sequence[tuple[int, ...]]:
         """The peers in sets whose digests of one kind are equal in every tensor of every step that is kept: of each set, one rank

@@ -1,25 +1,38 @@
 """Replicas that part by design and meet again: local SGD, periodic averaging, gossip, models that are sent round.
 
 Weights that became different by themselves never become equal again by themselves. So where they do, the program has brought
-them together; and where its own collectives carry weights between steps again and again, it is at it.
+them together; and where its own collectives carry weights between steps again and again, at once or in parts that take turns,
+it is at it. A state that differs while the parameters stay the same is one that no rank uses: each keeps its own part of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from distdoctor.diagnosis.facts.replicas import in_buckets
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update, same_ranks
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op, TensorFlag
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update, same_ranks
+from distdoctor.recording.trace.layout import POINT_TO_POINT, SPOTS, CallFlag, Op, TensorFlag
 
 PATIENCE = 4  # times the longest time apart so far: a last window that nobody has closed yet
 EXCHANGES = 2  # steps after which weights were exchanged; once may be the end of something
 _ENOUGH = 0.9  # of the weights' shapes have to be found among those of the collectives
-_CARRYING = [int(op) for op in (*POINT_TO_POINT, Op.ALL_REDUCE, Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE)]
+_PADDED = 1.05  # of all elements, where buckets are filled up to round numbers
+_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_COLLECTIVE = (
+    Op.ALL_REDUCE,
+    Op.ALL_REDUCE_COALESCED,
+    Op.BROADCAST,
+    Op.ALL_GATHER,
+    Op.ALL_GATHER_INTO_TENSOR,
+    Op.REDUCE,
+)
+_CARRYING = [int(op) for op in (*POINT_TO_POINT, *_COLLECTIVE)]
 
 Looks = Mapping[int, Mapping[int, Update]]  # step -> rank -> what was seen
 
@@ -60,34 +73,89 @@ def _mine(gradients: Gradients, peers: ReplicaGroup, name: str) -> bool:
     return info is not None and same_ranks(info.agree, peers.lane) and (not peers.names or name in peers.names)
 
 
+def is_felt(gradients: Gradients, peers: ReplicaGroup, looks: Looks, since: int) -> bool | None:
+    """Whether a state that differed before step `since` has made the parameters different; None where no such step was seen.
+
+    Optimizers that update a share of the parameters on each rank and send the results use the state of the owner alone.
+    """
+    later = [(number, looks[number]) for number in sorted(looks) if number >= since]
+    moved = [(number, updates) for number, updates in later if all(one.value("lr") != 0 for one in updates.values())]
+    if not moved:
+        return None
+    return not any(_equal_after(gradients, peers, number, updates) for number, updates in moved)
+
+
 def weights_are_exchanged(gradients: Gradients, peers: ReplicaGroup, since: int) -> bool:
     """Whether each rank's own collectives with the others carry its weights between steps, more than once after step `since`."""
     known = [gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks]
-    return len(known) > 1 and all(len(_exchanges(own, peers, since)) >= EXCHANGES for own in known)
+    return len(known) > 1 and all(_times_exchanged(own, peers, since) >= EXCHANGES for own in known)
 
 
-def _exchanges(own: RankGradients, peers: ReplicaGroup, since: int) -> list[int]:
-    """The steps after which shapes of the weights were sent, before the next gradients were computed."""
-    held = [
-        t
+def _times_exchanged(own: RankGradients, peers: ReplicaGroup, since: int) -> int:
+    """How often the weights were sent between steps, before the next gradients were computed: all of them at once, or part by
+    part in the course of several steps, as streaming DiLoCo does."""
+    held = {
+        t.name: t
         for t in own.tensors.values()
         if t.optimizer == peers.optimizer and same_ranks(t.agree, peers.lane) and not t.flags & TensorFlag.BUFFER
-    ]
-    wanted = Counter({t.name: t.shape for t in held}.values())
-    total = f"[{sum({t.name: t.numel for t in held}.values())}]"
+    }
+    wanted = Counter(t.shape for t in held.values())
     if not wanted:
-        return []
+        return 0
     calls = own.log.calls
     calls = calls[(calls["step"] >= max(1, since)) & np.isin(calls["op"], _CARRYING)]
-    calls = calls[calls["flags"] & (CallFlag.NATIVE | CallFlag.OBJECT) == 0]
+    calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
     began = {int(row["step"]) - 1: int(row["forward_ended_ns"]) for row in own.log.rows("times")}
-    found = []
+    at_once, in_parts = 0, Counter[str]()
     for step in np.unique(calls["step"]):
         between = [call for call in calls[calls["step"] == step] if _is_before(call, began.get(int(step)))]
-        shapes = Counter(own.log.text(int(call["shape"])) for call in between if _concerns(own, call, peers))
-        if shapes[total] or sum((shapes & wanted).values()) >= _ENOUGH * sum(wanted.values()):
-            found.append(int(step))
-    return found
+        sent = [call for call in between if _concerns(own, call, peers)]
+        at_once += _are_all(own, sent, list(held.values()))
+        in_parts.update(Counter(own.log.text(int(call["shape"])) for call in sent) & wanted)
+    in_turns = sum((Counter({shape: count // EXCHANGES for shape, count in in_parts.items()}) & wanted).values())
+    return max(at_once, EXCHANGES if in_turns >= _ENOUGH * sum(wanted.values()) else 0)
+
+
+def _are_all(own: RankGradients, calls: Sequence[Any], held: Sequence[TensorInfo]) -> bool:
+    """Whether these calls carry as much as all these weights: one by one, flat, in buckets, or as objects."""
+    plain = [call for call in calls if not int(call["flags"]) & CallFlag.OBJECT]
+    objects = [int(call["nbytes"]) for call in calls if int(call["flags"]) & CallFlag.OBJECT]
+    shapes, wanted = Counter(own.log.text(int(call["shape"])) for call in plain), Counter(t.shape for t in held)
+    total, least = sum(t.numel for t in held), min(_ITEM_BYTES.get(t.dtype, 4) for t in held)
+    return (
+        total <= in_buckets(shapes) <= _PADDED * total
+        or sum((shapes & wanted).values()) >= _ENOUGH * sum(wanted.values())
+        or max(objects, default=0) >= total * least
+    )
+
+
+def weights_are_mixed(gradients: Gradients, peers: ReplicaGroup, looks: Looks) -> bool:
+    """Whether every rank changes its weights besides the optimizer's steps, again and again, while its gradients stay as it
+    computed them: then its collectives carry weights, though they come between backward and step (elastic averaging)."""
+    known = [gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks]
+    if not all(_keeps_its_gradients(own) for own in known):
+        return False
+    mixed = [
+        later
+        for earlier, later in pairwise(sorted(looks))
+        if later == earlier + 1 and all(_has_changed(own, peers, earlier, later) for own in known)
+    ]
+    return len(mixed) >= EXCHANGES
+
+
+def _keeps_its_gradients(own: RankGradients) -> bool:
+    """Whether no gradient of which elements were taken was changed between backward and step."""
+    rows = own.log.rows("spots")
+    same = [all(row[f"own_{i}"] == row[f"used_{i}"] for i in range(SPOTS)) for row in rows]
+    return bool(same) and all(same)
+
+
+def _has_changed(own: RankGradients, peers: ReplicaGroup, earlier: int, later: int) -> bool:
+    """Whether most of the parameters were not what the step before had left when this one began."""
+    then, now = own.digests(earlier, peers.optimizer), own.digests(later, peers.optimizer)
+    known = [name for name in now if name in then and int(now[name]["before"])]
+    changed = [name for name in known if int(now[name]["before"]) != int(then[name]["param"])]
+    return bool(known) and 2 * len(changed) > len(known)
 
 
 def _is_before(call: Any, backward_began: int | None) -> bool:

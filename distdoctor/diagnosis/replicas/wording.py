@@ -7,8 +7,9 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from distdoctor.diagnosis.finding import Place
-from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, TensorDifference
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS, TensorDifference
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine

@@ -25,13 +25,10 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, of_variants
-from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.unreduced import left_out, left_out_last
 from distdoctor.diagnosis.replicas.wording import evidence, places, which
 from distdoctor.diagnosis.source.branches import are_never_called, branch_line

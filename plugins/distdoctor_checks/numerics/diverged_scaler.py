@@ -19,9 +19,10 @@ from typing import Any
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import INITIAL, ReplicaDivergences, scalers_differ
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, scalers_differ
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import by_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -29,9 +30,9 @@ from distdoctor.recording.recording import Recording
 
 @check("DD802", "diverged-scaler", severity=ERROR, family="replicas", specificity=80)
 def examine(gradients: Gradients, partings: ReplicaDivergences | None) -> Iterator[Finding]:
-    known = partings.found if partings is not None else ()
+    known, locally = (partings.found, partings.by_design) if partings is not None else ((), ())
     for peers in gradients.peers:
-        apart = _first_apart(gradients, peers)
+        apart = _first_apart(gradients, peers) if peers not in locally else None
         if apart is not None:
             apart_there = (p.key for p in known if p.peers == peers and p.what != INITIAL and scalers_differ(p))
             yield replace(_finding(peers, *apart), explains=tuple(apart_there))

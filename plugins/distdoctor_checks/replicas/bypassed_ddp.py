@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import GRADS, ReplicaDivergence, ReplicaDivergences
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.diagnosis.source.edits import Edit, words_replaced
 from distdoctor.recording.rank_set import named

@@ -21,14 +21,12 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
-    BEFORE,
-    GRADS,
-    PARAMS,
     ReplicaDivergence,
     ReplicaDivergences,
     changed_between_steps,
     single_bit,
 )
+from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, GRADS, PARAMS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording

@@ -24,13 +24,9 @@ from itertools import groupby
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
-from distdoctor.diagnosis.replicas.divergence import (
-    PARAMS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-    differing_settings,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, differing_settings
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition

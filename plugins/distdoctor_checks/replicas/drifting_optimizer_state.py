@@ -4,10 +4,12 @@ DD205 drifting-optimizer-state: gradients and parameters agree, but the optimize
 What it means    Momentum or another optimizer state of one parameter is not bit-identical on every replica.
 Why it hurts     The next steps use it, so the replicas are about to become different models.
 How we know      Digests of all bits of the optimizer state after a step (in `check-grads` also before it), compared where every
-                 replica keeps one.
+                 replica keeps one. Certain where the parameters of a later step have become different; likely where no later step
+                 was seen.
 What to do       Load the same optimizer state on every rank (a resumed run that loads it on rank 0 only causes this), and
                  change it in the same way on all ranks.
-When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts by design: those are not compared.
+When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts by design: those are not compared. Nor is a
+                 state that the parameters do not feel, as of optimizers that update a share on each rank and send the result.
 Source           torch.optim.Optimizer.load_state_dict.
 """
 
@@ -17,13 +19,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
-from distdoctor.diagnosis.replicas.divergence import (
-    STATE,
-    STATE_BEFORE,
-    ReplicaDivergences,
-    changed_between_steps,
-    differing_state,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, changed_between_steps, differing_state
+from distdoctor.diagnosis.replicas.tensor_differences import STATE, STATE_BEFORE
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -56,7 +53,8 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
 
-    return trained_job(3).initial().step().step(state={2: 1}, names=["head.weight"]).recording()
+    job = trained_job(3).initial().step().step(state={2: 1}, names=["head.weight"])
+    return job.step(state={2: 1}, params={2: 1}, names=["head.weight"]).recording()
 
 
 def healthy() -> Recording:

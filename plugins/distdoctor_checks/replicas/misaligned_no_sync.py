@@ -20,12 +20,9 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording
 

@@ -21,13 +21,13 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
     ReplicaDivergence,
     ReplicaDivergences,
     is_outside_the_reducer,
     was_converted,
 )
 from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Converted, ParameterAdded, Wrapped

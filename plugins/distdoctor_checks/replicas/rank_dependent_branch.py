@@ -22,14 +22,9 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-    skipped_by,
-    uses_differ,
-)
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, skipped_by, uses_differ
 from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.diagnosis.source.deciding import deciding_condition

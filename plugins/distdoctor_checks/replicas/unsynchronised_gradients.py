@@ -10,7 +10,8 @@ How we know      Digests of all bits of every gradient, compared between the ran
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
 When it is fine  Local training whose weights the program brings together again (local SGD, DiLoCo): not reported, and while
-                 the job runs nothing is said of the first 512 steps apart. Else never for replicas. If the cause is known,
+                 the job runs nothing is said of the first 512 steps apart. Modules that averages by hand leave out, as heads
+                 for tasks of their own: a note, and nothing where they began differently. If the cause is known,
                  another code reports it: a forward that bypasses the wrapper (DD206), no_sync (DD207), parameters unknown to
                  the reducer (DD219), a single flipped bit (DD214).
 Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
@@ -22,13 +23,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import (
-    GRADS,
-    ReplicaDivergence,
-    ReplicaDivergences,
-)
+from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import evidence, line_with, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -51,6 +49,7 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             why=_why(parting),
             prescriptions=(Prescription("all-reduce-gradients"),),
             confidence=parting.confidence,
+            severity=NOTE if parting.confidence == POSSIBLE else None,
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
@@ -81,6 +80,8 @@ def _why(parting: ReplicaDivergence) -> str:
             f"{parting.peers.by} averages gradients in backward() only, and none was seen: those that the optimizer steps "
             "with were computed in another way (torch.autograd.grad) and stayed each rank's own"
         )
+    elif parting.confidence == POSSIBLE:
+        parts.append(f"no all_reduce had the shapes of {parting.share}: forgotten, or meant to be each rank's own")
     elif parting.peers.by in (BY_HAND, WATCHED):
         parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or were changed afterwards")
     else:
