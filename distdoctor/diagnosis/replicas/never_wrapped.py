@@ -1,11 +1,13 @@
 """Ranks that train one model together and never average: no wrapper, no placement, no collective of the size of the gradients.
 
-Independent trials look alike and are no illness. So there has to be a sign that the ranks belong together: they share one data
-set among them, or reduce something of each step, and they start from the same weights.
+Independent trials look alike and are no illness: folds of a cross-validation, members of an ensemble, settings of a sweep. So
+there has to be a sign that the ranks belong together: they share one data set among them, or reduce something of each step, they
+start from the same weights and with the same settings, and not each of them saves a model of its own.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -16,7 +18,7 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.events import Averaging, Wrapped
+from distdoctor.recording.trace.events import Averaging, Saving, Wrapped
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
@@ -64,6 +66,8 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
     if (
         len({update.number("params") for update in starts}) > 1
         or len({update.number("grads") for update in steps}) == 1
+        or len({update.number("hyper") for update in steps}) > 1
+        or _each_saves_its_own(recording)
     ):
         return
     held = [
@@ -103,7 +107,25 @@ def _together(recording: Recording) -> str:
     size = len(recording.ranks)
     if all(len(p) and (p["num_replicas"] == size).any() for p in passes):
         return "shard one dataset with a DistributedSampler"
-    reduced = [log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SAYING_NOTHING)] for log in logs]
-    if all(len(calls) >= 2 for calls in reduced):
+    if all(_reduces_in_most_steps(log) for log in logs):
         return "reduce something in their steps"
     return ""
+
+
+def _reduces_in_most_steps(log: RankTrace) -> bool:
+    """Once an epoch is not enough: so trials compare their scores."""
+    calls = log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SAYING_NOTHING)]
+    steps = np.unique(calls["step"])
+    return len(steps) >= 2 and 2 * len(steps) > int(steps[-1] - steps[0]) + 1
+
+
+def _each_saves_its_own(recording: Recording) -> bool:
+    """Whether every rank saves, on the same line, to a path that no other rank uses."""
+    by_line: dict[SourceLine, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for rank, log in recording.ranks.items():
+        for saving in log.noted(Saving):
+            by_line[saving.site][rank].add(saving.path)
+    return any(
+        by_rank.keys() == recording.ranks.keys() and not set.intersection(*by_rank.values())
+        for by_rank in by_line.values()
+    )
