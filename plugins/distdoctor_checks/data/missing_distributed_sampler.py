@@ -7,11 +7,13 @@ What it means    The training loader of each replica has a plain sampler (shuffl
 Why it hurts     W times the work for one epoch's progress, or no contribution at all from W - 1 ranks.
 How we know      The ranks average their gradients (DistributedDataParallel or FSDP reports it, or all_reduce calls have the
                  shapes of the gradients), and their datasets look the same. Each rank's sampler is torch's own over the whole
-                 dataset, or has drawn all of it, or all ranks drew the same indices in the same order.
+                 dataset, or has drawn all of it, or all ranks drew the same indices in the same order. Where these ranks'
+                 losses differ all the same, with no dropout, or the source cuts something by the rank: a note, possible.
 What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch.
 When it is fine  Ranks of a tensor-, pipeline- or context-parallel group must read the same samples: ranks that communicate in a
                  group of their own are not blamed. A dataset that each rank has cut to its own share looks different on each
-                 rank: not reported. Evaluation of the whole dataset on every rank is a note: right, but W times the work.
+                 rank: not reported. Nor is a global batch of which each rank takes its share. Evaluation of the whole dataset on
+                 every rank is a note: right, but W times the work.
 Source           torch.utils.data.distributed.DistributedSampler; PyTorch's DistributedDataParallel tutorial.
 """
 
@@ -19,13 +21,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.data.sharing import SameData, same_data
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription, Severity
+from distdoctor.diagnosis.finding import (
+    CERTAIN,
+    ERROR,
+    LIKELY,
+    NOTE,
+    POSSIBLE,
+    WARNING,
+    Finding,
+    Place,
+    Prescription,
+    Severity,
+)
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.used_factor import losses_differ
+from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_told_above
@@ -35,7 +52,9 @@ from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
+def examine(
+    orders: SampleOrders, replicas: Replicas, sources: Sources, gradients: Gradients | None
+) -> Iterator[Finding]:
     told: set[str] = set()
     for same in same_data(orders, replicas):
         passes = same.passes
@@ -43,7 +62,26 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
         if loader in told or not (passes.trains or _is_evaluation_to_share(passes)):
             continue
         told.add(loader)
-        yield _training(same, sources) if passes.trains else _evaluation(same)
+        if not passes.trains:
+            yield _evaluation(same)
+            continue
+        apart = losses_differ(gradients, passes.ranks) if gradients is not None and same.identical else None
+        shares = apart is not False and same.identical and takes_share_of_batches(sources.texts, passes.one.loop_line)
+        if not (shares and apart):
+            yield _doubted(_training(same, sources), shares) if shares or apart else _training(same, sources)
+
+
+def _doubted(finding: Finding, shares: bool) -> Finding:
+    """What ranks read alike they may use differently: each a part of the batch, or in an augmentation of its own."""
+    how = (
+        "the source seems to take a share of each batch"
+        if shares
+        else "their losses differ in every step, without a dropout"
+    )
+    meant = "parts or augmentations of one batch may be meant"
+    return replace(
+        finding, why=f"{finding.why.partition(', so each')[0]}; {how}: {meant}", severity=NOTE, confidence=POSSIBLE
+    )
 
 
 def _is_evaluation_to_share(passes: Together) -> bool:

@@ -8,32 +8,59 @@ How we know      The first samples of the batches are compared by content, batch
                  are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
 What to do       Take every world_size-th sample, starting at the rank; with workers, starting at rank * num_workers + worker
                  id.
-When it is fine  Tensor-, pipeline- and context-parallel ranks must read the same data: not reported.
+When it is fine  Tensor-, pipeline- and context-parallel ranks must read the same data: not reported. Nor is a stream of whole
+                 batches of which each rank takes its share; where only the ranks' losses differ, with no dropout, or only the
+                 source cuts something by the rank: a note, possible.
 Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.used_factor import losses_differ
+from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD306", "unsharded-iterable", severity=ERROR, family="streams")
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+def examine(
+    orders: SampleOrders, replicas: Replicas, sources: Sources, gradients: Gradients | None
+) -> Iterator[Finding]:
     told: set[str] = set()
     for same in same_streams(orders, replicas):
         line = str(same.passes.one.made_line)
         if line not in told:
             told.add(line)
-            yield _finding(same)
+            ranks, loop = same.passes.ranks, same.passes.one.loop_line
+            apart = losses_differ(gradients, ranks) if gradients is not None else None
+            shares = apart is not False and takes_share_of_batches(sources.texts, loop)
+            if not (shares and apart):
+                yield _doubted(_finding(same), shares) if shares or apart else _finding(same)
+
+
+def _doubted(finding: Finding, shares: bool) -> Finding:
+    how = (
+        "the source seems to take a share of each batch"
+        if shares
+        else "their losses differ in every step, without a dropout"
+    )
+    return replace(
+        finding,
+        why=f"{finding.why}; {how}: parts or augmentations of one batch may be meant",
+        severity=NOTE,
+        confidence=POSSIBLE,
+    )
 
 
 def _finding(same: SameStream) -> Finding:

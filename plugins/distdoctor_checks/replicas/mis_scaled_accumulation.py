@@ -12,8 +12,9 @@ How we know      One line calls backward N times between two steps, and the oper
                  uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or zero_grad
                  is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
 What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step.
-When it is fine  Losses that are sums, or several losses from several lines: nothing is reported. If gradients are divided by
-                 hand after backward, accept it with --ignore DD208.
+When it is fine  Losses that are sums, several losses from several lines, or of several loaders that are read side by side:
+                 nothing is reported. Nor where elements of the gradients show that they are divided by hand after backward; on
+                 a device, where none are taken, accept that with --ignore DD208.
 Source           PyTorch, Automatic Mixed Precision examples, "Gradient accumulation".
 """
 
@@ -26,15 +27,16 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
 from distdoctor.diagnosis.replicas.loss_scale import factor_around_mean, factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
-from distdoctor.recording.trace.layout import UpdateFlag
+from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 
 SEEN = 2  # steps; one could be an accident
 
@@ -70,6 +72,8 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         error = factor * micro_steps
         known = _is_known(error, micro_steps) or _is_another_window(updates, factor, micro_steps)
         if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
+            continue
+        if _is_undone(gradients, updates, error) or _has_a_loader_each(updates, recording, micro_steps):
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
 
@@ -137,6 +141,29 @@ def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None
     if not any(math.isclose(error, times, rel_tol=1e-3) for times in (micro_steps, micro_steps * world_size)):
         return None
     return _finding(known, micro_steps, factor, error, recording)
+
+
+def _is_undone(gradients: Gradients, updates: list[Update], error: float) -> bool:
+    """Whether the script divides the gradients themselves, before the step."""
+    found = (
+        factor
+        for peers in gradients.peers
+        if peers.optimizer == updates[0].optimizer and peers.by != OBSERVED
+        for _, factor in used_factors(gradients, peers)
+    )
+    return any(is_close(factor * error, 1.0) for factor in found)
+
+
+def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps: int) -> bool:
+    """Whether as many loaders are read side by side as there are backward passes: of several tasks a sum is meant."""
+    for update in updates:
+        log = recording.ranks[update.rank]
+        at_ns, passes = update.at_ns - log.monotonic_to_wall_ns, log.passes
+        under_way = (passes["started_ns"] <= at_ns) & ((passes["ended_ns"] == 0) | (passes["ended_ns"] >= at_ns))
+        trains = (passes["flags"] & PassFlag.STEPPED) > 0
+        if len({*passes["loader"][under_way & trains].tolist()}) != micro_steps:
+            return False
+    return True
 
 
 def _is_known(error: float, micro_steps: int) -> bool:

@@ -13,7 +13,7 @@ How we know      A few elements of two gradients are sampled on each rank before
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
-                 nothing is reported.
+                 nothing is reported. Nor where all ranks compute one loss together, each a part of its gradient.
 Source           torch.nn.parallel.DistributedDataParallel: gradients are averaged across processes.
 """
 
@@ -32,20 +32,18 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
-from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
+from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.diagnosis.source.statement_edits import averaged_below
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import SPOTS, CallFlag, Op, UpdateFlag
+from distdoctor.recording.trace.layout import CallFlag, Op
 
-TOLERANCE = 0.01  # reductions in 16 bits lose that much
 SEEN = 2  # different counts; a constant may be anything
 FEWEST = 3  # steps in which counts are far apart
 FAR = 1.5
 NUMBER_BYTES = 64  # of each rank: a count, or a few
 EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR)]
-VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
 
 
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
@@ -53,9 +51,9 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED:
             continue
-        by_step = list(_factors(gradients, peers))
+        by_step = list(used_factors(gradients, peers))
         divisors = _common_divisors(gradients, peers) if peers.by == WRAPPER else {}
-        summed = any(_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
+        summed = any(is_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
         if len(set(divisors.values())) >= SEEN and not summed and _are_counted_together(gradients, peers, divisors):
             yield _divided_by_all(gradients, peers, divisors)
             continue
@@ -70,15 +68,15 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         if not by_step:
             continue
         step, factor = by_step[0]
-        wrong = next((known for known in (len(peers.ranks), 1 / len(peers.ranks)) if _close(factor, known)), None)
-        if wrong is None or not all(_close(other, wrong) for _, other in by_step):
+        wrong = next((known for known in (len(peers.ranks), 1 / len(peers.ranks)) if is_close(factor, known)), None)
+        if wrong is None or not all(is_close(other, wrong) for _, other in by_step):
             continue
-        if not _is_known_where_from(gradients, peers):
+        if not _is_known_where_from(gradients, peers) or computes_one_loss(gradients, peers):
             continue
         scale = _loss_scale(gradients, peers)
         if scale is None and factor > 1:
             continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
-        if scale is None or not _close(factor * scale, 1.0):
+        if scale is None or not is_close(factor * scale, 1.0):
             yield _finding(gradients, peers, step, factor, len(by_step), sources.texts)
 
 
@@ -251,7 +249,7 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
     """A mean loss that is multiplied or divided by the number of ranks before backward, where the wrapper averages already. A
     factor may be anything: the source has to name the number of ranks beside it."""
     ranks, scale = len(peers.ranks), _loss_scale(gradients, peers)
-    error = next((known for known in (ranks, 1 / ranks) if scale is not None and _close(scale, known)), None)
+    error = next((known for known in (ranks, 1 / ranks) if scale is not None and is_close(scale, known)), None)
     update = next((u for own in gradients.updates(peers).values() for u in own if u.step and u.loss_site), None)
     if peers.by != WRAPPER or error is None or update is None:
         return None
@@ -275,42 +273,6 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
         severity=WARNING,
         at_ns=update.at_ns,
     )
-
-
-def _close(value: float, known: float) -> bool:
-    return math.isclose(value, known, rel_tol=TOLERANCE)
-
-
-def _factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[int, float]]:
-    """(step, what was used divided by the mean of what the ranks computed), where all elements agree on it."""
-    spots: dict[int, dict[str, dict[int, tuple[list[float], list[float]]]]] = defaultdict(lambda: defaultdict(dict))
-    for rank in peers.ranks:
-        own = gradients.ranks.get(rank)
-        for row in own.log.rows("spots") if own is not None else ():
-            tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
-            if tensor is not None and tensor.optimizer == peers.optimizer and same_ranks(tensor.grad_agree, peers.lane):
-                values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
-                spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])
-    for step, tensors in sorted(spots.items()):
-        if any(_is_changed(update) for updates in gradients.updates(peers, step).values() for update in updates):
-            continue
-        found = [factor for ranks in tensors.values() if len(ranks) == len(peers.ranks) for factor in _ratios(ranks)]
-        if len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
-            yield step, sum(found) / len(found)
-
-
-def _is_changed(update: Update) -> bool:
-    """Clipping and scaling change gradients by factors of their own."""
-    return bool(update.flags & UpdateFlag.CLIPPED) or update.value("scale") != 0
-
-
-def _ratios(ranks: dict[int, tuple[list[float], list[float]]]) -> Iterator[float]:
-    for spot in range(SPOTS):
-        own = [values[0][spot] for values in ranks.values()]
-        used = {values[1][spot] for values in ranks.values()}
-        mean, size = sum(own) / len(own), sum(map(abs, own)) / len(own)
-        if len(used) == 1 and size and abs(mean) > VISIBLE * size and math.isfinite(mean):
-            yield used.pop() / mean
 
 
 def _finding(

@@ -1,0 +1,96 @@
+"""What lies between the gradients that ranks compute and those that the optimizer uses, as one factor; and whose losses they are.
+
+A mean over the ranks is 1, a sum the number of ranks; what the script divides by hand shows as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
+from distdoctor.recording.trace.events import BackwardRng
+from distdoctor.recording.trace.layout import SPOTS, UpdateFlag
+
+TOLERANCE = 0.01  # reductions in 16 bits lose that much
+VISIBLE = 1e-3  # a mean that is smaller than this share of its terms is mostly rounding
+LOSSES = 2  # steps in which losses are compared, at least
+APART = 1e-4  # relative: ranks with other numbers of threads round differently
+
+
+def is_close(value: float, known: float) -> bool:
+    return math.isclose(value, known, rel_tol=TOLERANCE)
+
+
+def used_factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[int, float]]:
+    """(step, what was used divided by the mean of what the ranks computed), where all elements agree on it."""
+    spots: dict[int, dict[str, dict[int, tuple[list[float], list[float]]]]] = defaultdict(lambda: defaultdict(dict))
+    for rank in peers.ranks:
+        own = gradients.ranks.get(rank)
+        for row in own.log.rows("spots") if own is not None else ():
+            tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
+            if tensor is not None and tensor.optimizer == peers.optimizer and same_ranks(tensor.grad_agree, peers.lane):
+                values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
+                spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])
+    for step, tensors in sorted(spots.items()):
+        if any(_is_changed(update) for updates in gradients.updates(peers, step).values() for update in updates):
+            continue
+        found = [factor for ranks in tensors.values() if len(ranks) == len(peers.ranks) for factor in _ratios(ranks)]
+        if len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
+            yield step, sum(found) / len(found)
+
+
+def _is_changed(update: Update) -> bool:
+    """Clipping and scaling change gradients by factors of their own."""
+    return bool(update.flags & UpdateFlag.CLIPPED) or update.value("scale") != 0
+
+
+def _ratios(ranks: dict[int, tuple[list[float], list[float]]]) -> Iterator[float]:
+    for spot in range(SPOTS):
+        own = [values[0][spot] for values in ranks.values()]
+        used = {values[1][spot] for values in ranks.values()}
+        mean, size = sum(own) / len(own), sum(map(abs, own)) / len(own)
+        if len(used) == 1 and size and abs(mean) > VISIBLE * size and math.isfinite(mean):
+            yield used.pop() / mean
+
+
+def losses_differ(gradients: Gradients, ranks: Iterable[int]) -> bool | None:
+    """Whether replicas computed other losses in every step that was looked at on all of them, or the same ones; None where
+    that is not known, where it changes, or where a dropout was active, which draws differently on the same inputs."""
+    ranks = tuple(ranks)
+    if any(
+        begun.dropout
+        for rank in ranks
+        if rank in gradients.ranks
+        for begun in gradients.ranks[rank].events(BackwardRng)
+    ):
+        return None
+    by_step = _losses(gradients, ranks)
+    apart = {max(losses) - min(losses) > APART * max(map(abs, losses)) for losses in by_step}
+    return apart.pop() if len(by_step) >= LOSSES and len(apart) == 1 else None
+
+
+def computes_one_loss(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether all ranks have the same loss in each step, but gradients of their own: parts of one that a sum completes."""
+    by_step = _losses(gradients, peers.ranks)
+    same = len(by_step) >= LOSSES and all(len(set(losses)) == 1 for losses in by_step)
+    own: dict[tuple[int, str], set[tuple[float, ...]]] = defaultdict(set)
+    for rank in peers.ranks if same else ():
+        one = gradients.ranks.get(rank)
+        for row in one.log.rows("spots") if one is not None else ():
+            tensor = one.tensors.get(int(row["tensor"])) if one is not None else None
+            if tensor is not None and tensor.optimizer == peers.optimizer:
+                own[int(row["step"]), tensor.name].add(tuple(float(row[f"own_{i}"]) for i in range(SPOTS)))
+    return bool(own) and all(len(values) > 1 for values in own.values())
+
+
+def _losses(gradients: Gradients, ranks: tuple[int, ...]) -> list[list[float]]:
+    """Those of all ranks, for each step in which they are known of every one."""
+    by_step: dict[int, dict[int, float]] = defaultdict(dict)
+    for rank in ranks:
+        for update in gradients.ranks[rank].updates if rank in gradients.ranks else ():
+            if update.step and update.digested and math.isfinite(update.value("loss")):
+                by_step[update.step][rank] = update.value("loss")
+    return [list(values.values()) for values in by_step.values() if len(values) == len(ranks)]

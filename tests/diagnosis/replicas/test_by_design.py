@@ -1,0 +1,129 @@
+"""Replicas that differ because the program wants it: local states, weights that travel in parts, heads of each rank's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence
+from distdoctor.plugins import load
+from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
+from distdoctor.testing.gradients import TrainedJob, trained_job
+
+SHAPES = {"body.weight": (64, 20), "body.bias": (64,), "head.weight": (10, 64)}
+TOTAL = sum(rows * (more[0] if more else 1) for rows, *more in SHAPES.values())
+CHECKS = load().checks
+
+
+def told(job: TrainedJob, *codes: str, running: bool = False) -> list[tuple[str, Confidence]]:
+    checks = [CHECKS[code] for code in codes] if codes else CHECKS.values()
+    found = examine(job.recording(running=running), checks).findings
+    return [(finding.code, finding.confidence) for finding in found]
+
+
+def test_a_state_that_the_parameters_do_not_feel_is_each_ranks_own() -> None:
+    job = trained_job(3).initial().step()
+    for _ in range(3):
+        job.step(state={2: 1})
+
+    assert told(job) == []
+    assert told(job, running=True) == []
+
+
+def test_a_state_that_makes_the_parameters_different_is_told_for_sure() -> None:
+    job = trained_job(3).initial().step().step(state={2: 1}, names=["head.weight"])
+
+    assert told(job) == [("DD205", LIKELY)]
+    assert told(job.step(params={2: 1}, state={2: 2}, names=["head.weight"])) == [("DD205", CERTAIN)]
+
+
+def apart(steps: int, sent: list[list[tuple[int, ...]]], flags: int = 0, nbytes: int = 0) -> TrainedJob:
+    """Local steps from the first one on, and between them calls of these shapes, in turns."""
+    job = trained_job(2).initial()
+    for step in range(steps):
+        job.step(grads={1: step + 1}, params={1: step + 1}, synced=0, unsynced=1)
+        for shape in sent[step % len(sent)]:
+            job.collective("all_reduce", shape, flags=flags, nbytes=nbytes)
+    return job
+
+
+ONE_BY_ONE = [SHAPES["body.weight"]], [SHAPES["body.bias"]], [SHAPES["head.weight"]]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [[list(SHAPES.values())], [[(TOTAL,)]], [[(1000,), (TOTAL - 1000,)]], list(ONE_BY_ONE)],
+    ids=["one by one", "flat", "buckets", "in turns"],
+)
+def test_weights_that_are_sent_between_steps_are_brought_together(sent: list[list[tuple[int, ...]]]) -> None:
+    assert told(apart(9, sent)) == []
+
+
+def test_weights_that_are_sent_as_objects_are_brought_together() -> None:
+    assert told(apart(6, [[(TOTAL,)]], flags=int(CallFlag.OBJECT), nbytes=4 * TOTAL)) == []
+
+
+def test_a_part_of_the_weights_brings_nothing_together() -> None:
+    assert told(apart(9, [[SHAPES["body.weight"]]])) == [("DD207", CERTAIN)]
+
+
+def test_independent_trials_are_no_replicas() -> None:
+    def trials(**about: object) -> TrainedJob:
+        job = trained_job(2, agree=(), wrapped=False).initial()
+        for step in range(6):
+            job.collective("all_reduce", (1,)).step(grads={1: step + 1}, params={1: step + 1}, **about)  # type: ignore[arg-type]
+        return job
+
+    assert told(trials(), "DD206") == [("DD206", LIKELY)]
+    assert told(trials(hyper={0: 7, 1: 8}), "DD206") == []
+    job = trials()
+    for rank in (0, 1):
+        job.note(Saving(f"/job/member{rank}.pt", "torch.save", 6, 1), only=[rank], site="train.py:60 main")
+    assert told(job, "DD206") == []
+
+
+def test_what_is_reduced_once_an_epoch_says_nothing_of_steps() -> None:
+    job = trained_job(2, agree=(), wrapped=False).initial()
+    for step in range(20):
+        job.step(grads={1: step + 1}, params={1: step + 1})
+        if step % 5 == 4:
+            job.collective("all_reduce", (1,))
+
+    assert told(job, "DD206") == []
+
+
+def accumulating(factor: float) -> TrainedJob:
+    flags, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, trained_job(2).initial()
+    for step in (1, 2):
+        job.step(backwards=4, unsynced=3, flags=flags)
+        own = {0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.5]}
+        job.spot(step, own=own, used=[factor * (a + b) / 2 for a, b in zip(*own.values(), strict=True)])
+    return job
+
+
+def test_gradients_that_the_script_divides_by_hand_are_not_too_large() -> None:
+    assert told(accumulating(1.0), "DD208") == [("DD208", LIKELY)]
+    assert told(accumulating(0.25), "DD208") == []
+
+
+def summed(losses: dict[int, float]) -> TrainedJob:
+    job = trained_job(2).initial()
+    for step in (1, 2):
+        job.step(loss=losses)
+        job.spot(step, own={0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.5]}, used=[4.0, 4.0, 4.0, 4.5])
+    return job
+
+
+def test_a_sum_completes_the_parts_of_one_loss_that_all_ranks_compute() -> None:
+    assert told(summed({0: 2.3, 1: 2.4}), "DD209") == [("DD209", CERTAIN)]
+    assert told(summed({0: 2.3, 1: 2.3}), "DD209") == []
+
+
+def test_an_optimizer_that_leaves_out_what_is_not_finite_is_a_note() -> None:
+    job = trained_job(2).initial().step().step(non_finite={0: ["head.weight"], 1: ["head.weight"]})
+    (broken,) = examine(job.recording(), [CHECKS["DD801"]]).findings
+    (spared,) = examine(job.step().recording(), [CHECKS["DD801"]]).findings
+
+    assert (broken.severity, spared.severity) != (NOTE, NOTE)
+    assert spared.severity == NOTE
