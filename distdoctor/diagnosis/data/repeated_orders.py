@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, SampleOrders, same_order
+from distdoctor.diagnosis.source.sampler_calls import draws_no_order
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_DRAWS = 32  # a live verdict waits for so many, whatever the chance
@@ -28,6 +29,7 @@ class Repetition:
     epoch: int
     draws: int
     digits: float
+    told: frozenset[int] = frozenset()  # every epoch that the data were told, over all passes of the loader
 
     @property
     def chance(self) -> str:
@@ -39,6 +41,11 @@ class Repetition:
         """set_epoch was called between the two passes, with the value that it had been told before."""
         more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
         return more and self.earlier.set_epoch_calls > 0 and self.later.epoch_told == self.earlier.epoch_told
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the epoch is counted all the same, so that passes over one order may be meant: each of them twice."""
+        return len(self.told) > 1
 
     @property
     def iterable(self) -> bool:
@@ -57,21 +64,25 @@ class Repetition:
         return self.iterable and more and self.later.epoch_told != self.earlier.epoch_told
 
 
-def repetitions(orders: SampleOrders) -> Iterator[Repetition]:
-    """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out."""
+def repetitions(orders: SampleOrders, sources: Mapping[str, str]) -> Iterator[Repetition]:
+    """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out, and so is a
+    sampler of the user's that always deals out one course."""
     found: dict[tuple[str, str, int], list[tuple[LoaderPass, LoaderPass, int]]] = defaultdict(list)
+    told: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for rank in orders.by_rank:
         for passes in orders.by_loader(rank).values():
             first = _first_repetition([one for one in passes if one.trains])
-            if first is not None:
+            if first is not None and not draws_no_order(sources, first[1].sampler.split(">")):
                 earlier, later, epoch = first
-                found[str(later.loop_line), str(later.made_line), epoch].append(first)
-    for (_, _, epoch), pairs in sorted(found.items(), key=lambda item: item[0][2]):
+                key = str(later.loop_line), str(later.made_line), epoch
+                found[key].append(first)
+                told[key].update(one.epoch_told for one in passes if one.trains and one.set_epoch_calls)
+    for key, pairs in sorted(found.items(), key=lambda item: item[0][2]):
         earlier, later, _ = pairs[0]
         digits = sum(_digits(before, one) for before, one, _ in pairs)
         if digits >= CERTAIN_DIGITS:
             ranks = tuple(one.rank for _, one, _ in pairs)
-            yield Repetition(earlier, later, ranks, epoch, _compared(earlier, later), digits)
+            yield Repetition(earlier, later, ranks, key[2], _compared(earlier, later), digits, frozenset(told[key]))
 
 
 def _first_repetition(passes: list[LoaderPass]) -> tuple[LoaderPass, LoaderPass, int] | None:

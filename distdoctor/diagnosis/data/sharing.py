@@ -150,11 +150,16 @@ def _by_hand(together: Together) -> Iterator[Shared]:
     passes = list(together.passes.values())
     if len(passes) < 2 or any(one.num_replicas > 1 or not _usable(one) for one in passes) or not one_content(passes):
         return
-    if any(repeats_within(one) or _repeats_on_purpose(one) for one in passes):
+    if any(repeats_within(one) or _repeats_on_purpose(one) for one in passes) or all(map(_draws_some, passes)):
         return
     if all(_whole(one) for one in passes) or _identical(passes):
         return  # that is a missing sampler, not an overlap
     yield from _found(together, _fair(passes), proven=False)
+
+
+def _draws_some(one: LoaderPass) -> bool:
+    """Whether torch's RandomSampler draws a part of the whole data set (num_samples), which each rank does independently."""
+    return one.sampler_name == "RandomSampler" and not one.flags & (PassFlag.WHOLE | PassFlag.TRANSLATED)
 
 
 def _fair(passes: Sequence[LoaderPass]) -> int:

@@ -11,6 +11,8 @@ import numpy as np
 from distdoctor.diagnosis.data.samples import Indices, LoaderPass, Together, drawn_sets, unseen
 from distdoctor.recording.trace.sample_bitmap import SampleBitmap, in_common, last, missing, pieces, samples
 
+_FEW = 256  # samples of a hole that are looked at for a pattern
+
 
 @dataclass(frozen=True, eq=False)
 class UndrawnSamples:
@@ -30,6 +32,16 @@ class UndrawnSamples:
         if self.runs <= 1:
             return f"samples {self.first}-{self.last}"
         return f"between sample {self.first} and {self.last}, in {self.runs:,} pieces"
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether it looks like an arithmetic slip: the end of the data, or a share in a stride. Samples that were left out for
+        what they are lie anywhere."""
+        if self.keep_one_in > 1:
+            return True  # the pattern is not on record
+        held = samples(0, self._held.bits, _FEW) if isinstance(self._held, SampleBitmap) else self._held[:_FEW]
+        steps = np.unique(np.diff(np.asarray(held, dtype=np.int64)))
+        return self.runs <= 2 or len(steps) <= 2
 
     def meets(self, one: LoaderPass) -> bool:
         """Whether this pass draws some of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
@@ -156,7 +156,39 @@ def _called(node: ast.expr) -> str:
     return last_word(node.func) if isinstance(node, ast.Call) else ""
 
 
-_DRAWING = frozenset({"shuffle", "randperm", "permutation", "sample", "Random", "default_rng", "RandomState"})
+_DRAWING = frozenset(
+    {
+        "shuffle",
+        "randperm",
+        "permutation",
+        "permuted",
+        "sample",
+        "choice",
+        "choices",
+        "multinomial",
+        "randint",
+        "rand",
+        "random",
+    }
+    | {"Random", "default_rng", "RandomState"}
+)
+_TORCHS_SHUFFLING = frozenset({"DistributedSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"})
+
+
+def draws_no_order(sources: Mapping[str, str], chain: Sequence[str]) -> bool:
+    """Whether a sampler of the user's is among these classes, and nothing in the source of any of them draws at random: they deal
+    out a fixed course (by length, a curriculum), whatever a base class says of shuffling."""
+    files = [file for path in sources if (file := source_file(sources, path)) is not None]
+    known = {node.name: node for file in files for node in file.nodes(ast.ClassDef)}
+    names, own = [*chain], list[ast.ClassDef]()
+    while names:
+        found = known.pop(names.pop(), None)
+        if found is not None:
+            own.append(found)
+            names += [last_word(base) for base in found.bases]  # of these, too, the user's own
+    methods = {node.name for one in own for node in one.body if isinstance(node, FunctionNode)}
+    words = {last_word(node) for one in own for node in ast.walk(one)}  # `__iter__` among them: of a base class
+    return "__iter__" in methods and not words & {*_DRAWING, "__iter__"} and not _TORCHS_SHUFFLING & {*chain}
 
 
 def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:

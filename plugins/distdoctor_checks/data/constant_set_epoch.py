@@ -8,7 +8,8 @@ How we know      set_epoch was called between two training passes with the value
                  same indices in the same order (another shuffle would do so with a chance below 10^-9). Iterable datasets that
                  have a set_epoch and declare that they shuffle are compared by the first samples of their batches: likely.
 What to do       Pass the loop's epoch counter.
-When it is fine  shuffle=False, or a sampler that reseeds itself: the orders then differ and nothing is reported.
+When it is fine  shuffle=False, or a sampler that reseeds itself: the orders then differ and nothing is reported. Nor is each
+                 epoch twice, of which the number goes on.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -29,8 +30,8 @@ from distdoctor.recording.recording import Recording
 
 @check("DD302", "constant-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
-    for repeated in repetitions(orders):
-        if repeated.told_again:
+    for repeated in repetitions(orders, sources.texts):
+        if repeated.told_again and not repeated.goes_on:
             yield _finding(repeated, sources)
 
 

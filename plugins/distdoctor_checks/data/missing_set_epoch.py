@@ -44,7 +44,7 @@ from distdoctor.recording.recording import Recording
 
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
-    for repeated in repetitions(orders):
+    for repeated in repetitions(orders, sources.texts):
         if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, sources)):
             yield _finding(repeated, sources)
     for kept in kept_batches(orders, recording, sources.texts):

@@ -14,8 +14,9 @@ How we know      The indices that two ranks drew in the same training pass are c
                  read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
 What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number. Shuffle a list of shards
                  with a seed that is equal on all ranks, and deal it out afterwards.
-When it is fine  Sampling with replacement, repeated augmentation (RASampler), ranks that must read the same data. If every rank
-                 draws everything, DD304 reports it; if the shards themselves are misnumbered, DD311.
+When it is fine  Sampling with replacement, RandomSampler(num_samples=...) on each rank, repeated augmentation (RASampler), ranks
+                 that must read the same data. If every rank draws everything, DD304 reports it; if the shards themselves are
+                 misnumbered, DD311.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15).
 """
 

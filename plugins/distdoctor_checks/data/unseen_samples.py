@@ -6,7 +6,8 @@ What it means    The ranks' shards leave a gap: an off-by-one in a hand-written 
 Why it hurts     The model never sees those samples. The loss looks normal; whole classes can be missing if the data are sorted.
 How we know      Every rank's loader reached its end in two or more epochs, and in each of them the same samples were drawn by
                  no rank, nor by any other loader over the same data. Which samples is certain; that it was unintended is
-                 likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose: a note, possible.
+                 likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose, and so may samples
+                 that lie here and there in the data, without a pattern of indices: a note, possible.
 What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
 When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, one Subset on all ranks (an
                  intended split), epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
@@ -111,11 +112,14 @@ def _finding(hole: UndrawnSamples, epochs: list[Together], shards: bool) -> Find
     skipped = (
         "no rank's Subset holds these samples" if shards else f"{one.sampler_name} skips the same samples each time"
     )
+    chosen = not shards and not hole.is_regular
+    if chosen:
+        skipped += ", here and there in the data: they may be left out for what they are (too long, broken)"
     return Finding(
         title=f"{about}{count:,} of {length:,} samples are never drawn in {len(epochs)} epochs: {hole.words}",
         ranks=ranks,
-        confidence=POSSIBLE if shards else LIKELY,
-        severity=NOTE if shards else WARNING,
+        confidence=POSSIBLE if shards or chosen else LIKELY,
+        severity=NOTE if shards or chosen else WARNING,
         place=one.made_line or one.loop_line,
         places=(
             Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),

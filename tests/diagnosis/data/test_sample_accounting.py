@@ -80,7 +80,7 @@ def job_of(case: dict[str, Any], **changes: Any) -> SampleOrders:
 def test_torchs_own_samplers_are_never_accused(case: dict[str, Any]) -> None:
     orders = job_of(case)
     assert list(shared_samples(orders)) == []
-    assert list(repetitions(orders)) == []
+    assert list(repetitions(orders, {})) == []
     replicas = Replicas.of(sampled_job(ranks=case["world"], length=case["length"]).recording())
     assert list(same_data(orders, replicas)) == []
 
@@ -137,7 +137,7 @@ def test_a_repeated_epoch_is_found_where_it_is_repeated(length: int, world: int,
         calls = number + 1 if constant else len(set(told[: number + 1]))
         orders = shares(length, world, shuffle=True, drop_last=False, epoch=epoch)
         job.train(orders=orders, epoch_told=epoch, set_epoch_calls=calls)
-    (found,) = repetitions(SampleOrders.of(job.recording()))
+    (found,) = repetitions(SampleOrders.of(job.recording()), {})
     assert (found.epoch, found.ranks, found.told_again) == (at + 1, tuple(range(world)), constant)
 
 

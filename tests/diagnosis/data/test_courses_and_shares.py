@@ -1,0 +1,86 @@
+"""Data that are read in a fixed course, in parts, or not at all because the program wants it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Confidence
+from distdoctor.plugins import load
+from distdoctor.recording.trace.layout import PassFlag
+from distdoctor.testing.samples import SOURCE, SampledJob, sampled_job, share
+
+CHECKS = load().checks
+COURSE = """
+class ByLength(DistributedSampler):
+    def __iter__(self):
+        order = sorted(range(len(self.dataset)), key=self.lengths.__getitem__)
+        return iter(order[self.rank : self.total_size : self.num_replicas])
+"""
+SLICED = SOURCE.replace("            step(batch)", "            step(batch.chunk(world_size)[rank])")
+
+
+def told(job: SampledJob, source: str = SOURCE) -> list[tuple[str, Confidence]]:
+    found = examine(job.recording(sources={"/job/train.py": source}), CHECKS.values()).findings
+    return [
+        (finding.code, finding.confidence)
+        for finding in found
+        if finding.severity != NOTE or finding.confidence != POSSIBLE
+    ]
+
+
+def test_a_sampler_that_draws_nothing_at_random_has_one_course_on_purpose() -> None:
+    job = sampled_job(ranks=2, length=100)
+    for _ in range(2):
+        replicas = {"num_replicas": 2, "sampler_rank": {0: 0, 1: 1}}
+        job.train(sampler="BatchSampler>ByLength", flags=PassFlag.SHUFFLE_KNOWN, **replicas)
+
+    assert [code for code, _ in told(job)] == ["DD301"]
+    assert told(job, SOURCE + COURSE) == []
+    assert [code for code, _ in told(job, SOURCE + COURSE.replace("sorted(", "torch.randperm("))] == ["DD301"]
+
+
+def test_each_epoch_twice_is_no_constant_epoch() -> None:
+    job = sampled_job(ranks=2, length=100)
+    for calls, epoch in enumerate((0, 0, 1, 1), 1):
+        orders = {rank: share(100, 2, rank, epoch=epoch) for rank in range(2)}
+        job.train(orders=orders, epoch_told=epoch, set_epoch_calls=calls, set_epoch_site="train.py:29 train")
+
+    assert told(job) == []
+
+
+def test_a_global_batch_of_which_each_rank_takes_its_share_is_no_missing_sampler() -> None:
+    order = [int(i) for i in np.random.default_rng(0).permutation(100)]
+    flags = PassFlag.WHOLE | PassFlag.SHUFFLE_KNOWN
+    job = sampled_job(ranks=2, length=100).train(
+        orders={0: order, 1: order}, sampler="BatchSampler>RandomSampler", flags=flags
+    )
+
+    assert [code for code, _ in told(job)] == ["DD304"]
+    assert told(job, SLICED) == []
+
+
+def test_a_random_part_of_the_data_on_each_rank_is_no_overlap() -> None:
+    orders = {rank: share(100, 1, 0, seed=rank)[:50] for rank in range(2)}
+
+    def job(sampler: str) -> SampledJob:
+        return sampled_job(ranks=2, length=100).train(
+            orders=orders, sampler=f"BatchSampler>{sampler}", flags=PassFlag.SHUFFLE_KNOWN
+        )
+
+    assert [code for code, _ in told(job("HalfSampler"))] == ["DD303"]
+    assert told(job("RandomSampler")) == []
+
+
+def test_samples_that_are_left_out_here_and_there_may_be_unfit() -> None:
+    def job(kept: list[int]) -> SampledJob:
+        job = sampled_job(ranks=2, length=200)
+        for _ in range(3):
+            order = [int(i) for i in np.random.default_rng(job.steps).permutation(kept)]
+            job.train(orders={rank: order[rank::2] for rank in range(2)}, sampler="BatchSampler>Own", flags=PassFlag(0))
+        return job
+
+    rng = np.random.default_rng(1)
+    assert [code for code, _ in told(job([i for i in range(200) if i < 150]))] == ["DD310"]
+    assert [code for code, _ in told(job([i for i in range(200) if i % 4]))] == ["DD310"]
+    assert told(job([i for i in range(200) if rng.random() < 0.8])) == []
