@@ -95,7 +95,8 @@ class Holder:
     def graph_growth(self) -> tuple[HeldBytes, ...]:
         """The longest run of looks in which ever more of the graph was there before; () when that is no growth.
 
-        A graph that is made anew in each step has nothing old in it, however large it gets.
+        A graph that is made anew in each step has nothing old in it, however large it gets. One that still has what a backward
+        pass needs, and is let go later, was waiting for it: the moves of an episode, a window of several steps.
         """
         best: list[HeldBytes] = []
         run: list[HeldBytes] = []
@@ -105,7 +106,14 @@ class Holder:
             else:
                 run = [look] if look.old_nodes else []
             best = run if len(run) > len(best) else best
-        return tuple(best) if len(best) >= 3 else ()
+        let_go = len(best) > 0 and best[-1] is not self.looks[-1] and best[-1].saved > best[0].saved
+        return tuple(best) if len(best) >= 3 and not let_go else ()
+
+    @property
+    def may_be_waiting(self) -> bool:
+        """Whether the graph that grows still has all that a backward pass through it needs."""
+        looks = self.graph_growth
+        return bool(looks) and looks[-1].saved > looks[0].saved
 
     @property
     def plain_growth(self) -> tuple[HeldBytes, ...]:

@@ -7,7 +7,8 @@ How we know      The load began before the save of the same path had finished, a
                  the other had not, so nothing orders the two. Certain.
 What to do       Put a barrier between the save and the load, on every rank.
 When it is fine  The reader waits in another way (for a file, a store): its load then begins after the save, and nothing is
-                 reported.
+                 reported. Nor are readers of checkpoints that another rank publishes by renames, without reading them itself:
+                 actors that take the newest weights there are.
 Source           PyTorch, DDP tutorial: "Use a barrier() to make sure that process 1 loads the model after process 0 saves it".
 """
 
@@ -31,7 +32,7 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
     races: dict[tuple[SourceLine, int], list[tuple[Saved, CheckpointLoad]]] = defaultdict(list)
     for save in checkpoints.saves:
         for load in checkpoints.loads:
-            if _early(save, load) and checkpoints.unordered(save, load):
+            if _early(save, load) and not _is_published(checkpoints, save, load) and checkpoints.unordered(save, load):
                 races[load.event.site, save.rank].append((save, load))
     for found in races.values():
         yield _finding(found, _edits(checkpoints, recording, found[0][1].event.site))
@@ -42,6 +43,18 @@ def _early(save: Saved, load: CheckpointLoad) -> bool:
     if save.rank == load.rank or save.final_ns <= 0 or save.done_ns == FAILED or "dcp" in save.event.by:
         return False
     return load.event.path in save.names and load.event.at_ns < save.final_ns
+
+
+def _is_published(checkpoints: Checkpoints, save: Saved, load: CheckpointLoad) -> bool:
+    """Whether a rank publishes checkpoints for others, who take what is there: a learner for its actors, members of a population.
+
+    An earlier one lies there whole until a rename puts the new one in its place, and who saved does not load it on that line.
+    """
+    path, site = load.event.path, load.event.site
+    saved = (one for one in checkpoints.saves if one.rank == save.rank and path in one.names)
+    earlier = any(0 < one.final_ns < load.event.at_ns for one in saved)
+    meets = any(one.rank == save.rank and (one.event.path, one.event.site) == (path, site) for one in checkpoints.loads)
+    return earlier and path != save.event.path and not meets
 
 
 def _finding(found: list[tuple[Saved, CheckpointLoad]], edits: tuple[Edit, ...]) -> Finding:

@@ -11,7 +11,9 @@ How we know      The user's variables, and objects whose method is registered as
                  variable grows but the process (or the device) does, only that is reported, as a possibility.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
-                 maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long.
+                 maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long, or kept for a backward
+                 pass that came later (an episode). Where the source empties the variable in a loop or asks for its length, and
+                 the run was too short to show it: a note, possible.
 Source           PyTorch's notes, FAQ: "Don't accumulate history across your training loop".
 """
 
@@ -29,6 +31,7 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNIN
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.source.edits import Edit, rows_replaced
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line, keeps_hooks
+from distdoctor.diagnosis.source.let_go import is_let_go
 from distdoctor.recording.recording import Recording, SourceLine
 
 LEAST_STEPS = 24  # for what only grows in bytes
@@ -49,6 +52,12 @@ class Growth:
     looks: tuple[HeldBytes, ...]
     graph: bool
     keeping: Keeping | None
+    let_go: bool  # the source empties it, or asks for its length: then it may have a bound that was not reached
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it may be bounded: a graph only while it is whole, so that a backward pass may be still to come."""
+        return self.let_go and (not self.graph or self.holder.may_be_waiting)
 
     @property
     def bytes_per_step(self) -> float:
@@ -77,13 +86,16 @@ def examine(memory: Memory) -> Iterator[Finding]:
 
 def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:
     """What grows on this rank. A graph hangs together: of several variables with the same past, those that carry it on count."""
-    graphs, plain = [], []
+    graphs, plain = list[Growth](), list[Growth]()
     for holder in rank.holders:
-        keeping = keeping_line(memory.recording.sources, holder.site, holder.label)
-        if holder.graph_growth:
-            graphs.append(Growth(holder, holder.graph_growth, True, keeping))
-        elif _is_plain_growth(holder):
-            plain.append(Growth(holder, holder.plain_growth, False, keeping))
+        graph = bool(holder.graph_growth)
+        if not graph and not _is_plain_growth(holder):
+            continue
+        sources = memory.recording.sources
+        keeping = keeping_line(sources, holder.site, holder.label)
+        let_go = is_let_go(sources, holder.site, holder.label)
+        growth = Growth(holder, holder.graph_growth or holder.plain_growth, graph, keeping, let_go)
+        (graphs if graph else plain).append(growth)
     carriers = [one for one in graphs if one.keeping is not None]
     if not carriers and graphs:
         carriers = [max(graphs, key=lambda one: (one.looks[-1].old_nodes, one.holder.kind != "Tensor"))]
@@ -113,6 +125,7 @@ def _finding(growths: Sequence[Growth]) -> Finding:
         why = (
             f"`{holder.label}` referenced {first.old_nodes} graph nodes of earlier steps after step {first.step}, "
             f"and {last.old_nodes} after step {last.step}"
+            + ("; the source lets go of it in a loop, after more steps than were seen" if one.doubted else "")
         )
     else:
         title = f"`{holder.label}` keeps {mib(size)} more every step"
@@ -136,8 +149,8 @@ def _finding(growths: Sequence[Growth]) -> Finding:
         | ({"tipped_by": [bounded[0]]} if bounded else {}),
         why=why,
         prescriptions=(_cure(one),),
-        confidence=CERTAIN if one.graph else POSSIBLE if bounded else LIKELY,
-        severity=NOTE if bounded else WARNING,
+        confidence=POSSIBLE if bounded or one.doubted else CERTAIN if one.graph else LIKELY,
+        severity=NOTE if bounded or one.doubted else WARNING,
     )
 
 
