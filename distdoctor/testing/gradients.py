@@ -179,7 +179,9 @@ class TrainedJob:
                 lanes = {key: extend(value, row[key]) for key, value in lanes.items()}
             for number, name in enumerate(self.buffers if step else ()):
                 value = digest_of(f"buffer {name} {step} {odd.get('buffer', {}).get(rank, 0)}")
-                self._append(rank, "digests", param=value, step=step, tensor=len(self.names) + number + 1)
+                usual = digest_of(f"buffer {name} {step} 0")  # what a copy was taken of
+                at = len(self.names) + number + 1
+                self._append(rank, "digests", param=value, before=usual, step=step, tensor=at)
             self._update(rank, step, lanes, own, len(broken))
         return self
 

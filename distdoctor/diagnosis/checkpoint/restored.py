@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 class Continuation:
     """One rank goes on from `save`. `initial` is the start of the run that saved, where it is known.
 
-    `restored`: kinds of state that are there as they were and that only a restoration can have brought.
+    `restored`: kinds of state that are there as they were and that only a resumption brings: buffers come with the weights.
     """
 
     rank: int
@@ -183,7 +183,7 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
         piece = _tensors(kind, expected, start)
         if piece is not None:
             pieces.append(piece)
-        elif expected and kind != WEIGHTS:
+        elif expected and kind not in (WEIGHTS, BUFFERS):
             restored.append(kind)
     pieces += _numbers(start, save, initial)
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):

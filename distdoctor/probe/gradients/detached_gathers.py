@@ -25,6 +25,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.variables import locals_of
 from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
@@ -40,6 +41,8 @@ class Gather:
     op: str
     site: int
     given: weakref.ref[Tensor]
+    start: int  # number of the operation that made the features; -1: none
+    step: int
     parts: list[tuple[int, int]]  # (bytes, checksum) of what came from each rank, or of all together
     own: int  # this rank's number in the group
 
@@ -54,6 +57,7 @@ class Gathers:
     def __init__(self, context: GradientsContext) -> None:
         self.context = context
         self._pending: list[Gather] = []
+        self._cut: list[Gather] = []  # a loss has no path to these features; another one of the step may have
         self._looks = self._searches = 0
         self._told: set[int] = set()
         self.off = False  # somebody hooks saved tensors
@@ -74,6 +78,8 @@ class Gathers:
     def _around(self, op: str) -> Any:
         @self.context.guarded
         def gathered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._cut:
+                self._next_step(self.context.trace.texts.id(sites.user_site()))
             if self.off or self._looks >= LOOKS or not torch.is_grad_enabled() or watched():
                 return
             names = ("tensor_list", "tensor") if op == "all_gather" else ("output_tensor", "input_tensor")
@@ -97,6 +103,12 @@ class Gathers:
 
         return make
 
+    def _next_step(self, site: int) -> None:
+        """The line gathers again: no backward pass of the step before has gone through what was cut there."""
+        for one in [one for one in self._cut if one.site == site]:
+            self._cut.remove(one)
+            self._tell(one, reached=False)
+
     def _behind(self, given: Tensor) -> Tensor | None:
         """The variable of the user's function whose detached twin this is."""
         if self._searches >= SEARCHES or not given.is_floating_point():
@@ -115,19 +127,27 @@ class Gathers:
         own = torch.distributed.get_rank(group)
         site = self.context.trace.texts.id(sites.user_site())
         parts = [(one.nbytes, _checksum(one.data_ptr(), one.nbytes)) for one in outputs]
-        self._pending.append(Gather(op, site, weakref.ref(given), parts, own))
+        start = given.grad_fn
+        if start is not None and _was_differentiated(start):
+            return  # a loss of their own has been through them: constants for this one
+        number = start._sequence_nr() if start is not None else -1
+        self._pending.append(Gather(op, site, weakref.ref(given), number, self.context.step + 1, parts, own))
 
     def backward_begins(self, root: Any) -> None:
         """Search the graph of what `backward` is called on."""
-        if not self._pending:
+        if not self._pending and not self._cut:
             return
         pending, self._pending = self._pending, []
+        cut, self._cut = self._cut, []
         if self.off or self._looks >= LOOKS or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
             return
         self._looks += 1
         graph = list(nodes_behind(root.grad_fn))
         if len(graph) >= NODES:
             return
+        numbers = {node._sequence_nr() for node in graph} if cut else set()
+        self._cut = [one for one in cut if one.start not in numbers]
+        self._told |= {one.site for one in cut if one.start in numbers}
         saved = [tensor for node in graph for tensor in saved_by(node)]
         for one in pending:
             self._judge(one, graph, saved)
@@ -143,8 +163,14 @@ class Gathers:
         reached = given is None or start is None or any(node is start for node in graph)
         if one.op.endswith(DETACHED) and not (given is not None and _leads_to(graph, given)):
             return  # trained on nowhere else: constants on purpose
+        if reached:
+            self._tell(one, reached=True)
+        elif all(known.site != one.site for known in self._cut):
+            self._cut.append(one)
+
+    def _tell(self, one: Gather, *, reached: bool) -> None:
         self._told.add(one.site)
-        self.context.trace.note(DetachedGather(one.op, reached, self.context.step + 1, one.nbytes), site=one.site)
+        self.context.trace.note(DetachedGather(one.op, reached, one.step, one.nbytes), site=one.site)
 
 
 def _is_twin(live: Tensor, given: Tensor) -> bool:
@@ -184,3 +210,16 @@ def _holds(tensor: Tensor, one: Gather) -> bool:
 
 def _checksum(address: int, size: int) -> int:
     return zlib.crc32((ctypes.c_char * size).from_address(address)) if size else 0
+
+
+def _was_differentiated(start: Any) -> bool:
+    """Whether a backward pass has been through the operations behind this one: it frees what they had kept."""
+    for node in nodes_behind(start):
+        for name in dir(node):
+            if name.startswith("_raw_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError as error:
+                    hand_on(error)
+                    return True
+    return False

@@ -42,6 +42,10 @@ class SampledElements:
         plain = [number for number in usable if local(parameters[number]) is parameters[number]]
         self.chosen = (plain or usable)[-TENSORS:]
         self.looks = 0
+        self.stepped_with: tuple[int, list[float]] = (
+            0,
+            [],
+        )  # the latest step, and the elements that are watched as it used them
         self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
         for number in self.chosen:
@@ -70,6 +74,9 @@ class SampledElements:
         if self.looks >= LOOKS or not self.accumulated:
             return
         self.looks += 1
+        watched = parameters[self.chosen[-1]].grad if self.chosen and self.chosen[-1] < len(parameters) else None
+        if watched is not None:
+            self.stepped_with = step, spots_of(watched)
         for number, own in self.own.items():
             grad = parameters[number].grad if number < len(parameters) else None
             if grad is not None and number < len(inventory.entries):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
@@ -17,8 +18,20 @@ from distdoctor.probe.tensors.digests import local, norms_of
 from distdoctor.recording.trace.events import ClipNorm, Clipped
 from distdoctor.recording.trace.layout import UpdateFlag
 
+MOST_SITES = 16  # lines that clip
 NORMS = 12  # clippings whose norms are noted
 NORMS_OF_A_STEP = 4  # of these: micro-batches and models that are clipped one by one must not hide the next steps
+
+
+@dataclass
+class ClippedWhileScaled:
+    """A clipping while a scaler was at work on some gradients: of these, if the scaler has to do with what was clipped."""
+
+    word: str
+    text: str
+    step: int
+    clipped: weakref.ref[Tensor] | None  # one of the parameters; None: not known
+    scalers: weakref.WeakSet[Any]
 
 
 class Scalers:
@@ -32,6 +45,7 @@ class Scalers:
         self._scaled: weakref.WeakSet[Any] = weakref.WeakSet()  # whose gradients are scaled at present
         self._clipped = False
         self._sites: set[tuple[str, bool]] = set()
+        self._while_scaled: list[ClippedWhileScaled] = []
         self._norms = 0
         self._of_step = (0, 0)  # a step, and how many norms of it are noted
 
@@ -81,10 +95,24 @@ class Scalers:
             wrapper = one.module()
             if wrapper is None or getattr(wrapper, "require_forward_param_sync", True):
                 continue  # what torch itself sets to False in a forward under no_sync
-            first = next(clipped.parameters(), None) if isinstance(clipped, nn.Module) else clipped
-            if clipped is wrapper or id(first) in one.reduced:
+            if clipped is wrapper or id(_parameter_of(clipped)) in one.reduced:
                 return True
         return False
+
+    def _note_clipped(self, word: str, text: str, step: int, *, scaled: bool) -> None:
+        if (text, scaled) not in self._sites and len(self._sites) < MOST_SITES:
+            self._sites.add((text, scaled))
+            trace = self.context.trace
+            trace.note(Clipped(word, scaled, step), site=trace.texts.id(text))
+
+    def _tell_of(self, scaler: Any, optimizer: Any) -> None:
+        """A scaler unscales the gradients of an optimizer: what was clipped of these before was still scaled. What none of the
+        scaler's optimizers holds has nothing to do with it."""
+        waiting = self._while_scaled
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]} if waiting else set()
+        for one in waiting:
+            if scaler in one.scalers and (one.clipped is None or id(one.clipped()) in held):
+                self._note_clipped(one.word, one.text, one.step, scaled=True)
 
     def _around_scale(self, original: Any) -> Any:
         @self.context.guarded
@@ -101,12 +129,13 @@ class Scalers:
 
     def _around_unscale(self, original: Any) -> Any:
         @self.context.guarded
-        def unscaled(scaler: Any) -> None:
+        def unscaled(scaler: Any, optimizer: Any) -> None:
             self._scaled.discard(scaler)
+            self._tell_of(scaler, optimizer)
 
         def unscale_(scaler: Any, optimizer: Any) -> Any:
             result = original(scaler, optimizer)
-            unscaled(scaler)
+            unscaled(scaler, optimizer)
             return result
 
         return unscale_
@@ -115,6 +144,7 @@ class Scalers:
         @self.context.guarded
         def stepped(scaler: Any, optimizer: Any, before: int | None) -> None:
             self._scaled.discard(scaler)
+            self._tell_of(scaler, optimizer)
             if before is not None and self._steps_of(optimizer) == before:
                 self.skipped += 1
                 self._skips(optimizer)
@@ -132,6 +162,7 @@ class Scalers:
     def _around_update(self, original: Any) -> Any:
         @self.context.guarded
         def updated(scaler: Any) -> None:
+            self._while_scaled = [one for one in self._while_scaled if scaler not in one.scalers]
             scale = scaler._scale if scaler.is_enabled() else None  # a disabled one has none
             if scale is not None and scale.device.type == "cpu":
                 self.scale = float(scale)
@@ -147,14 +178,19 @@ class Scalers:
         """`given`: the place of the argument `total_norm`; without it the norm is what the function returns."""
 
         @self.context.guarded
-        def clipping() -> None:
+        def clipping(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._clipped = True
             scaled = bool(self._scaled)
             text = sites.user_site()
-            if (text, scaled) not in self._sites and len(self._sites) < 16:
-                self._sites.add((text, scaled))
-                trace = self.context.trace
-                trace.note(Clipped(word, scaled, self.context.step + 1), site=trace.texts.id(text))
+            if (text, scaled) in self._sites or len(self._sites) >= MOST_SITES:
+                return
+            step = self.context.step + 1
+            if not scaled:
+                self._note_clipped(word, text, step, scaled=False)
+            elif len(self._while_scaled) < MOST_SITES:
+                one = _parameter_of(_one_of(_argument(args, kwargs, 0, "parameters")))
+                held = weakref.ref(one) if one is not None else None
+                self._while_scaled.append(ClippedWhileScaled(word, text, step, held, weakref.WeakSet(self._scaled)))
 
         @self.context.guarded
         def unaveraged(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -169,7 +205,7 @@ class Scalers:
 
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:
-                clipping()
+                clipping(args, kwargs)
                 waits = unaveraged(args, kwargs)
                 result = original(*args, **kwargs)
                 clipped(result, args, kwargs, waits)
@@ -191,6 +227,10 @@ def _one_of(clipped: Any) -> nn.Module | Tensor | None:
         return owner if isinstance(owner, nn.Module) else None
     some = (clipped,) if isinstance(clipped, Tensor) else clipped if isinstance(clipped, list | tuple) else ()
     return next((one for one in some if isinstance(one, Tensor)), None)
+
+
+def _parameter_of(clipped: nn.Module | Tensor | None) -> Tensor | None:
+    return next(clipped.parameters(), None) if isinstance(clipped, nn.Module) else clipped
 
 
 def _changes_nothing(clipped: Any, limit: Any) -> bool:

@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.sampled_elements import spots_of
 from distdoctor.probe.gradients.tracked import Tracked
 from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.events import Cleared
@@ -59,7 +60,8 @@ class Zeroing:
         if watched < len(parameters):
             # Only what lies here: asking a whole DTensor would be a collective.
             grad = parameters[watched].grad
-            tracked.piled = isinstance(grad, Tensor) and is_readable(grad) and bool(local(grad).detach().any())
+            there = isinstance(grad, Tensor) and is_readable(grad) and bool(local(grad).detach().any())
+            tracked.piled = there and not _is_changed(grad, tracked)
 
     def _around(self, note: Any) -> Any:
         noted = self.context.guarded(note)
@@ -85,3 +87,9 @@ class Zeroing:
         if self._last != self.context.backwards and self._noted < MOST_NOTED:
             self._site = sites.user_site()
         self._last = self.context.backwards
+
+
+def _is_changed(grad: Tensor, tracked: Tracked) -> bool:
+    """Whether the program has changed the gradient since the step used it: gradients that fade by hand do not pile up."""
+    step, used = tracked.spots.stepped_with if tracked.spots is not None else (0, [])
+    return step == tracked.step and bool(used) and spots_of(grad) != used

@@ -62,12 +62,18 @@ class Slots:
         original, left = fetcher.fetch, [BATCHES]
 
         def fetch(index: Any) -> Any:
-            before = _states(dataset)
+            before, seeds = _states(dataset), _seeds(dataset)
             try:
                 return original(index)
             finally:
                 left[0] -= 1
-                if not before or not self._leave(at, before, _states(dataset)) or left[0] <= 0:
+                after = _states(dataset)
+                if after and _seeds(dataset) != seeds:
+                    after = (
+                        *after[:-1],
+                        before[-1],
+                    )  # given another seed on the way: what it began with is never drawn from
+                if not before or not self._leave(at, before, after) or left[0] <= 0:
                     fetcher.__dict__.pop("fetch", None)
 
         fetcher.fetch = fetch
@@ -206,6 +212,16 @@ def _digests(dataset: Any) -> tuple[int, ...]:
         own,
     )
     return tuple(int.from_bytes(hashlib.blake2b(s, digest_size=8).digest(), "little") if s else 0 for s in states)
+
+
+def _seeds(dataset: Any) -> tuple[int, ...]:
+    """With what torch's generators that the data set holds were seeded; () when that cannot be read."""
+    try:
+        held = itertools.islice(getattr(dataset, "__dict__", {}).values(), ATTRIBUTES)
+        return tuple(one.initial_seed() for one in held if isinstance(one, torch.Generator))
+    except Exception as error:
+        hand_on(error)
+        return ()
 
 
 def _python_state(state: tuple[Any, ...]) -> bytes:

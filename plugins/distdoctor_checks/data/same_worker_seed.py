@@ -10,8 +10,8 @@ How we know      Digests of the generators' states before a worker's first batch
 What to do       Let torch seed the workers (it seeds all three differently in each worker and epoch), drop the worker_init_fn
                  that seeds them alike, create generators in worker_init_fn from get_worker_info().seed, and seed each rank
                  differently.
-When it is fine  Samples that draw nothing are never blamed. Ranks alike but workers different is a note: different samples get
-                 the same draws, which costs little.
+When it is fine  Samples that draw nothing are never blamed, nor a generator of the dataset that each sample seeds anew. Ranks
+                 alike but workers different is a note: different samples get the same draws, which costs little.
 Source           torch.utils.data._utils.worker._worker_loop (torch 2.15): base_seed + worker_id; "NumPy's random in workers".
 """
 

@@ -9,7 +9,7 @@ How we know      The loss is read on each rank when backward begins, before aver
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
-                 with finite gradients afterwards, it is a note.
+                 with finite gradients afterwards, it is a note; so it is where the optimizer itself leaves such a step out.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
@@ -126,7 +126,7 @@ def _from_updates(gradients: Gradients) -> Iterator[Finding]:
     first = [update for update in broken if update.step == step]
     ranks = tuple(sorted({update.rank for update in first}))
     names = _broken_names(gradients, ranks[0], step, first[0].optimizer)
-    yield Finding(
+    found = Finding(
         title=f"step {step}: the optimizer steps with gradients that are not finite, first {names[0] if names else 'unknown'}",
         ranks=ranks,
         place=first[0].site,
@@ -137,6 +137,24 @@ def _from_updates(gradients: Gradients) -> Iterator[Finding]:
         prescriptions=(Prescription("find-the-first-nan"),),
         confidence=LIKELY,
         at_ns=min(update.at_ns for update in first),
+    )
+    yield (
+        replace(found, severity=NOTE, title=f"{found.title}; later steps were finite")
+        if _is_over(gradients, broken)
+        else found
+    )
+
+
+def _is_over(gradients: Gradients, broken: list[Update]) -> bool:
+    """Whether every optimizer that was given such gradients has stepped with finite ones since, on each rank: its weights are
+    finite, so it left those out itself, or put numbers in their places."""
+    last: dict[tuple[int, int], int] = {}
+    for update in broken:
+        key = update.rank, update.optimizer
+        last[key] = max(update.step, last.get(key, 0))
+    return all(
+        any(one.digested and one.optimizer == optimizer and one.step > step for one in gradients.ranks[rank].updates)
+        for (rank, optimizer), step in last.items()
     )
 
 

@@ -9,9 +9,9 @@ How we know      clip_grad_norm_ (or clip_grads_with_norm_) used different norms
                  together: before averaging (their gradients agree at the optimizer step), or over shards.
 What to do       Clip once, after averaging, before the step. Over shards, use a norm that covers all of them: clip_grad_norm_
                  takes the right one of DTensor parameters (fully_shard), FSDP1 has model.clip_grad_norm_.
-When it is fine  Clipping after DistributedDataParallel's backward: the norms are equal. Intentional per-rank clipping (as
-                 private training does for each sample): accept it with --ignore DD215. A call that only measures (max_norm=inf)
-                 is no clipping.
+When it is fine  Clipping after DistributedDataParallel's backward: the norms are equal. Private training, which clips the
+                 gradient of each sample and zeroes it before the next: not reported. Other clipping per rank that is intended:
+                 accept it with --ignore DD215. A call that only measures (max_norm=inf) is no clipping.
 Source           torch.nn.utils.clip_grad_norm_; torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
 """
 
@@ -28,7 +28,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, ClipNorm
-from distdoctor.recording.trace.layout import TensorFlag
+from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 
 APART = 1e-4  # relative; equal gradients have norms that are equal to the last bit
 SEEN = 2  # steps
@@ -56,6 +56,8 @@ def examine(replicas: Replicas, gradients: Gradients) -> Iterator[Finding]:
         sharded = replica_set.by in _SHARDING
         by_site: dict[SourceLine, list[Clipping]] = defaultdict(list)
         for clipping in _clippings(gradients, replica_set.ranks):
+            if _is_of_samples(gradients, replica_set.ranks, clipping.step):
+                continue
             if sharded or _agree_at_the_step(gradients, replica_set.ranks, clipping.step):
                 by_site[clipping.site].append(clipping)
         for clippings in by_site.values():
@@ -81,6 +83,12 @@ def _clippings(gradients: Gradients, ranks: tuple[int, ...]) -> Iterator[Clippin
             norms = {rank: clipped.norm for rank, clipped in own_ones.items()}
             unaveraged = all(clipped.unaveraged for clipped in own_ones.values())
             yield Clipping(site, step, norms, unaveraged, min(one.at_ns for one in own_ones.values()))
+
+
+def _is_of_samples(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:
+    """Whether gradients were zeroed between the backward passes of that step: each is clipped for itself, and put aside."""
+    own = (update for rank in ranks for update in gradients.ranks[rank].updates if update.step == step)
+    return any(update.flags & UpdateFlag.CLEARED for update in own)
 
 
 def _agree_at_the_step(gradients: Gradients, ranks: tuple[int, ...], step: int) -> bool:

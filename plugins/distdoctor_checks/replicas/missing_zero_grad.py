@@ -8,7 +8,7 @@ Why it hurts     The sum grows from step to step and points in old directions: t
 How we know      Whenever a backward begins, gradients that a step has already used are still there and nonzero, and backward
                  adds to them, step after step; no call of zero_grad was seen in between.
 What to do       Call optimizer.zero_grad() once per step, before the first backward or after the step.
-When it is fine  Gradients set to None or zero by hand: nothing is left to accumulate, and nothing is reported.
+When it is fine  Gradients set to None or zero by hand, or faded between the steps (`p.grad.mul_(0.9)`): nothing is reported.
 Source           torch.optim.Optimizer.zero_grad.
 """
 

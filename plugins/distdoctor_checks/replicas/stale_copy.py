@@ -14,7 +14,9 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  when it computes, where it does.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
-When it is fine  Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
+When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
+                 or a note, possible, where they were other models on each rank from the start.
+                 Opponents or ensemble members that are meant to differ: accept it with --ignore DD222. Local training and
                  replicas that diverge themselves are other findings.
 Source           ema-pytorch, timm's ModelEmaV3, torch.optim.swa_utils.AveragedModel; IMPALA on policy lag.
 """
@@ -23,11 +25,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
@@ -86,6 +88,32 @@ class CopyCourse:
         return bool(self.apart) and self.apart[0] == min(self.digests) and len(self.apart) == len(self.digests)
 
     @property
+    def in_turns(self) -> bool:
+        """Whether some ranks changed it between two steps in which others did not."""
+        steps = sorted(self.digests)
+        changed = (
+            {self.digests[one][rank] != self.digests[other][rank] for rank in self.ranks}
+            for one, other in pairwise(steps)
+        )
+        return any(len(kinds) > 1 for kinds in changed)
+
+    @property
+    def begun_alike(self) -> tuple[int, ...]:
+        """The ranks whose copy was the trained model when it was seen first."""
+        first = min(self.digests)
+        return tuple(rank for rank in self.ranks if self.digests[first][rank] == self.originals[first][rank])
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether what was seen tells how they part: by ranks that refresh it when others do not, or by what they began with.
+
+        Copies that all ranks change in the same steps, and that differ all the same, are changed by what each rank draws or
+        reads: noise for exploring, a task to adapt to.
+        """
+        begun = len(self.begun_alike)
+        return bool(self.still) or self.in_turns or (self.from_the_start and 0 < begun < len(self.ranks))
+
+    @property
     def odd(self) -> tuple[int, ...]:
         """Who keeps another one: the ranks that stand still, that began with another model than was trained, or the fewest;
         nobody where it is the same everywhere."""
@@ -93,8 +121,7 @@ class CopyCourse:
             return ()
         if self.still:
             return self.still
-        first = min(self.digests)
-        begun = tuple(rank for rank in self.ranks if self.digests[first][rank] == self.originals[first][rank])
+        begun = self.begun_alike
         if self.from_the_start and begun and len(begun) < len(self.ranks):
             return tuple(rank for rank in self.ranks if rank not in begun)
         variants = variants_of(self.digests[self.apart[-1]])
@@ -107,10 +134,15 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by != OBSERVED:
             for course in _courses(gradients, peers):
-                if len(course.apart) >= FEWEST and _matters(gradients, course):
+                if not _matters(gradients, course):
+                    continue
+                if len(course.apart) < FEWEST:
+                    if course.refreshed_in_vain >= FEWEST:
+                        yield _in_vain(gradients, course)
+                elif course.is_explained:
                     yield _finding(gradients, course)
-                elif course.refreshed_in_vain >= FEWEST and _matters(gradients, course):
-                    yield _in_vain(gradients, course)
+                elif course.from_the_start:  # begun with weights of its own on each rank, or changed on purpose
+                    yield replace(_finding(gradients, course), severity=NOTE, confidence=POSSIBLE)
 
 
 def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
