@@ -143,8 +143,10 @@ def parameters_of(root: nn.Module) -> Iterator[tuple[HeldParameter, Tensor]]:
 
 
 def buffers_of(root: nn.Module) -> Iterator[tuple[HeldParameter, Tensor]]:
-    """Every buffer of a module tree, once."""
+    """Every buffer of a module tree that its state_dict holds, once: others are caches, which each rank fills for itself."""
     for name, owner, buffer in _tensors_of(root, "_buffers"):
+        if name.rpartition(".")[2] in owner._non_persistent_buffers_set:
+            continue
         yield HeldParameter(name, type(owner).__name__, isinstance(owner, _NORMALISATIONS)), buffer
 
 

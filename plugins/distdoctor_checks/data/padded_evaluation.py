@@ -6,7 +6,8 @@ What it means    DistributedSampler (drop_last=False) gives every rank the same 
 Why it hurts     A metric over all draws counts those samples double and can be off by up to the padding's share.
 How we know      Draws beyond the dataset's length are recognized by position; with other samplers, by the samples drawn twice
                  if every sample is drawn and all ranks have the same number. Reported from 1 % of the draws; less does not
-                 visibly move a metric. The recording does not show whether the script excludes them from its metric: likely.
+                 visibly move a metric. The recording does not show whether the script excludes them from its metric: likely;
+                 where the source cuts something to the length of the data (`every[: len(data)]`) a note, possible.
 What to do       Exclude the padding from the metric (the last draws of the named ranks), or evaluate with drop_last=False on
                  hand-cut shards: indices[rank::world_size].
 When it is fine  A script that excludes the padding itself; accelerate also pads, and its gather_for_metrics removes the
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Prescription
+from distdoctor.diagnosis.source.cut_to_length import cuts_to_length
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -32,7 +36,7 @@ LEAST_SHARE = 0.01
 
 
 @check("DD309", "padded-evaluation", severity=WARNING, at_most=LIKELY)
-def examine(orders: SampleOrders) -> Iterator[Finding]:
+def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
         stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
@@ -41,7 +45,9 @@ def examine(orders: SampleOrders) -> Iterator[Finding]:
         line = str(together.one.made_line)
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
-            yield _finding(together, padded, drawn)
+            found = _finding(together, padded, drawn)
+            cut = cuts_to_length(sources.texts, together.one.loop_line)
+            yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
 
 
 def _filled_up(together: Together) -> dict[int, int]:

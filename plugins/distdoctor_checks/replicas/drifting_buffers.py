@@ -6,11 +6,13 @@ What it means    Running statistics of a batch normalization, or another buffer,
 Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
                  shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
 How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
-                 forward. Running statistics are a note until one rank saves a checkpoint that holds them, with no collective
-                 of their size between its last step and the save: then a warning, likely.
+                 forward: likely, because a state that is carried from batch to batch may lie in a buffer, too. Running
+                 statistics are a note until one rank saves a checkpoint that holds them, with no collective of their size
+                 between its last step and the save: then a warning, likely.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
+                 Buffers with persistent=False are caches: not compared.
 Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
 """
 
@@ -123,7 +125,7 @@ def _finding(
         why="they follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers"),),
         severity=NOTE if normalisation and saved is None else WARNING,
-        confidence=LIKELY if normalisation and saved is not None else CERTAIN,
+        confidence=CERTAIN if normalisation and saved is None else LIKELY,
         at_ns=min((u.at_ns for u in updates), default=0),
     )
 

@@ -84,3 +84,10 @@ def test_samples_that_are_left_out_here_and_there_may_be_unfit() -> None:
     assert [code for code, _ in told(job([i for i in range(200) if i < 150]))] == ["DD310"]
     assert [code for code, _ in told(job([i for i in range(200) if i % 4]))] == ["DD310"]
     assert told(job([i for i in range(200) if rng.random() < 0.8])) == []
+
+
+def test_an_evaluation_that_is_cut_to_the_length_of_the_data_may_have_left_its_padding_out() -> None:
+    job, cut = sampled_job(ranks=2, length=41).evaluate(), "\n    every = torch.cat(parts)[: len(data)]\n"
+
+    assert [code for code, _ in told(job)] == ["DD309"]
+    assert told(job, SOURCE + cut) == []
