@@ -13,6 +13,7 @@ import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
 LOOKS = 6  # backward passes that are searched
 MOST_BYTES = 16 << 20  # of what was gathered
+NEAREST = 16  # operations in front of a gathering, of which one keeps something for backward
 SEARCHES = 24  # for the variable behind something without a gradient
 
 
@@ -213,13 +215,14 @@ def _checksum(address: int, size: int) -> int:
 
 
 def _was_differentiated(start: Any) -> bool:
-    """Whether a backward pass has been through the operations behind this one: it frees what they had kept."""
-    for node in nodes_behind(start):
-        for name in dir(node):
-            if name.startswith("_raw_saved_"):
-                try:
-                    getattr(node, name)
-                except RuntimeError as error:
-                    hand_on(error)
-                    return True
+    """Whether a backward pass has been through this operation: it frees what it had kept. The nearest one that keeps tells."""
+    for node in islice(nodes_behind(start), NEAREST):
+        kept = next((name for name in dir(node) if name.startswith("_raw_saved_")), None)
+        if kept is not None:
+            try:
+                getattr(node, kept.removeprefix("_raw"))
+            except RuntimeError as error:
+                hand_on(error)
+                return True
+            return False
     return False
