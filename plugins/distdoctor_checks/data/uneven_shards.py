@@ -8,18 +8,20 @@ How we know      The passes of one epoch have ended on all ranks that average th
                  batches differ.
 What to do       Shard the data with DistributedSampler (it pads or drops), use drop_last in each shard, or wrap the loop in
                  join.
-When it is fine  Ranks of which only the last batch is smaller; a loop inside join. Passes ended by `break` are not counted.
+When it is fine  Ranks of which only the last batch is smaller; a loop inside join. Passes ended by `break` are not counted. Where
+                 ranks without a batch step all the same, as many times as the others: a note.
 Source           torch.distributed.algorithms.Join; DistributedDataParallel.join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.facts.replicas import Replicas
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Joined
@@ -37,7 +39,22 @@ def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> I
             batches = {one.batches for one in passes.passes.values()}
             if over and len(batches) > 1 and str(passes.one.made_line) not in told:
                 told.add(str(passes.one.made_line))
-                yield _finding(passes)
+                found = _finding(passes)
+                yield replace(found, severity=NOTE) if _steps_on(orders, passes) else found
+
+
+def _steps_on(orders: SampleOrders, together: Together) -> bool:
+    """Whether all ranks made one step for each batch of the largest share, those without a batch as well: the loop deals with it.
+
+    Seen where a later pass over the loader began at the same step everywhere.
+    """
+    passes = together.passes
+    most, began = max(one.batches for one in passes.values()), together.one.first_step
+    later = [
+        next((one.first_step for one in orders.by_loader(rank).get(mine.loader, ()) if one.seq > mine.seq), -1)
+        for rank, mine in passes.items()
+    ]
+    return len(set(later)) == 1 and later[0] - began >= most
 
 
 def _finding(together: Together) -> Finding:

@@ -8,7 +8,8 @@ How we know      After the optimizer step the graph behind the variable still ho
                  sample. Backward without retain_graph frees them.
 What to do       Omit retain_graph=True if there is no second backward; compute untrained parts under no_grad; `del` the
                  variable before the next forward.
-When it is fine  Several backward passes through one graph: the last one frees it. Less than a MiB.
+When it is fine  Several backward passes through one graph: the last one frees it. Less than a MiB. Several optimizers, as of a
+                 GAN: between their steps a graph may wait for the next one.
 Source           torch.autograd.backward, retain_graph.
 """
 
@@ -34,6 +35,8 @@ def examine(memory: Memory) -> Iterator[Finding]:
     for rank in memory.each():
         if any(holder.graph_growth for holder in rank.holders):
             continue  # DD401: what grows is kept as well
+        if len({*rank.log.rows("updates")["optimizer"].tolist()}) > 1:
+            continue  # they take turns: what is alive between their steps may be for the next one (a generator's images)
         kept = [holder for holder in rank.holders if _outlives(holder)]
         if kept:  # several variables of one forward have one graph
             largest = max(kept, key=lambda one: (one.looks[-1].saved, one.label == "loss"))

@@ -91,3 +91,16 @@ def test_an_evaluation_that_is_cut_to_the_length_of_the_data_may_have_left_its_p
 
     assert [code for code, _ in told(job)] == ["DD309"]
     assert told(job, SOURCE + cut) == []
+
+
+def test_ranks_that_step_without_a_batch_deal_with_uneven_shares() -> None:
+    orders = {0: list(range(16)), 1: list(range(16, 24))}
+
+    def severities(passes: int) -> list[str]:
+        job = sampled_job(ranks=2, length=24)
+        for _ in range(passes):
+            job.train(orders=orders, sampler="BatchSampler>SequentialSampler", batch_size=4)
+        return [str(one.severity.word) for one in examine(job.recording(), [CHECKS["DD305"]]).findings]
+
+    assert severities(1) == ["warning"]
+    assert severities(2) == ["note"]
