@@ -46,6 +46,15 @@ def waiting_inside(timelines: Sequence[Timeline]) -> list[InitCall]:
     return found
 
 
+def inside_again(facts: Collectives) -> list[InitCall]:
+    """The calls of init_process_group that all ranks of a new world are in, and that are not the first ones of these ranks; []
+    where somebody is missing, or for the first time."""
+    inside = waiting_inside(list(facts.timelines.values()))
+    sizes = {call.size for call in inside}
+    again = all(facts.timelines[call.process].log.has_noted(InitDone) for call in inside)
+    return inside if again and len(sizes) == 1 and 1 < len(inside) == sizes.pop() else []
+
+
 def misfit(facts: Collectives) -> Misfit | None:
     """Why the ranks inside init_process_group cannot meet; None when nothing speaks against it."""
     inside = waiting_inside(list(facts.timelines.values()))

@@ -12,9 +12,9 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
 from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.rendezvous import misfit
+from distdoctor.diagnosis.hang.rendezvous import inside_again, misfit, waiting_inside
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.recording.trace.events import InitBegun, InitDone, LongPhase
+from distdoctor.recording.trace.events import InitBegun, LongPhase
 from distdoctor.recording.trace.layout import Op
 
 SECOND = 1_000_000_000
@@ -155,20 +155,19 @@ def _may_wait(timeline: Timeline) -> bool:
 
 
 def _is_starting(facts: Collectives) -> bool:
-    return any(
-        timeline.log.has_noted(InitBegun) and not timeline.log.has_noted(InitDone)
-        for timeline in facts.timelines.values()
-    )
+    return bool(waiting_inside(list(facts.timelines.values())))
 
 
 def _at_start(facts: Collectives, living: dict[int, Timeline]) -> Judgement | None:
     """Ranks inside init_process_group, and others that have not come there."""
-    inside = {rank for rank, t in living.items() if t.log.has_noted(InitBegun) and not t.log.has_noted(InitDone)}
+    inside = waiting_inside(list(living.values()))
     if not inside:
         return None
     apart = misfit(facts)
     if apart is not None:
         return IncidentKind.NEVER_CAME, apart.ranks, LIKELY
+    if again := inside_again(facts):
+        return IncidentKind.NEVER_CAME, tuple(sorted(call.process for call in again)), LIKELY
     absent = tuple(
         rank
         for rank in range(facts.recording.world_size)

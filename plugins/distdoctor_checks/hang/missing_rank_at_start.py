@@ -6,7 +6,8 @@ What it means    Some ranks are inside init_process_group and others have not re
 Why it hurts     The rendezvous waits for WORLD_SIZE ranks until its timeout (30 min with gloo, 10 min with NCCL).
 How we know      The recordings show which ranks have entered init_process_group, and no rank has moved for half a minute. Ranks
                  that can never meet are reported after eight seconds: they ask for different world sizes, two ask for the same
-                 rank, they ask for more ranks than the launcher has started, or they use different addresses.
+                 rank, they ask for more ranks than the launcher has started, or they use different addresses. Where all ranks
+                 are inside, and not for the first time, that is told after half a minute.
 What to do       Start all ranks; check WORLD_SIZE, the node count and the code that runs before init_process_group.
 When it is fine  Ranks whose imports or loading take less than half a minute longer than the others'.
 Source           torch.distributed.init_process_group.
@@ -23,9 +24,9 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.at_start import seen_at_start
 from distdoctor.diagnosis.hang.live.stall import Stall
-from distdoctor.diagnosis.hang.rendezvous import Misfit, misfit, waiting_inside
+from distdoctor.diagnosis.hang.rendezvous import InitCall, Misfit, inside_again, misfit, waiting_inside
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import decision_places, have_waited, seconds, wait
+from distdoctor.diagnosis.hang.wording import at, decision_places, have_waited, seconds, wait
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -95,6 +96,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     apart = misfit(verdict.facts)
     if apart is not None:
         return _cannot_meet(verdict, incident, apart)
+    again = inside_again(verdict.facts)
+    if again:
+        return _never_meet_again(incident, again)
     inside = sorted(verdict.facts.timelines.keys() - set(incident.ranks))
     begun = {rank: entered.site for rank in inside for entered in verdict.timeline(rank).log.noted(InitBegun)}
     place = begun[min(begun)] if begun else SourceLine()
@@ -124,6 +128,30 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             Prescription(
                 "start-every-rank",
                 change=f"start {named(incident.ranks)}, or launch only the {len(inside)} that there are",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _never_meet_again(incident: Incident, calls: list[InitCall]) -> Finding:
+    """Everybody is there, and not for the first time."""
+    silent, first = incident.silence.seconds if incident.silence else 0.0, calls[0]
+    return Finding(
+        title=f"have all been in init_process_group for {seconds(silent)}, which is not their first: it does not complete",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        place=first.site,
+        places=tuple(Place(call.site, (call.process,), f"asks for rank {call.rank} of {call.size}") for call in calls),
+        evidence={"asked": {call.process: {"rank": call.rank, "address": call.address} for call in calls}},
+        why="ranks find each other by keys in the store; where a new group uses the store of one that was destroyed, they read "
+        "the addresses that the old one left there",
+        prescriptions=(
+            Prescription(
+                "start-every-rank",
+                change=f"give the group at {at(first.site)} a store of its own: another port in init_method, or "
+                "store=dist.PrefixStore(str(number), store) with a number that grows",
             ),
         ),
         at_ns=incident.at_ns,

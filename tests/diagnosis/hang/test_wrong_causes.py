@@ -7,8 +7,10 @@ import pytest
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
-from distdoctor.recording.recording import Recording
-from distdoctor.testing import recording
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.events import GroupDestroyed, InitBegun, InitDone
+from distdoctor.testing import TraceBuilder, recording
+from distdoctor.testing.rank_trace import SECOND, START_NS
 
 CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
 
@@ -60,3 +62,27 @@ def after_an_uneven_pass(in_step: int) -> Recording:
 def test_ranks_that_were_in_step_again_did_not_part_because_of_an_uneven_pass() -> None:
     assert told(after_an_uneven_pass(6)) == [("DD101", (0, 1), str(CERTAIN))]
     assert told(after_an_uneven_pass(0))[0][:2] == ("DD111", (1,))
+
+
+def met_again(world: int) -> Recording:
+    """Two ranks that have left a group and are inside init_process_group once more, for a world of so many."""
+    traces = {}
+    for number in range(2):
+        log = TraceBuilder(number, world_size=2)
+        for life in range(2):
+            log.note(InitBegun("gloo", "env://", world, number), site="train.py:5 main")
+            if not life:
+                log.note(InitDone(2))
+                log.call("all_reduce", [8], site="train.py:9 main")
+                log.note(GroupDestroyed(""))
+        traces[number] = log.build()
+    job = Job(world_size=2, running=True, read_at_ns=START_NS + 45 * SECOND)
+    return Recording(job, traces, frozenset({"collectives", "progress"}))
+
+
+def test_ranks_that_do_not_meet_a_second_time_are_told_where_all_of_them_are_there() -> None:
+    assert told(met_again(2)) == [("DD118", (0, 1), "likely")]
+    (finding,) = examine(met_again(2), CHECKS).findings
+    assert (
+        finding.title == "have all been in init_process_group for 45 s, which is not their first: it does not complete"
+    )
