@@ -23,8 +23,8 @@ def cases(family: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_there_are_programs_of_three_families() -> None:
-    assert FAMILIES == ["hangs", "mixed", "silent"]
+def test_there_are_programs_of_all_families() -> None:
+    assert FAMILIES == ["hangs", "mixed", "more_hangs", "more_silent", "silent"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

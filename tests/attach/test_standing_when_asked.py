@@ -54,8 +54,11 @@ def test_a_reader_that_is_slow_makes_nobody_stand_still(tmp_path: Path, monkeypa
 
 def test_a_rank_that_sleeps_has_stood_still_since_it_fell_asleep() -> None:
     with running(SLEEPS) as process:
-        time.sleep(1)
+        end = time.monotonic() + 30  # on a busy machine it may fall asleep later
         found = seen(process)
+        while (found.still_seconds or 0.0) < 1 and time.monotonic() < end:
+            time.sleep(0.2)
+            found = seen(process)
 
     assert found.still_seconds is not None
-    assert 0.9 < found.still_seconds < 10
+    assert 1 <= found.still_seconds < 30
