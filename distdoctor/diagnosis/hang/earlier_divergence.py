@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
+from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.hang.alignment import OPERATION, CallDivergence, Variant
 from distdoctor.diagnosis.hang.program import ExecutedStatements, is_reordered, issued_from, symbol
 from distdoctor.diagnosis.source.rank_guard import statement_at
@@ -35,6 +36,30 @@ def where_lines_part(parted: CallDivergence) -> CallDivergence:
     usual, odd = first.variants
     strays = [_strays(parted, mine.call, other.call) for mine, other in ((usual, odd), (odd, usual))]
     return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
+
+
+def where_one_was_added(group: GroupCalls, waiting: int, left: int) -> CallDivergence | None:
+    """Where the calls of a rank that waits at the end have one more line in between than those of one that has left, all of equal
+    calls: from there on its lines are those of the other one, a call later. None where that is not so."""
+    ahead, behind = group.tracks[waiting], group.tracks[left]
+    number = last = behind.count
+    while number > 0 and (one := ahead.call(number)) and (other := behind.call(number)) and one.site != other.site:
+        number -= 1
+    first = number + 1
+    lines = [(ahead.call(at + 1), behind.call(at)) for at in range(first, last + 1)]
+    if first > last or not all(one and other and one.site == other.site for one, other in lines):
+        return None
+    sides: dict[SourceLine, list[Call]] = {}
+    for track in group.tracks.values():
+        call = track.call(first)
+        if call is None:
+            return None
+        sides.setdefault(call.site, []).append(call)
+    variants = sorted((Variant(tuple(calls)) for calls in sides.values()), key=lambda one: -len(one.calls))
+    if len(variants) != 2:
+        return None
+    entered = [min(group.tracks[c.rank].timeline.wall(c.entered_ns) for c in one.calls) for one in variants]
+    return CallDivergence(group, first, tuple(variants), OPERATION, max(entered))
 
 
 def where_order_parts(parted: CallDivergence) -> CallDivergence:

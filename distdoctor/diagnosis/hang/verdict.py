@@ -23,7 +23,12 @@ from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, diverge
 from distdoctor.diagnosis.hang.call_chains import Parted, at_callers, words_of
 from distdoctor.diagnosis.hang.decision import JOIN, decision_of
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
-from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
+from distdoctor.diagnosis.hang.earlier_divergence import (
+    not_joined,
+    where_lines_part,
+    where_one_was_added,
+    where_order_parts,
+)
 from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import Stalled, each_its_own, stalled
 from distdoctor.diagnosis.hang.incident import Incident
@@ -487,6 +492,10 @@ class _Judge:
             if missed is None:
                 continue
             needed_at, usual, group = missed
+            added = where_one_was_added(group, usual.rank, ending.rank) if group is not None else None
+            if added is not None:
+                yield self._parted(added)
+                continue
             incident = Incident(
                 IncidentKind.LEFT,
                 (ending.rank,),

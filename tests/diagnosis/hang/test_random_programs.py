@@ -128,3 +128,14 @@ def test_the_culprit_is_named_whichever_rank_it_is(ranks: int) -> None:
             script.collective("broadcast", [1], site="train.py:57 share").step()
         (event,) = judged(script.live())
         assert (event.code, event.ranks, event.is_tie) == ("DD101", (culprit,), False)
+
+
+def test_a_call_too_many_among_equal_calls_is_not_blamed_on_the_rank_that_is_through() -> None:
+    """All calls are barriers, so they meet whatever their lines are, until one rank has come to its end."""
+    script = program(13517, 2, fault="extra", culprit=0)
+    assert script is not None
+    film = script.film(random.Random(13517), exits=True)
+
+    (event,) = judged(film.read(film.last_ns + 90 * SECOND))
+
+    assert (event.code, event.ranks) == ("DD101", (0,))
