@@ -204,8 +204,9 @@ class _Walk:
                     return found
                 continue
             felt = is_felt(self.gradients, self.peers, self.looks, step + (what == STATE))
-            self._own_states = felt is False
-            if felt or (felt is None and not self.gradients.recording.job.running):
+            broken = _had_one_state(earlier) and (len(found.differences) == 1 or not _is_most(found))
+            self._own_states = felt is False and not broken
+            if felt or broken or (felt is None and not self.gradients.recording.job.running):
                 return found if felt or found.loaded_on else replace(found, doubt=LIKELY)
         return None
 
@@ -215,6 +216,12 @@ class _Walk:
         if weights_are_exchanged(self.gradients, self.peers, parting.step):
             return True
         return parting.what == GRADS and weights_are_mixed(self.gradients, self.peers, self.looks)
+
+
+def _had_one_state(updates: Mapping[int, Update]) -> bool:
+    """Whether all ranks had the same state of the optimizer in this look, so that it is none that each keeps for itself."""
+    states = {update.number("state") if update.has_state else 0 for update in updates.values()}
+    return len(states) == 1 and states != {0}
 
 
 def _with_doubt(gradients: Gradients, parting: ReplicaDivergence) -> ReplicaDivergence:
@@ -236,7 +243,11 @@ def _may_yet_meet(gradients: Gradients, parting: ReplicaDivergence, steps: int) 
 def _is_of_the_whole(parting: ReplicaDivergence) -> bool:
     """Whether ranks that train apart for a while would part like this: in most of the tensors, not in one of them, whose odd bit
     the arithmetic of the step may have swallowed."""
-    return parting.what not in (STATE, STATE_BEFORE) and 2 * len(parting.differences) >= parting.compared
+    return parting.what not in (STATE, STATE_BEFORE) and _is_most(parting)
+
+
+def _is_most(parting: ReplicaDivergence) -> bool:
+    return 2 * len(parting.differences) >= parting.compared
 
 
 def _kinds(peers: ReplicaGroup, step: int, *, met_before: bool) -> tuple[str, ...]:
