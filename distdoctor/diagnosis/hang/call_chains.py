@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +64,6 @@ class Parted:
         bodies = {(site.path, site.function) for site in mine} & {(site.path, site.function) for site in theirs}
         found = (*_within(mine, bodies), *_within(theirs, bodies))
         return tuple(site for site in found if site not in (self.one, self.other) and site.function != "<module>")
-
-
-def at_callers(facts: Collectives, call: Call, above: int) -> Call:
-    """The call at the line so many calls above its own, where that is on record."""
-    callers = callers_of(facts, call)
-    return replace(call, site=callers[above - 1]) if 0 < above <= len(callers) else call
 
 
 def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tuple[SourceLine, ...]:

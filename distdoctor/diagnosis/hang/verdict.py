@@ -20,7 +20,7 @@ from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
-from distdoctor.diagnosis.hang.call_chains import Parted, at_callers, words_of
+from distdoctor.diagnosis.hang.call_chains import Parted
 from distdoctor.diagnosis.hang.decision import JOIN, decision_of
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
 from distdoctor.diagnosis.hang.earlier_divergence import (
@@ -39,7 +39,6 @@ from distdoctor.diagnosis.hang.program import (
     REPLACED,
     SKIPPED,
     SWAPPED,
-    UNCLEAR,
     CallEdit,
     ExecutedStatements,
     Symbol,
@@ -253,29 +252,8 @@ class _Judge:
             guard=choice,
             sides=CERTAIN if is_tie else by,
         )
-        explained = self._explained(self._above_helpers(replace(incident, departure=self._departure(incident))))
+        explained = self._explained(replace(incident, departure=self._departure(incident)))
         return replace(explained, hint=explained.rank_word) if by_source or choice is not None else explained
-
-    def _above_helpers(self, incident: Incident) -> Incident:
-        """The incident at the lines that tell its calls apart: of a helper that issues both, those that called it."""
-        odd, usual, parted = incident.odd, incident.usual, incident.divergence
-        assert odd is not None
-        assert usual is not None
-        assert parted is not None
-        above = Parted.of(self.facts, odd, usual).above
-        if odd.site != usual.site or not above:
-            return incident
-        variants = tuple(
-            Variant(tuple(at_callers(self.facts, call, above) for call in one.calls)) for one in parted.variants
-        )
-        how = incident.departure
-        return replace(
-            incident,
-            odd=at_callers(self.facts, odd, above),
-            usual=at_callers(self.facts, usual, above),
-            divergence=replace(parted, variants=variants),
-            departure=CallEdit(UNCLEAR) if how is not None and how.how == REPLACED else how,
-        )
 
     def _where_lines_part(self, parted: CallDivergence) -> CallDivergence:
         """The divergence, or the beginning of it; two branches of one condition are no parting."""
@@ -352,9 +330,7 @@ class _Judge:
         return found is not None and found[0].seq <= mine.call.seq
 
     def _ran_out(self, mine: Variant, other: Variant) -> bool:
-        group = self.facts.group_of(mine.call)
-        passes = (one for one in self.known.uneven if not self._met_since(one, group, mine.call.number))
-        short = {rank for uneven in passes for rank in uneven.short}
+        short = {rank for uneven in self.known.uneven for rank in uneven.short}
         return set(mine.ranks) <= short and not set(other.ranks) & short
 
     def _is_under_a_guard(self, mine: Variant, other: Variant) -> bool:
@@ -434,28 +410,9 @@ class _Judge:
         """The uneven pass because of which the ranks parted: the odd ones ran out before."""
         for uneven in self.known.uneven:
             blamed = set(uneven.short) & set(incident.ranks)
-            call = incident.odd or incident.usual
-            if call is not None and self._met_since(uneven, incident.group, call.number):
-                continue
             if blamed and uneven.at_ns <= incident.at_ns and set(uneven.short) <= set(incident.ranks):
                 return uneven
         return None
-
-    def _met_since(self, uneven: Uneven, group: GroupCalls | None, number: int) -> bool:
-        """Whether a rank that ran out of batches has come to one place with another one after that, before a call of a group:
-        then they were in step again, as after an evaluation of uneven parts."""
-        tracks = group.tracks if group is not None else {}
-        short = next((tracks[rank] for rank in uneven.short if rank in tracks), None)
-        other = next((track for rank, track in tracks.items() if rank not in uneven.short), None)
-        if short is None or other is None:
-            return False
-        rows = short.rows[short.rows["number"] < min(number, other.count + 1)]
-        rows = rows[rows["entered_ns"] + short.timeline.log.monotonic_to_wall_ns > uneven.at_ns]
-        if not len(rows):
-            return False
-        first, last = max(int(rows[0]["number"]), other.first), int(rows[-1]["number"])
-        mine, theirs = words_of(short, first, last), words_of(other, first, last)
-        return len(mine) == len(theirs) and bool(((mine == theirs) & (mine != 0)).any())
 
     def _waiting_in(self, group: GroupCalls) -> tuple[Wait, ...]:
         return tuple(wait for wait in self.known.waits if wait.group is group)

@@ -50,14 +50,6 @@ def told(job: Recording) -> Finding:
     return examine(job, CHECKS).findings[0]
 
 
-def test_a_call_that_was_left_out_is_no_other_shape_of_the_helper() -> None:
-    found = told(parted())
-
-    assert (found.code, found.ranks, found.place.line) == ("DD101", (1,), 9)
-    assert {place.site.line for place in found.places} >= {9, 11, 10}
-    assert "skipped all_reduce #6 and went on to all_reduce #6" in found.title
-
-
 def test_without_callers_on_record_the_line_of_the_helper_is_all_there_is() -> None:
     found = told(parted(chained=False))
 

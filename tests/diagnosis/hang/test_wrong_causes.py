@@ -45,25 +45,6 @@ def test_calls_of_one_turn_that_come_in_the_other_order_are_swapped() -> None:
     assert told(script.live()) == [("DD107", (0,), str(CERTAIN))]
 
 
-def after_an_uneven_pass(in_step: int) -> Recording:
-    """Rank 1 counts its three batches and rank 0 its four; they meet `in_step` times, and rank 0 sends what nobody expects."""
-    script = recording(ranks=2)
-    for batch in range(4):
-        script.draw(
-            [0] if batch == 3 else None, batch_size=8, loop_site="train.py:20 count", made_site="train.py:12 main"
-        )
-    script.exhausted()
-    for _ in range(in_step):
-        script.collective("all_reduce", [100], site="train.py:33 train").step()
-    script.collective("broadcast", [7], only=0, root=0, site="train.py:50 save")
-    return script.collective("barrier", site="train.py:90 main").live()
-
-
-def test_ranks_that_were_in_step_again_did_not_part_because_of_an_uneven_pass() -> None:
-    assert told(after_an_uneven_pass(6)) == [("DD101", (0, 1), str(CERTAIN))]
-    assert told(after_an_uneven_pass(0))[0][:2] == ("DD111", (1,))
-
-
 def met_again(world: int) -> Recording:
     """Two ranks that have left a group and are inside init_process_group once more, for a world of so many."""
     traces = {}
