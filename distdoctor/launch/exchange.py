@@ -100,6 +100,18 @@ class Exchange:
                 return
             time.sleep(0.1)
 
+    def say_ended(self) -> None:
+        """We are about to end this start of the job: ranks on other hosts will fail for lack of ours, and are not to be restarted."""
+        if self.is_open:
+            self._join_attempt()
+            self._ask(lambda store: store.add(self._key("ended"), 1))
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether a launcher on another host has said that it ends this start of the job."""
+        self._join_attempt()
+        return self.is_open and bool(self._ask(lambda store: store.add(self._key("ended"), 0)))
+
     def connect(self) -> None:
         """Connect while the store is known to answer."""
         if self.is_open:

@@ -240,12 +240,17 @@ class RunningJob:
         self.presence.begin(attempt, pids)
 
     def closing(self) -> None:
-        """Look once more before the survivors are ended: what they wait for shows who is to blame."""
+        """Look once more before the survivors are ended: what they wait for shows who is to blame. Torch's agent may restart them
+        then; not where another host has ended the job because it hangs."""
         self.watcher.closing = True
         self.presence.call_all()  # they may fail because a host is gone
         self.ends.closing()
         if self.ends.alive() and not self.state.aborting:
             self.watcher.look(tell=False)
+        ends_hangs = self.orders.on_hang == "abort" or self.orders.stop_on
+        if ends_hangs and not (self.state.aborting or self.state.signal) and self.exchange.was_ended:
+            self.orders.notice("the job hangs: another host has ended it")
+            self._start_abort()
 
     # Inside.
 
@@ -320,6 +325,7 @@ class RunningJob:
 
     def _abort(self) -> None:
         """End the job as Ctrl-C would, then whoever does not listen. Torch's agent would restart ranks that only died."""
+        self.exchange.say_ended()
         self.ends.closing()
         if is_alive(self.launcher_pid, self.launcher_began):
             send(self.launcher_pid, signal.SIGTERM)
