@@ -76,7 +76,9 @@ def test_a_host_that_is_taken_away_leaves_a_healthy_job_to_the_others(
     hosts: Hosts, script: Script, separate: bool
 ) -> None:
     script(TRAIN_UNTIL + FINISH)
-    first, second = (start(hosts, host, "--max-restarts", 3, nodes="1:2", folder=folder_of(host, separate)) for host in (1, 2))
+    first, second = (
+        start(hosts, host, "--max-restarts", 3, nodes="1:2", folder=folder_of(host, separate)) for host in (1, 2)
+    )
     until(first, hosts.folder / "at-2-1")
 
     hosts.signal(2, signal.SIGTERM)

@@ -43,7 +43,6 @@ class Parted:
     one: SourceLine
     other: SourceLine
     callers: tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]] = ((), ())
-    above: int = 0  # calls between the line of the collective and where they part
 
     @classmethod
     def of(cls, facts: Collectives, one: Call, other: Call | None) -> Parted:
@@ -55,7 +54,7 @@ class Parted:
             same += 1
         if same == min(len(mine), len(theirs)):  # they part further up, if anywhere
             same = 0
-        return cls(mine[same], theirs[same], (mine[same + 1 :], theirs[same + 1 :]), same)
+        return cls(mine[same], theirs[same], (mine[same + 1 :], theirs[same + 1 :]))
 
     @property
     def by_callers(self) -> tuple[SourceLine, ...]:

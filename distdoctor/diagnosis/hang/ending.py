@@ -71,9 +71,7 @@ class Ending:
     signal: int = 0
     victim: bool = False
     traceback: str = ""
-    gave_up: bool = (
-        False  # of one that exited without words: nobody had gone before it, so it had waited for long enough
-    )
+    gave_up: bool = False  # one that exited without words waited for long enough: nobody had gone before it
     after: tuple[str, ...] = ()  # the words of the exceptions that were being handled when it was raised
 
     @property

@@ -99,9 +99,8 @@ class ReplicaDivergence:
     @property
     def confidence(self) -> Confidence:
         """That they are replicas at all is known, or only observed; and so it is of what differs."""
-        return (
-            max(self.doubt, LIKELY) if self.peers.by == OBSERVED else self.doubt
-        )  # of the words `possible` is the last
+        words = (self.doubt, LIKELY) if self.peers.by == OBSERVED else (self.doubt,)
+        return max(words)  # of the words `possible` is the last
 
     @property
     def site(self) -> SourceLine:

@@ -41,11 +41,8 @@ COLLECTIVES = re.compile(
 )
 SALTED = 6.5  # of a string: another number in every process, whatever else is the same (PYTHONHASHSEED)
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
-MEMORY, LOG, TYPE = (
-    3.5,
-    3.5,
-    3.0,
-)  # what a decorator remembers, whether a log formats, a dtype that follows from the data
+MEMORY, LOG = 3.5, 3.5  # what a decorator remembers, whether a log formats
+TYPE = 3.0  # a dtype that follows from the data
 CHANCE, DATA, MENTION, LENGTH, SIZE, WORD = (
     3.0,
     3.0,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.source_file import last_word
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, stores_variable
 
 DEEPEST = 6  # from a value to what it is made of
 _OPTIONS = frozenset({"parse_args", "parse_known_args"})
@@ -44,16 +44,10 @@ def _stored(program: UserProgram, attribute: str) -> list[ast.expr]:
 
 def _of_variable(program: UserProgram, name: ast.Name, steps: int) -> bool:
     scope = program.scope_of(name)
-    stores = [one for one in program.stores(name.id, scope) if _binds(one[0], name.id)]
+    stores = [one for one in program.stores(name.id, scope) if stores_variable(one[0], name.id)]
     given = [] if stores else program.passed(scope, name.id)
     own = (_is_counter(program, statement, name.id, value, steps) for statement, value in stores)
     return all(own) if stores else _all(program, given, steps)
-
-
-def _binds(statement: ast.AST, name: str) -> bool:
-    """Whether a statement gives a value to the variable of this name, not to an attribute that is called alike."""
-    stores = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    return any(one.id == name for one in stores)
 
 
 def _is_counter(program: UserProgram, statement: ast.AST, name: str, value: ast.expr, steps: int) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.source.source_file import last_word
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, stores_variable
 
 STEPS = 6  # from the loop to where the set is made
 _KEEPS_ORDER = frozenset({"list", "tuple", "enumerate", "iter", "tqdm", "copy"})  # of what they are given
@@ -58,18 +58,13 @@ def _values(program: UserProgram, value: ast.Name | ast.Attribute) -> Iterator[a
         return
     scope = program.scope_of(value)
     stores = (one for one in program.stores(value.id, scope) if not _takes_out(one[0]))
-    yield from (one for node, one in stores if _is_kept_as(node, value.id))
+    yield from (one for node, one in stores if stores_variable(node, value.id))
     yield from program.arguments(scope, value.id)
 
 
 def _takes_out(statement: ast.AST) -> bool:
     """Whether what a statement leaves of a set are elements that it had: `names -= frozen`."""
     return isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Sub | ast.BitAnd)
-
-
-def _is_kept_as(statement: ast.AST, name: str) -> bool:
-    """Whether a statement gives a value to the variable of this name, not to an attribute that is called alike."""
-    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(statement))
 
 
 def _is_text(node: ast.expr) -> bool:

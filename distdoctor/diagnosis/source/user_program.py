@@ -429,6 +429,11 @@ def _targets(target: ast.expr) -> Iterator[str]:
             yield from _targets(one)
 
 
+def stores_variable(node: ast.AST, name: str) -> bool:
+    """Whether a statement gives a value to the variable of this name, not only to an attribute that is called alike."""
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(node))
+
+
 def _stores_attribute(node: ast.AST, name: str) -> bool:
     return any(
         isinstance(one, ast.Attribute) and one.attr == name for target, _ in _assigned(node) for one in ast.walk(target)
