@@ -101,7 +101,7 @@ class Exchange:
             time.sleep(0.1)
 
     def say_ended(self) -> None:
-        """We are about to end this start of the job: ranks of other hosts, which fail for lack of ours, are not to be restarted."""
+        """We are about to end this start of the job: ranks of other hosts, which then fail, are not to be restarted."""
         if self.is_open:
             self._join_attempt()
             self._ask(lambda store: store.add(self._key("ended"), 1))
