@@ -53,6 +53,7 @@ def test_every_command_that_is_shown_is_understood(page: str) -> None:
                 raise
 
 
+@pytest.mark.job
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed")

@@ -83,6 +83,7 @@ def test_two_traces_tell_the_peak_of_every_batch() -> None:
     assert len(predictor._traces) == 3
 
 
+@pytest.mark.job
 def test_the_largest_batch_fits_and_the_next_one_does_not() -> None:
     predictor = Predictor(request("ddp", model="gpt"), 2)
     budget = 50 << 20
@@ -94,6 +95,7 @@ def test_the_largest_batch_fits_and_the_next_one_does_not() -> None:
     assert predictor.largest(1 << 10) == 0
 
 
+@pytest.mark.job
 def test_the_categories_add_up_to_the_peak_and_name_what_is_known() -> None:
     single = predict(request("single", model="mlp"), 1).peak
     sharded = predict(request("fsdp", model="mlp"), 4).peak
@@ -104,6 +106,7 @@ def test_the_categories_add_up_to_the_peak_and_name_what_is_known() -> None:
     assert sharded.categories["parameters"] == pytest.approx(single.categories["parameters"] / 4, rel=0.02)
 
 
+@pytest.mark.job
 def test_offloading_moves_shards_and_optimizer_state_to_the_host() -> None:
     kept = predict(request("fsdp", model="mlp"), 2).peak
     offloaded = predict(request("fsdp", model="mlp", offload=True), 2).peak
@@ -114,6 +117,7 @@ def test_offloading_moves_shards_and_optimizer_state_to_the_host() -> None:
     assert offloaded.host_bytes > 3 * kept.categories["parameters"]
 
 
+@pytest.mark.job
 def test_checkpointing_trades_activations_for_arithmetic() -> None:
     plain = predict(request("single", model="gpt"), 1)
     checkpointed = predict(request("single", model="gpt", checkpoint_activations=True), 1)
@@ -123,6 +127,7 @@ def test_checkpointing_trades_activations_for_arithmetic() -> None:
     assert checkpointed.recomputed_flops / plain.flops == pytest.approx(0.25, abs=0.1)
 
 
+@pytest.mark.job
 def test_ddp_sends_each_gradient_twice_around_the_ring_and_fsdp_half_as_much_again() -> None:
     ddp, fsdp = (predict(request(name, model="mlp"), 2) for name in ("ddp", "fsdp"))
 
