@@ -86,6 +86,17 @@ REMEDIES = (
         source="PyTorch flight recorder; NCCL environment variables",
     ),
     Remedy(
+        slug="group-for-the-thread",
+        what="Give a thread that communicates a process group of its own.",
+        how=(
+            "of_writer = dist.new_group()  # on every rank, before the thread starts\n"
+            "dist.all_gather_object(sizes, size, group=of_writer)"
+        ),
+        effect="calls of the thread meet those of the same thread on the other ranks, whatever the main thread does",
+        safety="changes no result; a group costs connections, and on CUDA a communicator",
+        source="torch.distributed: the collectives of a group have to be issued in the same order on all ranks",
+    ),
+    Remedy(
         slug="join-uneven-inputs",
         what="Give every rank the same number of batches, or wrap the loop in `with model.join():`.",
         how="with model.join():\n    for batch in loader:\n        ...",

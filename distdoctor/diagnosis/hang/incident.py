@@ -53,6 +53,7 @@ class Incident:
     rings: tuple[tuple[Wait, ...], ...] = ()  # the cycle, and those of other ranks in the same lines
     silence: IdleTime | None = None
     pair: tuple[Call, Call] | None = None
+    crossed: tuple[Call, Call] | None = None  # two calls of one rank on the group, of two threads at the same time
     lost_sends: int = 0  # of an UNRECEIVED one: how many, `odd` the first of them
     is_tie: bool = False
     sides: Confidence = CERTAIN  # how sure `ranks` are the odd ones: of two equal sides only habits and words tell

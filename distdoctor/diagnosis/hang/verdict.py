@@ -21,6 +21,7 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, divergences
 from distdoctor.diagnosis.hang.call_chains import Parted
+from distdoctor.diagnosis.hang.crossed_threads import crossed_calls
 from distdoctor.diagnosis.hang.decision import JOIN, decision_of
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress, WaitEdge
 from distdoctor.diagnosis.hang.earlier_divergence import (
@@ -724,7 +725,7 @@ def _completed(known: Verdict, number: int, one: Incident) -> Incident:
     decision = decision_of(known.facts, known.pairs, one)
     callers = Parted.of(known.facts, one.odd, one.usual).by_callers if one.odd is not None else ()
     told = replace(one, stalls=stands, key=_key(number, one), decision=decision, callers=callers, confidence=confidence)
-    return _with_hint(told)
+    return _with_hint(replace(told, crossed=crossed_calls(known.facts, one)))
 
 
 def _statements(ring: Iterable[Wait]) -> set[tuple[Op, SourceLine]]:

@@ -10,7 +10,10 @@ How we know      If the sizes differ, the odd rank's two calls are the other ran
                  one helper, are told apart; in the two branches of a condition the calls are compared as they are written. Where
                  the calls of one line do not differ at all, the source may show that they go through a set of texts, whose
                  order depends on the hash seed: it is told where the recorded hashes of the ranks differ (likely as well).
-What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival.
+                 Two threads: where ranks stand or part in a group, and a thread of the program issued a call on it while that
+                 of another thread was not over (likely: which call came first is up to the scheduler of each host).
+What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival. A thread
+                 that communicates gets a group of its own.
 When it is fine  Ranks that take an entirely different path through the source; a condition on the rank that sends each turn of
                  a loop through one line or the other (`if owner == rank`).
 Source           torch.distributed: collectives are matched by the order in which they are called.
@@ -45,11 +48,50 @@ from distdoctor.testing import recording
 
 @check("DD107", "reordered-collectives", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=70)
 def examine(verdict: Verdict) -> Iterator[Finding]:
-    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED):
-        if incident.how == SWAPPED:
+    for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED, IncidentKind.TOGETHER):
+        if incident.crossed is not None:
+            yield _of_threads(verdict, incident, *incident.crossed)
+        elif incident.how == SWAPPED:
             yield _finding(verdict, incident.decided_by(incident.choice))
     for found in hash_orders(verdict):
         yield _by_hash(found)
+
+
+def _of_threads(verdict: Verdict, incident: Incident, one: Call, other: Call) -> Finding:
+    """`one` was not over when another thread of its rank issued `other`."""
+    in_thread, beside = (other, one) if _is_of_thread(verdict, other) else (one, other)
+    standing = by_site(verdict, [call for wait in incident.waiting for call in wait.calls])
+    rows = standing if incident.divergence is None else of_variants(verdict, incident)
+    return Finding(
+        title=f"call {in_thread.op.word} in a thread and {beside.op.word} in another on one group: nothing orders the two",
+        ranks=incident.ranks,
+        confidence=incident.likely,
+        stalls=incident.stalls,
+        place=in_thread.site,
+        places=(
+            Place(in_thread.site, (one.rank,), f"{full(in_thread)}, in a thread"),
+            Place(beside.site, (one.rank,), f"{full(beside)}, in another thread at the same time"),
+            *(row for row in rows if row.site not in (in_thread.site, beside.site)),
+        ),
+        evidence={"group": one.group, "sequence_number": one.number, "first": full(one), "meanwhile": full(other)},
+        why=f"on {named((one.rank,))} {short(other)} began before {short(one)} was over; which thread comes first is up to each "
+        "rank's scheduler, so the ranks pair different calls",
+        prescriptions=(
+            Prescription(
+                "group-for-the-thread",
+                change=f"make a group for the thread on every rank, and pass it as `group=` at {at(in_thread.site)}",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _is_of_thread(verdict: Verdict, call: Call) -> bool:
+    """Whether a call was issued by a thread that is not the rank's main one."""
+    log = verdict.timeline(call.rank).log
+    rows = log.calls[log.calls["seq"] == call.seq]
+    return bool(len(rows)) and bool(rows[0]["thread"])
 
 
 def _by_hash(found: HashOrder) -> Finding:

@@ -53,9 +53,10 @@ def examine(
         yield from _by_log(log)
         return
     incidents = verdict.incidents if verdict is not None else ()
+    crossed = any(one.crossed is not None for one in incidents)  # then the program may well be the cause
     if standstill is not None and (standstill.cut or not incidents) and all(one.kind in _WAITS for one in incidents):
-        yield from seen_in_backend(standstill, verdict)
-    elif verdict is not None:
+        yield from seen_in_backend(standstill, verdict) if not crossed else ()
+    elif verdict is not None and not crossed:
         yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.TOGETHER))
     if progress is not None:
         yield from devices_that_stopped(progress, verdict)
