@@ -6,6 +6,7 @@ line between them decides nothing. There it is asked what used to answer the cal
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
 from distdoctor.diagnosis.hang.alignment import ROOT
-from distdoctor.diagnosis.hang.call_chains import Parted
+from distdoctor.diagnosis.hang.call_chains import Parted, callers_of
 from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -27,6 +28,7 @@ from distdoctor.diagnosis.source.deciding import (
     deciding_value,
     most_telling_value,
 )
+from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.events import Exiting, InitBegun
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
@@ -56,6 +58,20 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
     return by_message or by_past or _by_lines(facts, incident, one, other)
+
+
+def leads_to(facts: Collectives, decision: Decision, call: Call) -> bool:
+    """Whether the statement whose condition decides holds a call, or what led to it, as far as its callers are on record."""
+    file = source_file(facts.recording.sources, decision.site.path)
+    way = (call.site, *callers_of(facts, call))
+    return decision.call in way or (file is not None and any(_is_under(file, decision.site, one) for one in way))
+
+
+def _is_under(file: SourceFile, test: SourceLine, site: SourceLine) -> bool:
+    """Whether a line stands in the statement whose condition is in the line `test`."""
+    tests = (node for node in file.nodes(ast.If, ast.While) if node.test.lineno == test.line)
+    same = site.path == test.path
+    return same and any(node.body[0].lineno <= site.line <= (node.end_lineno or site.line) for node in tests)
 
 
 def _is_innermost(facts: Collectives, call: Call) -> bool:

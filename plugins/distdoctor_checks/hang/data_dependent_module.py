@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.decision import leads_to
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, decided_words, full, of_variants, short
 from distdoctor.diagnosis.source.rank_guard import statement_at
-from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
@@ -71,17 +71,8 @@ def _depends(verdict: Verdict, incident: Incident, call: Call) -> bool:
     if decision is None or decision.site.path != call.site.path or not decision.decides_alone:
         return False
     other = incident.odd if call is incident.usual else incident.usual
-    file = source_file(verdict.recording.sources, call.site.path)
-    return file is not None and (
-        _is_under(file, decision.site.line, call.site.line)
-        or bool(decision.call and other is not None and not _is_under(file, decision.site.line, other.site.line))
-    )
-
-
-def _is_under(file: SourceFile, test: int, line: int) -> bool:
-    """Whether a line stands in the statement whose condition is in the line `test`."""
-    tests = (node for node in file.nodes(ast.If, ast.While) if node.test.lineno == test)
-    return any(node.body[0].lineno <= line <= (node.end_lineno or line) for node in tests)
+    is_of_other = other is not None and leads_to(verdict.facts, decision, other)
+    return leads_to(verdict.facts, decision, call) or (bool(decision.call) and not is_of_other)
 
 
 def _module_called(sources: Mapping[str, str], site: SourceLine) -> str:

@@ -1,12 +1,13 @@
 """
 DD125 partial-state-dict: a sharded state_dict or save was called on only some of the ranks.
 
-What it means    The state_dict of a sharded model (FSDP, DTensor) gathers shards from all ranks. Under `if rank == 0:` only one
-                 rank requests them.
+What it means    The state_dict of a sharded model (FSDP, DTensor) gathers shards from all ranks. Under `if rank == 0:`, or where
+                 ranks answer `if loss < best:` differently, only some ranks request them.
 Why it hurts     That rank waits for shards that no rank sends, and the others enter their next collective. This typically
                  happens at the first checkpoint, after an hour of training.
 How we know      The recorded calls diverge at this number. The odd call gathers or broadcasts, its line or function calls a
-                 state_dict or a save, and it is under a condition on the rank.
+                 state_dict or a save, and it is under a condition on the rank, or under one that decided here (a loss that
+                 only rank 0 knows, a file that is there).
 What to do       Call state_dict on every rank, and write the file on one rank.
 When it is fine  state_dict of a replicated model (DDP), which does not communicate.
 Source           torch.distributed.checkpoint.state_dict; FullyShardedDataParallel.state_dict.
@@ -18,19 +19,21 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.decision import leads_to
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
+    decided_words,
     of_variants,
     short,
     test_of,
     tipped,
 )
-from distdoctor.diagnosis.source.rank_guard import statement_at
-from distdoctor.recording.recording import Recording
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, statement_at
+from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
@@ -64,8 +67,42 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
-        if incident.is_under_rank and _save_word(verdict, incident):
-            yield _finding(verdict, incident)
+        yield from _by_guard(verdict, incident) if _is_inside(incident) else _by_decision(verdict, incident)
+
+
+def _is_inside(incident: Incident) -> bool:
+    return incident.guard is not None and incident.guarded is not None and incident.guard.how == ENCLOSES
+
+
+def _by_guard(verdict: Verdict, incident: Incident) -> Iterator[Finding]:
+    """A save inside a condition that only one side met."""
+    guard, call = incident.guard, incident.guarded
+    if guard is not None and call is not None and _save_word(verdict, incident.odd, incident.usual):
+        cure = _before(test_of(guard), guard.line) if guard.on_rank else _alike(guard.test)
+        yield _finding(verdict, incident, call, guard.only_if, test_of(guard), guard.line, cure)
+
+
+def _by_decision(verdict: Verdict, incident: Incident) -> Iterator[Finding]:
+    """A save behind a condition that the ranks answered differently."""
+    decision = incident.decision
+    if decision is None or not decision.decides_alone:
+        return
+    under = [call for call in (incident.odd, incident.usual) if call and leads_to(verdict.facts, decision, call)]
+    if len(under) == 1 and _save_word(verdict, *under):
+        cure = _alike(decision.question)
+        yield _finding(verdict, incident, under[0], decision.question, decision.test, decision.site.line, cure)
+
+
+def _before(test: str, line: int) -> Prescription:
+    change = f"call it on every rank, before `{test}` (line {line}); keep only the file write inside"
+    return Prescription("state-dict-on-every-rank", change=change)
+
+
+def _alike(question: str) -> Prescription:
+    change = (
+        f"let all ranks answer `{question}` alike (broadcast or all_reduce what it asks for), or call it on every rank"
+    )
+    return Prescription("decide-once", change=change)
 
 
 def _by_stacks(sides: Sides) -> Iterator[Finding]:
@@ -76,9 +113,9 @@ def _by_stacks(sides: Sides) -> Iterator[Finding]:
         yield sides.finding("state-dict-on-every-rank", change, tipped_by=(_IN_STACKS,))
 
 
-def _save_word(verdict: Verdict, incident: Incident) -> str:
+def _save_word(verdict: Verdict, *calls: Call | None) -> str:
     """The word on the line of one of the calls by which it gathers shards for a checkpoint, "" when there is none."""
-    for call in filter(None, (incident.odd, incident.usual)):
+    for call in filter(None, calls):
         words = statement_at(verdict.recording.sources, call.site) + " " + call.site.function
         found = next((word for word in _SAVES if word in words), "") if call.op in _GATHERS else ""
         if found:
@@ -86,30 +123,27 @@ def _save_word(verdict: Verdict, incident: Incident) -> str:
     return ""
 
 
-def _finding(verdict: Verdict, incident: Incident) -> Finding:
-    call, guard = incident.guarded, incident.guard
-    assert call is not None
-    assert guard is not None
+def _finding(
+    verdict: Verdict, incident: Incident, call: Call, only_if: str, test: str, line: int, cure: Prescription
+) -> Finding:
+    """`call` is made only where `only_if` holds, which the line `line` asks with the words `test`."""
     assert incident.usual is not None
     assert incident.odd is not None
     statement = statement_at(verdict.recording.sources, call.site)
+    decided = decided_words(incident)
     return Finding(
-        title=f"`{statement[:80] or call.site.function}` gathers shards under `{test_of(guard)}`: "
+        title=f"`{statement[:80] or call.site.function}` gathers shards under `{test}`: "
         f"{short(incident.odd)} is paired with {short(incident.usual)}",
         ranks=incident.ranks,
         confidence=incident.likely,
         stalls=incident.stalls,
         place=call.site,
         places=of_variants(verdict, incident),
-        evidence={"statement": statement, "condition": guard.test, "condition_line": guard.line}
-        | tipped(incident, incident.rank_word, _save_word(verdict, incident)),
-        why=f"{at(call.site)} runs only where `{guard.only_if}`, but every rank holds a shard of the state",
-        prescriptions=(
-            Prescription(
-                "state-dict-on-every-rank",
-                change=f"call it on every rank, before `{test_of(guard)}` (line {guard.line}); keep only the file write inside",
-            ),
-        ),
+        evidence={"statement": statement, "condition": only_if, "condition_line": line}
+        | tipped(incident, incident.rank_word, _save_word(verdict, call)),
+        why=f"{at(call.site)} runs only where `{only_if}`, but every rank holds a shard of the state"
+        + (f"; {decided}" if decided else ""),
+        prescriptions=(cure,),
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
