@@ -97,6 +97,16 @@ order = order[dist.get_rank() :: dist.get_world_size()]""",
         source="torch.utils.data.distributed.DistributedSampler.__init__",
     ),
     Remedy(
+        slug="share-out-once",
+        what="Share the data out once: the sampler does it over the whole dataset, or each rank reads its part with an ordinary one.",
+        how="""loader = DataLoader(dataset, sampler=DistributedSampler(dataset))      # the whole dataset on every rank
+# or keep each rank's part, and no DistributedSampler: Lightning's Trainer(use_distributed_sampler=False),
+# accelerate's loader without prepare()""",
+        effect="Every sample is drawn once in an epoch.",
+        safety="the steps per epoch grow by the number of ranks",
+        source="torch.utils.data.distributed.DistributedSampler; Lightning's Trainer, use_distributed_sampler",
+    ),
+    Remedy(
         slug="seed-workers",
         what="Seed random, numpy and the dataset's generators from torch.initial_seed() in a worker_init_fn.",
         how="""def seed_worker(worker: int) -> None:

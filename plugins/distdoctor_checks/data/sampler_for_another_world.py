@@ -2,11 +2,15 @@
 DD311 sampler-for-another-world: the sampler's num_replicas and rank do not match the ranks that train together.
 
 What it means    The sampler's num_replicas or rank are not those of the job: some shards are drawn by no rank, or one shard by
-                 two ranks. Typical causes: rank=local_rank on several nodes, or num_replicas left over from another launch.
-Why it hurts     Samples of a shard without a rank are never seen; a shard with two ranks counts double.
+                 two ranks. Typical causes: rank=local_rank on several nodes, num_replicas left over from another launch, or a
+                 sampler (one that a framework adds, too) over data of which every rank has already taken its own part.
+Why it hurts     Samples of a shard without a rank are never seen; a shard with two ranks counts double. Where data are shared out
+                 twice, an epoch leaves most of them out.
 How we know      DistributedDataParallel or FSDP show which ranks average their gradients; the samplers of those ranks use a
-                 different number of shards, or the same shard twice.
-What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size.
+                 different number of shards, or the same shard twice. Shared out twice: each rank reads a Subset of its own of one
+                 dataset, together they are no longer than that, and their samplers deal out shares of them (likely).
+What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
+                 out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica.
 When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
                  another.
 Source           torch.utils.data.distributed.DistributedSampler.__init__ (torch 2.15).
@@ -19,22 +23,68 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.data.splits import split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import compress, named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @check("DD311", "sampler-for-another-world", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
         for known in replicas.sets:
             passes = together.among(known.ranks)
-            wrong = _what_is_wrong(passes, known) if together.trains else ""
-            if wrong and str(passes.one.made_line) not in told:
+            if not together.trains or not passes.passes or str(passes.one.made_line) in told:
+                continue
+            wrong = _what_is_wrong(passes, known)
+            if wrong:
                 told.add(str(passes.one.made_line))
                 yield _finding(passes, known, wrong)
+            elif _are_shared_out_twice(passes, known):
+                told.add(str(passes.one.made_line))
+                yield _twice(passes, split_line(sources.texts))
+
+
+def _are_shared_out_twice(together: Together, known: ReplicaSet) -> bool:
+    """Whether every replica reads a part of its own of one dataset, and a sampler takes a share of that."""
+    passes = list(together.passes.values())
+    one = passes[0]
+    return (
+        1 < len(passes) == len(known.ranks)
+        and all(p.sharded and p.subset and p.comparable and p.data.same_content(one.data) for p in passes)
+        and len({p.data.outer for p in passes}) == len(passes)
+        and 0 < sum(p.length for p in passes) <= one.data.length
+    )
+
+
+def _twice(together: Together, split: SourceLine) -> Finding:
+    one, ranks = together.one, together.ranks
+    parts = sum(p.length for p in together.passes.values())
+    drawn = sum(p.length // p.num_replicas for p in together.passes.values())
+    return Finding(
+        title=f"each rank reads a part of `{one.data.name}` of its own, of which the sampler deals out 1 of {one.num_replicas} "
+        f"shares once more: an epoch draws about {drawn:,} of {parts:,} samples",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=split or one.made_line or one.loop_line,
+        places=(
+            *((Place(split, ranks, "each rank takes its own part"),) if split else ()),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+        ),
+        evidence={
+            "num_replicas": one.num_replicas,
+            "lengths": {rank: p.length for rank, p in list(together.passes.items())[:8]},
+            "dataset_length": one.data.length,
+        },
+        why=f"the Subsets of {named(ranks)} differ and have {parts:,} of the {one.data.length:,} samples together; samplers with "
+        f"num_replicas={one.num_replicas} leave out the shares of the other ranks, which read other data",
+        prescriptions=(Prescription("share-out-once"),),
+        at_ns=one.started_ns,
+    )
 
 
 def _what_is_wrong(together: Together, known: ReplicaSet) -> str:

@@ -1,0 +1,46 @@
+"""Data of which each rank has taken its own part, and of which a sampler deals out shares once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor import plugins
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.recording.trace.layout import PassFlag
+from distdoctor.testing.samples import SHARDED, sampled_job
+
+CHECKS = plugins.load().checks
+OWN = {0: "aaaaaaaaaaaaaaaa", 1: "bbbbbbbbbbbbbbbb"}
+SUBSET = SHARDED | PassFlag.TRANSLATED
+
+
+def told(outer: object, length: int, num_replicas: int = 2) -> list[Finding]:
+    job = sampled_job(ranks=2, length=200)
+    for epoch in range(2):
+        # rank 0 has the even samples, rank 1 the odd ones; the sampler takes every second one of these
+        orders = {rank: list(range(rank, 200, 2 * num_replicas)) for rank in range(2)}
+        rank = {0: 0, 1: 1} if num_replicas > 1 else -1
+        job.train(
+            epoch=epoch, orders=orders, outer=outer, dataset_length=length, flags=SUBSET,
+            num_replicas=num_replicas, sampler_rank=rank, epoch_told=epoch, set_epoch_calls=epoch + 1,
+        )  # fmt: skip
+    return [one for one in examine(job.recording(), CHECKS.values()).findings if one.code == "DD311"]
+
+
+def test_parts_of_their_own_that_a_sampler_shares_out_once_more_are_told() -> None:
+    (finding,) = told(OWN, 100)
+
+    assert finding.confidence is LIKELY
+    assert "about 100 of 200 samples" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("outer", "num_replicas"),
+    [
+        pytest.param("aaaaaaaaaaaaaaaa", 2, id="one Subset for all"),
+        pytest.param(OWN, 1, id="no sampler that shares out"),
+    ],
+)
+def test_data_that_are_shared_out_once_are_left_alone(outer: object, num_replicas: int) -> None:
+    assert not told(outer, 100, num_replicas)
