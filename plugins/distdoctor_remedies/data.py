@@ -98,7 +98,7 @@ order = order[dist.get_rank() :: dist.get_world_size()]""",
     ),
     Remedy(
         slug="share-out-once",
-        what="Share the data out once: the sampler does it over the whole dataset, or each rank reads its part with an ordinary one.",
+        what="Share the data out once: by the sampler over the whole dataset, or by rank and then with an ordinary sampler.",
         how="""loader = DataLoader(dataset, sampler=DistributedSampler(dataset))      # the whole dataset on every rank
 # or keep each rank's part, and no DistributedSampler: Lightning's Trainer(use_distributed_sampler=False),
 # accelerate's loader without prepare()""",
