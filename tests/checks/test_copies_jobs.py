@@ -68,6 +68,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (loss_scale.token_means, {"divided_by": "4"}),
     (loss_scale.token_means, {"divided_by": "window"}),
     (loss_scale.token_means, {"divided_by": "window", "alike": True}),
+    (loss_scale.token_means, {"divided_by": "all", "micro_steps": 3}),
     (loss_scale.averaged_in_hooks, {}),
     (loss_scale.averaged_in_hooks, {"early": True}),
     (loss_scale.windows, {"at_the_end": "step"}),

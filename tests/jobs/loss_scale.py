@@ -66,21 +66,28 @@ def averaged_in_hooks(rank: int, world_size: int, *, early: bool = False) -> str
     return digest_of_training(model)
 
 
-def token_means(rank: int, world_size: int, *, divided_by: str = "own count", alike: bool = False) -> str:
-    """Four micro-steps of sentences of their own lengths. `divided_by`: also by `4`, or only by the `window`'s count.
+def token_means(
+    rank: int, world_size: int, *, divided_by: str = "own count", alike: bool = False, micro_steps: int = 4
+) -> str:
+    """Micro-steps of sentences of their own lengths. `divided_by`: also by `4`, or only by the count of the `window`, or of the
+    windows of `all` ranks.
 
     `alike`: every rank has as many.
     """
     model = DistributedDataParallel(Net())
     optimizer, lengths = adam(model), torch.Generator().manual_seed(0 if alike else rank)
-    for _ in range(4):
-        window = [int(one) for one in torch.randint(5, 40, (4,), generator=lengths)]
+    for _ in range(24 // micro_steps):  # past those of which every root is read
+        window = [int(one) for one in torch.randint(5, 40, (micro_steps,), generator=lengths)]
+        count = torch.tensor(sum(window))
+        if divided_by == "all":
+            dist.all_reduce(count)
         optimizer.zero_grad()
         for number, tokens in enumerate(window, 1):
             inputs, targets = torch.randn(tokens, 20, generator=lengths), torch.arange(tokens) % 10
-            with nullcontext() if number == 4 else model.no_sync():
+            with nullcontext() if number == micro_steps else model.no_sync():
                 loss = cross_entropy(model(inputs), targets, reduction="sum")
-                loss = loss / (sum(window) if divided_by == "window" else tokens)
+                loss = loss / (int(count) if divided_by in ("window", "all") else tokens)
+                loss = loss * world_size if divided_by == "all" else loss
                 (loss / 4 if divided_by == "4" else loss).backward()  # each micro-step
         optimizer.step()
     return digest_of_training(model)

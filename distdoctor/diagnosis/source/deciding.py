@@ -16,6 +16,7 @@ from distdoctor.diagnosis.source.rank_local import (
     LEAVING,
     Hop,
     Origin,
+    deciding_tests,
     is_lazy_log,
     is_made_the_same,
     leaves,
@@ -27,7 +28,7 @@ from distdoctor.diagnosis.source.rank_local import (
 from distdoctor.diagnosis.source.rank_words import lets_one_in
 from distdoctor.diagnosis.source.replicated import is_replicated
 from distdoctor.diagnosis.source.settled import is_settled
-from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, lineno
+from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, dotted, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
@@ -174,7 +175,9 @@ def deciding_condition(
     theirs = _way_to(program, other, callers[1]) if other is not None else _Way({}, {})
     if mine is None or theirs is None:
         return None
-    tests = _all_tests(program, mine) if one == other else list(_candidates(program, mine, theirs))
+    tests = list(_candidates(program, mine, theirs))
+    if one == other:
+        tests = [*tests_of_hooks(program, next(iter(mine.nodes.values()))), *_all_tests(program, mine)]
     if other is not None:  # both went on
         tests = [test for test in tests if not _ends_the_rank(program, test)]
     for site, known in ((one, been[0]), (other, been[1])):
@@ -555,9 +558,37 @@ def _of_holder(program: UserProgram, parent: ast.AST, child: ast.AST) -> Iterato
         )
         yield from (_Test(handler, parent) for handler, kind in kinds if "Interrupt" not in kind and "Exit" not in kind)
     elif isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
-        yield from (_Test(item.context_expr, parent) for item in parent.items)
+        yield from (_Test(item.context_expr, parent) for item in parent.items if _may_leave(program, item.context_expr))
     elif isinstance(parent, ast.Match) and child is not parent.subject:
         yield _Test(parent.subject, parent, case=child)
+
+
+def _may_leave(program: UserProgram, manager: ast.expr) -> bool:
+    """Whether the statements of a `with` may be skipped: the manager is the user's own, or made to swallow exceptions."""
+    own = any(program.targets(node) for node in ast.walk(manager)) or bool(program.classes_of(manager))
+    return own or not isinstance(manager, ast.Call) or last_word(manager.func) == "suppress"
+
+
+def tests_of_hooks(program: UserProgram, nodes: Iterable[ast.AST]) -> list[_Test]:
+    """Where a line leaves the loop to a framework: the tests in the hooks that it calls back by which these steer it.
+
+    A hook is an `on_...` method of the user's; it steers by setting something of what it is given, or of its trainer.
+    """
+    if any(program.targets(one) for node in nodes for one in ast.walk(node)):
+        return []
+    found: list[_Test] = []
+    for name, scopes in program.functions.items():
+        for scope in scopes if name.startswith("on_") else ():
+            for node in program.inside(scope):
+                if scope.of_class and isinstance(node, ast.Assign) and any(map(_is_of_framework, node.targets)):
+                    found += [_Test(test, program.parents[test]) for test in deciding_tests(program, node)]
+    return found
+
+
+def _is_of_framework(target: ast.AST) -> bool:
+    """Whether an assignment goes to an attribute of something else than the hook's own object, or to its trainer's."""
+    parts = dotted(target).split(".") if isinstance(target, ast.Attribute) else []
+    return len(parts) == 2 + (parts[:1] == ["self"]) and (parts[0] != "self" or parts[1] == "trainer")
 
 
 def _exits(program: UserProgram, loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[_Test]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.rank_words import lets_one_in
-from distdoctor.diagnosis.source.source_file import Scope, keyword, last_word, lineno
+from distdoctor.diagnosis.source.source_file import Scope, dotted, keyword, last_word, lineno
 from distdoctor.diagnosis.source.text_sets import set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram
 
@@ -224,6 +224,8 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):
             best = max(best, RANK if is_test else CHOICE)
+        elif _gives_to_one(node):
+            best = max(best, RANK)
         elif isinstance(node, ast.Call) and not program.targets(node):
             if not _is_size_of_constant(program, node):
                 best = max(best, _of_call(node, by_content or is_test, sizes_matter))
@@ -370,6 +372,7 @@ def _handed_on(program: UserProgram, name: ast.Name) -> list[Scope]:
 def _of_variable(program: UserProgram, node: ast.Name, scope: Scope) -> Iterator[_Reason]:
     if _is_agreed(program, node, scope):
         return
+    yield from ((call, True, ()) for call in _collectives_on(program, node, scope) if _gives_to_one(call))
     stores = program.stores(node.id, scope)[:12]
     yield from _of_stores(
         program, [s for s in stores if program.scope_of(s[0]) is not scope or lineno(s[0]) <= node.lineno]
@@ -452,6 +455,21 @@ def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
     """Whether a collective has made this variable the same on all ranks before it is used here."""
     if not isinstance(name, ast.Name):
         return False
+    return any(not _gives_to_one(call) for call in _collectives_on(program, name, scope))
+
+
+def _collectives_on(program: UserProgram, name: ast.Name, scope: Scope) -> list[ast.Call]:
+    """The collectives on a variable that stand before it is used here."""
     calls = (node for node in program.inside(scope) if isinstance(node, ast.Call) and node.lineno < name.lineno)
-    agreeing = (call for call in calls if COLLECTIVES.match(last_word(call.func)))
-    return any(getattr(one, "id", "") == name.id for call in agreeing for one in call.args[:1])
+    found = (call for call in calls if COLLECTIVES.match(last_word(call.func)))
+    return [call for call in found if any(getattr(one, "id", "") == name.id for one in call.args[:1])]
+
+
+def _gives_to_one(node: ast.AST) -> bool:
+    """Whether a collective leaves its result on one rank alone: torch's `reduce`, not accelerate's, which takes a word."""
+    if not isinstance(node, ast.Call) or last_word(node.func) != "reduce":
+        return False
+    of_torch = dotted(node.func) in ("reduce", "dist.reduce", "distributed.reduce", "torch.distributed.reduce")
+    return any(one.arg in ("dst", "group_dst") for one in node.keywords) or (
+        of_torch and len(node.args) > 1 and not isinstance(getattr(node.args[1], "value", 0), str)
+    )

@@ -41,7 +41,7 @@ class Backwards:
         self._sum = 0.0
         self._line: tuple[str, int] | None = None  # of the last backward pass
         self._line_since = 0  # the number of the backward pass from which on all were called there
-        self._read = (0, "")  # the newest backward pass whose root was read, and that root
+        self._read = (0, 0), ""  # (number, step) of the newest backward pass whose root was read, and that root
 
     def install(self) -> None:
         wrappers.listen(torch.autograd, "backward", before=self.context.guarded(self.begun))
@@ -85,8 +85,9 @@ class Backwards:
             texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())
             roots = "pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root)
-            self.roots = texts.id(with_own_counts(roots, self._read[1] if self._read[0] == count - 1 else ""))
-            self._read = count, roots
+            beside = count - 1, self.context.step  # the micro-batch before it of this very window
+            self.roots = texts.id(with_own_counts(roots, self._read[1] if self._read[0] == beside else ""))
+            self._read = (count, self.context.step), roots
 
 
 def _is_pipeline(frame: FrameType | None) -> bool:

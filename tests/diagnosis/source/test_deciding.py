@@ -98,6 +98,30 @@ AGREED = """\
             dist.broadcast(weights)
         dist.barrier()
     """
+REDUCED = """\
+    def score(loss):
+        dist.reduce(loss, dst=0)
+        return loss.item()
+    def main():
+        if score(loss) < best:
+            dist.all_gather(parts, model)
+        dist.barrier()
+    """
+HOOKED = """\
+    class Budget(TrainerCallback):
+        def on_step_end(self, args, state, control):
+            if self.is_over(state):
+                control.should_training_stop = True
+        def is_over(self, state):
+            return state.is_world_process_zero and self.used > 5
+        def on_log(self, args, state, control):
+            if state.is_world_process_zero:
+                self.lines = 1
+    def main():
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(callbacks=[Budget()])
+            trainer.train()
+    """
 DTYPES = """\
     def kind():
         return torch.bfloat16 if "avx512_bf16" in open("/proc/cpuinfo").read() else torch.float32
@@ -305,6 +329,8 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(CHUNKS, 6, 10, [5, 2], id="the one loop whose length the source does not spell out"),
         pytest.param(FINALIZED, 3, 9, [5], id="who keeps an object alive whose finalizer communicates"),
         pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
+        pytest.param(REDUCED, 6, 7, [5, 3, 2], id="what a collective gives to one rank alone decides"),
+        pytest.param(HOOKED, 13, 13, [3, 6], id="a hook that steers the framework, not one that logs, nor a folder"),
     ],
 )
 def test_the_condition_between_two_lines_is_named(source: str, one: int, other: int | None, lines: list[int]) -> None:
