@@ -6,6 +6,17 @@ from distdoctor.diagnosis.remedy import Remedy
 
 REMEDIES = (
     Remedy(
+        slug="gather-before-the-save",
+        what="Gather the whole tensors on every rank, and write them on one; or let every rank write its part.",
+        how="""state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))  # every rank
+if dist.get_rank() == 0:
+    torch.save(state, path)
+# or, from all ranks at once: dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=folder)""",
+        effect="The checkpoint holds the whole model.",
+        safety="changes no training; rank 0 holds the model once more in host memory while it writes",
+        source="torch.distributed.checkpoint.state_dict.StateDictOptions",
+    ),
+    Remedy(
         slug="barrier-after-save",
         what="Call barrier on every rank after the save and before any rank loads.",
         how="""if rank == 0:

@@ -14,7 +14,7 @@ from jobs import checkpoint as jobs
 from jobs import replicas as gradient_jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, POSSIBLE, WARNING, Finding, Severity
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Severity
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -34,6 +34,7 @@ def found(recording: Recording) -> list[Finding]:
         (jobs.restored_from_wrapper, "DD701", ERROR, CERTAIN, (0, 1), "# nobody reads its answer"),
         (jobs.loaded_by_all, "DD702", NOTE, POSSIBLE, (0, 1), "# from wherever it was"),
         (jobs.saved_by_all, "DD703", WARNING, CERTAIN, (0, 1), "# on every rank"),
+        (jobs.saved_shards, "DD707", ERROR, LIKELY, (0,), "# of this rank alone"),
         (jobs.best_again, "DD705", ERROR, CERTAIN, (1,), "# whatever is there"),
     ],
 )
@@ -58,6 +59,8 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("job", "about"),
     [
+        (jobs.saved_shards, {"every": "yes"}),
+        (jobs.saved_shards, {"whole": True}),
         (jobs.restored_from_wrapper, {"inner": True}),
         (jobs.new_head, {}),
         (jobs.loaded_by_all, {"placed": True}),

@@ -7,6 +7,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -50,6 +52,20 @@ def saved_by_all(rank: int, world_size: int, *, folder: str, own: bool = False) 
     digest = train(model, rank, optimizer=adam(model))
     torch.save(model.module.state_dict(), f"{folder}/{rank if own else 'last'}.pt")  # on every rank
     dist.barrier()
+    return digest
+
+
+def saved_shards(rank: int, world_size: int, *, folder: str, every: str = "", whole: bool = False) -> str:
+    """A sharded model, of which rank 0 writes what it holds. `every`: each rank does; `whole`: it gathers before."""
+    model = Net()
+    fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    optimizer = adam(model)
+    digest = train(model, rank, optimizer=optimizer)
+    held = {name: one.full_tensor() if whole else one.to_local().clone() for name, one in model.state_dict().items()}
+    if rank == 0 or every:
+        torch.save(held, f"{folder}/last{rank}.pt")  # of this rank alone
+    dist.barrier()
+    optimizer.zero_grad()
     return digest
 
 

@@ -189,6 +189,15 @@ def is_sharded(weights: Iterable[Tensor]) -> bool:
     return any(placement.is_shard() for spec in specs if spec is not None for placement in spec.placements)
 
 
+def shards_of(weight: Tensor) -> int:
+    """Among how many ranks a DTensor is sharded; 1 for any other tensor."""
+    spec = getattr(weight, "_spec", None)
+    sizes = (
+        [spec.mesh.size(dim) for dim, one in enumerate(spec.placements) if one.is_shard()] if spec is not None else []
+    )
+    return math.prod(sizes)
+
+
 def _prefixes(roots: list[nn.Module], named: bool = False) -> list[str]:
     """Nothing before the names of an only root; else its class, and which one of that class it is."""
     if len(roots) == 1 and not named:

@@ -29,11 +29,13 @@ from distdoctor.probe.checkpoints.live_state import (
     holds_live,
     is_sharded,
     rng_digest,
+    shards_of,
 )
-from distdoctor.probe.checkpoints.tensors import holds_schedule
+from distdoctor.probe.checkpoints.tensors import holds_schedule, tensors_in
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
+from distdoctor.probe.tensors.digests import local
 from distdoctor.probe.tensors.module_trees import ModuleTrees, plain_name
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.state_file import (
@@ -179,6 +181,16 @@ class Snapshots:
         weights = self.live.tensors()[WEIGHTS] if self.live.optimizers() else {}
         return any(plain_name(name).removeprefix("module.") in weights for name in names)
 
+    def parts_in(self, state: Any) -> int:
+        """Among how many ranks parameters are sharded of which this holds the shard of this rank, as a plain tensor under the
+        parameter's name; 0 where there is none."""
+        weights = self.live.tensors()[WEIGHTS] if self.live.optimizers() else {}
+        if not is_sharded(weights.values()):
+            return 0
+        named = ((weights.get(plain_name(name).removeprefix("module.")), one) for name, one in tensors_in(state))
+        found = (shards_of(weight) for weight, one in named if weight is not None and _is_shard(one, weight))
+        return max(found, default=0)
+
     def renamed(self, path: str, to: str) -> None:
         """What was saved last has another name now: that of a finished checkpoint."""
         if self._last is not None and path in self._last[2]["paths"]:
@@ -228,3 +240,8 @@ class Snapshots:
 def _program() -> str:
     """What this process runs."""
     return os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""
+
+
+def _is_shard(saved: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a plain tensor has the size of what this rank holds of a parameter, and not of the whole."""
+    return getattr(saved, "_spec", None) is None and saved.shape == local(weight).shape != weight.shape

@@ -88,14 +88,15 @@ class CheckpointStream(ProbeStream):
         if thread is not threading.main_thread():
             self._savers.add(thread)
         self.snapshots.saving(state, path)
-        return self._save_begun(path, by, *count_names(state))
+        parts = self.snapshots.parts_in(state) if by == "torch.save" and path else 0
+        return self._save_begun(path, by, *count_names(state), parts)
 
-    def _save_begun(self, path: str, by: str, tensors: int, wrapped: int) -> Noted:
+    def _save_begun(self, path: str, by: str, tensors: int, wrapped: int, parts: int = 0) -> Noted:
         if not path:
             return None
         self._saved.pop(path, None)
         self._saved[path] = None
-        event = Saving(path, by, self.rank.step, 0, tensors, wrapped)
+        event = Saving(path, by, self.rank.step, 0, tensors, wrapped, parts)
         return self.note(event, sites.user_site())
 
     def file_begins(self, tensors: Mapping[str, Any], file: Any) -> Noted:

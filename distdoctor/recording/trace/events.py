@@ -509,6 +509,9 @@ class Saving(TraceEvent):
     done_ns: int = 0
     tensors: int = 0  # in it
     wrapped: int = 0  # of those, the ones whose names begin with a wrapper's prefix
+    parts: int = (
+        0  # among so many ranks the parameters are sharded of which it holds this rank's shards; 0: whole tensors
+    )
 
 
 @kind(61)

@@ -2,14 +2,19 @@
 DD707 unfinished-checkpoint: a checkpoint was not complete when the job ended or read it, or a pointer names a missing one.
 
 What it means    The job did not wait for an asynchronous save before it read the checkpoint or ended, a writer thread was cut off
-                 with the process, or a small file such as `latest` names a checkpoint that does not exist.
+                 with the process, or a small file such as `latest` names a checkpoint that does not exist. Or only some ranks
+                 wrote their shards of a sharded model.
 Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
 How we know      The save had begun but not finished when the rank exited on its own: certain. A rank that was killed or failed
                  leaves half a file as a consequence: likely. A thread that had called torch.save was working (not waiting for
                  work) when the interpreter shut down. Targets of pointers were checked as the process ended. A load that
-                 failed had begun on the same rank before the asynchronous save of the same path was over: certain.
-What to do       Wait for the save's future, join the thread, and write the pointer last.
-When it is fine  A pointer to a location outside its own folder, in a format of its own: it is not read.
+                 failed had begun on the same rank before the asynchronous save of the same path was over: certain. Tensors that
+                 torch.save got under the names of sharded parameters have the sizes of this rank's shards, and fewer ranks
+                 saved such than share the parameters: likely.
+What to do       Wait for the save's future, join the thread, and write the pointer last. Gather a sharded model on every rank
+                 (get_model_state_dict with full_state_dict, full_tensor), or write it with torch.distributed.checkpoint.
+When it is fine  A pointer to a location outside its own folder, in a format of its own: it is not read. Shards that the other
+                 ranks hand on in another way than by torch.save.
 Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
 """
 
@@ -36,7 +41,34 @@ def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | N
     if not recording.job.running:
         yield from _cut_off(checkpoints, recording)
         yield from _threads(checkpoints)
+        yield from _shards_of_some(checkpoints)
     yield from _pointers(checkpoints)
+
+
+def _shards_of_some(checkpoints: Checkpoints) -> Iterator[Finding]:
+    """Saves of the shards of some ranks, where parameters are sharded among more, over the whole run."""
+    by_line: dict[SourceLine, list[Saved]] = defaultdict(list)
+    for save in checkpoints.saves:
+        if save.event.parts > 1:
+            by_line[save.event.site].append(save)
+    saved = {save.rank for saves in by_line.values() for save in saves}
+    for site, saves in by_line.items():
+        event, parts = saves[0].event, saves[0].event.parts
+        if len(saved) >= parts:
+            continue
+        ranks = tuple(sorted({save.rank for save in saves}))
+        shards = "its shard" if len(ranks) == 1 else "their shards"
+        yield Finding(
+            title=f"{named(ranks)} saved only {shards} of the parameters: {event.path} holds {len(ranks)} of {parts} parts",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, f"{event.by}, step {event.step}"),),
+            evidence={"path": event.path, "parts": parts, "saved_by": sorted(saved), "saves": len(saves)},
+            why=f"its tensors have the sizes of the shards of {named(ranks)}, and no other rank has saved any",
+            prescriptions=(Prescription("gather-before-the-save"),),
+            at_ns=event.at_ns,
+        )
 
 
 def _read_early(checkpoints: Checkpoints, verdict: Verdict | None) -> Iterator[Finding]:
