@@ -9,7 +9,9 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  each sample in each epoch over all ranks: the samples drawn more or less often than without the interruption.
                  For a killed job (`--kill-at`), draws after the point from which the job resumes do not count. `distdoctor run`
                  compares with the recording of the earlier run that this one resumed, if it is in the same folder: with the
-                 samples that it had drawn in the current epoch until it saved (likely). Where no loader draws the samples: this
+                 samples that it had drawn in the current epoch until it saved (likely). A training that goes on within one
+                 process (an optimizer's state was loaded, into a new one) in the order of an epoch that it has had, with a
+                 sampler that was told no epoch: likely as well. Where no loader draws the samples: this
                  run goes on from a save of another number of ranks, and its source works out how many samples were seen from
                  the saved steps and its own number of ranks (possible).
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
@@ -25,6 +27,8 @@ from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.restored import Restored
+from distdoctor.diagnosis.data.resumed_here import ResumedHere, resumed_here
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.went_on import WentOn
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, WARNING, Confidence, Finding, Place, Prescription
@@ -35,9 +39,17 @@ from distdoctor.recording.resumption import Resumption
 
 @check("DD704", "resume-breaks-partition", severity=WARNING, live=False, stands_alone=True)
 def examine(
-    recording: Recording, went_on: WentOn | None, restored: Restored | None, sources: Sources
+    recording: Recording,
+    went_on: WentOn | None,
+    restored: Restored | None,
+    sources: Sources,
+    orders: SampleOrders | None,
 ) -> Iterator[Finding]:
     found = recording.resumption
+    here = list(resumed_here(orders, recording)) if orders is not None and found is None else []
+    if here:
+        yield from map(_within, here)
+        return
     if found is None and went_on is None:
         counted_anew = _counted_anew(restored, sources) if restored is not None else None
         if counted_anew is not None:
@@ -74,6 +86,41 @@ def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
         prescriptions=(
             Prescription("restore-the-position", effect="every sample of the epoch still comes once after a resume"),
         ),
+    )
+
+
+def _within(found: ResumedHere) -> Finding:
+    """A training that goes on in the same process."""
+    resumed, under_way, had = found.resumed, found.cut.epoch_told, max(found.like.epoch_told, 0)
+    line = found.cut.set_epoch_line
+    told = (Place(line, found.ranks, f"told epoch {under_way} before"),) if line else ()
+    return Finding(
+        title=f"epoch {under_way} goes on in the order of epoch {had} after the resume: the new {resumed.sampler_name} was told "
+        "no epoch",
+        ranks=found.ranks,
+        confidence=LIKELY,
+        place=resumed.loop_line,
+        places=(
+            Place(resumed.loop_line, found.ranks, f"goes on in the order of epoch {had}"),
+            Place(resumed.made_line, found.ranks, "the training loader is created, anew"),
+            *told,
+        ),
+        evidence={
+            "epoch": under_way,
+            "order_of": had,
+            "drawn_before": found.cut.drawn,
+            "set_epoch_calls": resumed.set_epoch_calls,
+        },
+        why=f"the job had drawn {found.cut.drawn:,} samples of epoch {under_way} on each rank; what it draws since is in "
+        "another order, so samples of the epoch repeat and others are lost",
+        prescriptions=(
+            Prescription(
+                "restore-the-position",
+                change=f"call set_epoch({under_way}) on the new sampler before its first batch, in a half epoch too",
+                effect="every sample of the epoch still comes once after a resume",
+            ),
+        ),
+        at_ns=resumed.started_ns,
     )
 
 
