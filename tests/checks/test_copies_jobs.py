@@ -29,7 +29,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.evaluated, {"refreshes": (0,)}, "DD222", (1,), "# evaluates"),
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
-    (copies.pushed, {}, "DD222", (0, 1), "# acts"),
+    (copies.pushed, {}, "DD222", (0, 1), "# what it has"),
     (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
     (loss_scale.divided_by_ranks, {"times": True}, "DD209", (0, 1), "# times"),
     (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),

@@ -40,12 +40,16 @@ def test_without_deep_looks_the_rank_and_step_of_a_nan_loss_are_still_named() ->
     assert (finding.code, finding.ranks, finding.evidence["step"]) == ("DD801", (1,), 3)
 
 
-@pytest.mark.parametrize(("divisor", "error"), [(1.0, 4.0), (16.0, 0.25)], ids=["never divided", "divided twice"])
-def test_a_wrong_factor_of_accumulation_is_named_as_that_factor(divisor: float, error: float) -> None:
+@pytest.mark.parametrize(
+    ("divisor", "error", "words"),
+    [(1.0, 4.0, "# of each micro-step"), (16.0, 0.25, "# once more")],
+    ids=["never divided", "divided twice"],
+)
+def test_a_wrong_factor_of_accumulation_is_named_as_that_factor(divisor: float, error: float, words: str) -> None:
     recording, _ = jobs.watched(jobs.undivided, divisor=divisor)
     finding = only(recording)
     assert (finding.code, finding.evidence["error"], finding.confidence) == ("DD208", error, LIKELY)
-    assert finding.place.line == jobs.line("# of each micro-step")
+    assert finding.place.line == jobs.line(words)
 
 
 def test_clipping_scaled_gradients_is_found_at_its_line() -> None:

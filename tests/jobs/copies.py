@@ -87,7 +87,7 @@ def pushed(rank: int, world_size: int, *, renewed: bool = False, each: int = 1) 
         if renewed:
             snapshot = model.module.state_dict()
         if step % each == 0:
-            actor.load_state_dict(snapshot)
+            actor.load_state_dict(snapshot)  # what it has
         inputs, _ = batches.next()
         with torch.no_grad():
             wanted = actor(inputs)  # acts

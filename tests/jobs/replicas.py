@@ -331,7 +331,7 @@ def undivided(rank: int, world_size: int, *, divisor: float = 1.0) -> None:
         with nullcontext() if last else model.no_sync():
             loss = cross_entropy(model(inputs), targets)
             if divisor != 1:
-                loss = loss / divisor
+                loss = loss / divisor  # once more
             loss.backward()  # of each micro-step
         if last:
             optimizer.step()

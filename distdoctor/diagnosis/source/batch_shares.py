@@ -28,6 +28,24 @@ def takes_share_of_batches(sources: Mapping[str, str], loop: SourceLine) -> bool
     return any(_cuts(node) for scope in (around, *helpers) for node in ast.walk(scope))
 
 
+def blocks_by_rank(sources: Mapping[str, str]) -> list[SourceLine]:
+    """The lines that give each rank a block of neighbours: `order[rank * n : (rank + 1) * n]`, `batch.chunk(ranks)[rank]`."""
+    files = [file for path in sources if (file := source_file(sources, path)) is not None]
+    return [
+        SourceLine(file.path, node.lineno, file.scope_of[node].traceback_name)
+        for file in files
+        for node in file.nodes(ast.Subscript, ast.Call)
+        if _cuts(node) and not _is_strided(node)
+    ]
+
+
+def _is_strided(node: ast.AST) -> bool:
+    """`rows[rank::world_size]`, `islice(rows, rank, None, world_size)`: not neighbours, but every so many."""
+    if isinstance(node, ast.Call):
+        return last_word(node.func) == "islice" and len(node.args) == 4
+    return any(isinstance(one, ast.Slice) and one.step is not None for one in ast.walk(node))
+
+
 def _functions(file: SourceFile) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef) if isinstance(node, FunctionNode))
 

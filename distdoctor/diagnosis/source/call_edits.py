@@ -84,5 +84,12 @@ def methods_called(scope: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
             yield node, ast.unparse(node.func.value)
 
 
+def method_around(sources: Mapping[str, str], site: SourceLine, name: str) -> SourceLine:
+    """The one line in the function around a line that calls a method of this name; no line where there are several, or none."""
+    around = function_of(sources, site)
+    calls = [*methods_called(around, name)] if around is not None else []
+    return SourceLine(site.path, calls[0][0].lineno, site.function) if len(calls) == 1 else SourceLine()
+
+
 def _holds(node: ast.expr | ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)

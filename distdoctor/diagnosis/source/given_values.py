@@ -1,21 +1,22 @@
-"""Where the value of an argument was given: from a call back through names and parameters to the line that writes it out."""
+"""Where a value was given: from a call back through names, attributes and parameters to the line that writes it out."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from distdoctor.diagnosis.source.call_edits import keyword_of
-from distdoctor.diagnosis.source.deciding import program_of
+from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of
+from distdoctor.diagnosis.source.deciding import program_of, tests_around
 from distdoctor.diagnosis.source.rank_local import step_of
-from distdoctor.diagnosis.source.source_file import lineno
+from distdoctor.diagnosis.source.source_file import keyword, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
 STEPS = 4  # from the call to where the value is written
+Line = tuple[SourceLine, str]  # and what stands there
 
 
-def given_at(sources: Mapping[str, str], site: SourceLine, name: str) -> list[tuple[SourceLine, str]]:
+def given_at(sources: Mapping[str, str], site: SourceLine, name: str) -> list[Line]:
     """(line, what stands there) of the argument of this name in the call at a line, and of what it is made of, the nearest first.
 
     [] where the line shows no such argument, or its value comes from several places.
@@ -24,22 +25,105 @@ def given_at(sources: Mapping[str, str], site: SourceLine, name: str) -> list[tu
     calls = [node for file in program.files if file.path == site.path for node in file.nodes(ast.Call)]
     here = (one for one in calls if lineno(one) <= site.line <= (one.end_lineno or 0))
     given = [word.value for one in here if (word := keyword_of(one, name)) is not None]
+    return lines_of_way(program, way_back(program, given[0])) if len(given) == 1 else []
+
+
+def made_of(sources: Mapping[str, str], value: ast.expr) -> list[Line]:
+    """The same of an expression of these sources."""
+    program = program_of(sources)
+    return lines_of_way(program, way_back(program, value))
+
+
+def deciding_test(sources: Mapping[str, str], site: SourceLine, name: str) -> list[Line]:
+    """The nearest condition in its own body that decides whether the function of this name is called in a line, and what it is
+    made of. [] where there is no such call, or no condition."""
+    program = program_of(sources)
+    for call in calls_at(sources, site, name)[-1:]:
+        for test in tests_around(program, call):
+            if isinstance(test.value, ast.expr) and not test.is_loop and test.value is not call:
+                return lines_of_way(program, way_back(program, test.value))
+    return []
+
+
+def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
+    """The one line of the user's that calls the function which a line stands in; no line where there are several, or none."""
+    program = program_of(sources)
+    for scope in program.scopes.values():
+        if scope.path == site.path and scope.name and scope.node is scope.file.function_at(site.line):
+            calls = [node for node in program.callers.get(scope, ()) if isinstance(node, ast.Call)]
+            if len(calls) == 1:
+                where = program.scope_of(calls[0])
+                return SourceLine(where.path, lineno(calls[0]), where.traceback_name)
+    return SourceLine()
+
+
+def given_to_sampler(sources: Mapping[str, str], loader: SourceLine, name: str) -> list[Line]:
+    """The same of an argument of the sampler, where the loader made at a line is given one; [] where the source does not show
+    how that was made."""
+    program = program_of(sources)
+    for call in calls_at(sources, loader, "DataLoader"):
+        given = keyword(call, "sampler") or keyword(call, "batch_sampler")
+        made = maker_of(program, given) if given is not None else None
+        value = keyword(made, name) if made is not None else None
+        if value is not None:
+            return lines_of_way(program, way_back(program, value))
+    return []
+
+
+def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:
+    """A value, and what it was made of, one step after the other, as far as each comes from one place only."""
+    way: list[ast.expr] = []
+    waiting: ast.expr | None = value
+    while waiting is not None and waiting not in way and len(way) < STEPS:
+        way.append(waiting)
+        made = _made_of(program, waiting)
+        waiting = made[0] if len(made) == 1 else None
+    return way
+
+
+def maker_of(program: UserProgram, value: ast.expr) -> ast.Call | None:
+    """The call that makes an object, seen through names and through functions of the user's that return it."""
+    return next((one for one in way_back(program, value) if isinstance(one, ast.Call) and _makes(program, one)), None)
+
+
+def lines_of_way(program: UserProgram, way: Iterable[ast.AST]) -> list[Line]:
+    """Each line once, with what stands there."""
     found: dict[SourceLine, str] = {}
-    value = given[0] if len(given) == 1 else None
-    for _ in range(STEPS):
-        if value is None:
-            break
-        step = step_of(program, value)
+    for step in (step_of(program, one) for one in way):
         found.setdefault(SourceLine(step.path, step.line, step.function), step.text)
-        made = [one for node in ast.walk(value) for one in _made_of(program, node)]
-        value = made[0] if len(made) == 1 else None
     return list(found.items())
 
 
-def _made_of(program: UserProgram, node: ast.AST) -> Iterator[ast.expr]:
-    """What a variable was given, or what the callers pass for a parameter."""
-    if not isinstance(node, ast.Name):
-        return
-    scope = program.scope_of(node)
-    stores = [value for statement, value in program.stores(node.id, scope) if isinstance(statement, ast.Assign)]
-    yield from program.passed(scope, node.id) or stores
+def _makes(program: UserProgram, call: ast.Call) -> bool:
+    """Whether it is no function of the user's that is called, but a class, or what comes from elsewhere."""
+    return last_word(call.func) in program.classes or not program.targets(call)
+
+
+def _made_of(program: UserProgram, value: ast.expr) -> list[ast.expr]:
+    if isinstance(value, ast.Call) and not _makes(program, value):
+        return [one for target in program.targets(value) for one in program.returned(target)]
+    return [one for node in _named_in(value) for one in _stored(program, node)]
+
+
+def _named_in(value: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    """The variables and attributes that an expression is made of: of `self.env.rank` that one, and of a call what it is given."""
+    waiting: list[ast.AST] = [value]
+    for node in waiting:
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node
+        elif isinstance(node, ast.Call):
+            waiting += [*node.args, *(word.value for word in node.keywords)]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _stored(program: UserProgram, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+    """What a variable or an attribute was given, or what the callers pass for a parameter."""
+    if isinstance(node, ast.Attribute):
+        stored = program.kept_as(node) if program.classes_of(node.value) else []  # else of who knows what
+    else:
+        scope = program.scope_of(node)
+        passed = program.passed(scope, node.id)
+        yield from passed
+        stored = [] if passed else program.stores(node.id, scope)
+    yield from (value for statement, value in stored if isinstance(statement, ast.Assign))

@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, source_file
+from distdoctor.diagnosis.source.deciding import program_of
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, SourceFile, last_word, source_file
+from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
+DEEPEST = 3  # calls from a loop to the function that registers hooks
 ADDS, PUTS, CARRIES = "adds to it", "puts into it", "carries it over"
 _PUTTING = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "push", "put"})
 # What a module keeps hooks in, and the calls that put them there.
@@ -38,6 +41,27 @@ class Keeping:
 def keeps_hooks(label: str) -> bool:
     """Whether this is an attribute in which torch's modules keep hooks: `model.layer._forward_hooks`."""
     return label.rpartition(".")[2] in _REGISTERING
+
+
+def hooks_registered_again(sources: Mapping[str, str]) -> list[SourceLine]:
+    """The lines that register a hook of a module in a function that a loop calls, or a `with`; [] where no source does."""
+    if not any("_hook(" in text for text in sources.values()):
+        return []
+    program, names = program_of(sources), {name for calls in _REGISTERING.values() for name in calls}
+    registers = {
+        scope: [one for one in scope.calls if last_word(one.func) in names] for scope in program.scopes.values()
+    }
+    again = (scope for scope, calls in registers.items() if calls and _runs_again(program, scope, DEEPEST))
+    return [SourceLine(one.path, call.lineno, one.traceback_name) for one in again for call in registers[one]]
+
+
+def _runs_again(program: UserProgram, scope: Scope, depth: int) -> bool:
+    """Whether a function is called in the body of a loop, by itself or by who calls it."""
+    for caller in program.callers.get(scope, ()):
+        again = any(isinstance(parent, Loop) and child in parent.body for parent, child in program.above(caller))
+        if again or (depth and _runs_again(program, program.scope_of(caller), depth - 1)):
+            return True
+    return False
 
 
 def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Keeping | None:

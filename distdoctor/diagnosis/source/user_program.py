@@ -153,12 +153,17 @@ class UserProgram:
                 return
             parts = [one for _, one in self.stores(value.id, scope)] + self.arguments(scope, value.id)
         elif isinstance(value, ast.Attribute):
-            owners = self.classes_of(value.value, steps - 1)
-            parts = [one for node, one in self.stores(value.attr, None) if self._may_be_of(node, value.value, owners)]
+            parts = [one for _, one in self.kept_as(value, steps)]
         else:
             parts = [one for one in ast.iter_child_nodes(value) if isinstance(one, ast.expr)]
         for part in parts[:12]:
             yield from self.classes_of(part, steps - 1)
+
+    def kept_as(self, attribute: ast.Attribute, steps: int = STEPS) -> list[tuple[ast.AST, ast.expr]]:
+        """(statement, value) of everything that is assigned to this attribute of an object like this one."""
+        owners = self.classes_of(attribute.value, steps - 1)
+        stored = self.stores(attribute.attr, None)
+        return [one for one in stored if self._may_be_of(one[0], attribute.value, owners)]
 
     def _classes_held_by(self, function: ast.expr) -> Iterator[str]:
         """The classes of which a variable holds one: `kind` of `kind = Logging if first else Plain`."""

@@ -36,10 +36,11 @@ from distdoctor.diagnosis.checkpoint.restored import (
     words_of,
 )
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
-from distdoctor.recording.trace.state_file import WEIGHTS
+from distdoctor.recording.trace.state_file import SCHEDULE, WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
@@ -109,13 +110,15 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     meant = some or bool(first.restored) or first.start.document.resumes
     saved = Place(first.save.site, (first.save.rank,), f"saved here, at step {document.step}")
     places = (Place(load, ranks, "resumes from it"),) if load else ()
+    of_schedule = load and any(piece.kind == SCHEDULE for piece in pieces)
+    anew = schedule_made_after(recording.sources, load) if of_schedule else SourceLine()
     return Finding(
         title=f"{named(ranks)} resumed from step {document.step} without restoring {_joined(pieces)}",
         ranks=ranks,
         confidence=LIKELY if meant else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
         place=load or first.save.site,
-        places=(*places, saved),
+        places=(*places, *((Place(anew, ranks, "makes a schedule anew"),) if anew else ()), saved),
         evidence={
             "saved_step": document.step,
             "run": first.save.run,

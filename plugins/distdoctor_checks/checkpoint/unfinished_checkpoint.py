@@ -28,6 +28,7 @@ from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, NOT_YET, Checkpo
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.source.begun_writes import file_opened, thread_begun
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, Pointer, Saving, UncaughtException, Unfinished
@@ -40,9 +41,9 @@ def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | N
     yield from _read_early(checkpoints, verdict)
     if not recording.job.running:
         yield from _cut_off(checkpoints, recording)
-        yield from _threads(checkpoints)
+        yield from _threads(checkpoints, recording)
         yield from _shards_of_some(checkpoints)
-    yield from _pointers(checkpoints)
+    yield from _pointers(checkpoints, recording)
 
 
 def _shards_of_some(checkpoints: Checkpoints) -> Iterator[Finding]:
@@ -149,14 +150,21 @@ def _in_order(recording: Recording, rank: int) -> bool:
     return end is None or (not end.signal and not end.exit_code)
 
 
-def _threads(checkpoints: Checkpoints) -> Iterator[Finding]:
+def _threads(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
+    broken = {one.path for _, one in checkpoints.events(Pointer) if not one.there}
+    pointers = [site for path in sorted(broken) if (site := file_opened(recording.sources, path))]
     for rank, event in checkpoints.events(Unfinished):
+        begun = thread_begun(recording.sources, event.site)
         yield Finding(
             title=f"rank {rank} ended while its thread {event.thread} was still writing a checkpoint",
             ranks=(rank,),
             confidence=LIKELY,
-            place=event.site,
-            places=(Place(event.site, (rank,), "was working here"),),
+            place=begun or event.site,
+            places=(
+                *((Place(begun, (rank,), "hands the work to the thread"),) if begun else ()),
+                Place(event.site, (rank,), "was working here"),
+                *(Place(site, (rank,), "writes the name of a checkpoint that is not there") for site in pointers),
+            ),
             evidence={"thread": event.thread, "daemon": event.daemon, "step": event.step},
             why="a daemon thread is cut off when the interpreter shuts down"
             if event.daemon
@@ -166,7 +174,7 @@ def _threads(checkpoints: Checkpoints) -> Iterator[Finding]:
         )
 
 
-def _pointers(checkpoints: Checkpoints) -> Iterator[Finding]:
+def _pointers(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
     broken: dict[str, list[tuple[int, Pointer]]] = defaultdict(list)
     for rank, event in checkpoints.events(Pointer):
         if not event.there:
@@ -175,12 +183,16 @@ def _pointers(checkpoints: Checkpoints) -> Iterator[Finding]:
         ranks, event = tuple(rank for rank, _ in found), found[0][1]
         saves = [save for save in checkpoints.saves if event.target in save.names] or list(checkpoints.saves)
         site = saves[-1].event.site if saves else SourceLine()
+        written = file_opened(recording.sources, path)
         yield Finding(
             title=f"{path} names {event.target}, which does not exist",
             ranks=ranks,
             confidence=LIKELY,
-            place=site,
-            places=(Place(site, ranks, "saves next to it"),) if site else (),
+            place=written or site,
+            places=(
+                *((Place(written, ranks, "writes the name"),) if written else ()),
+                *((Place(site, ranks, "saves next to it"),) if site else ()),
+            ),
             evidence={"pointer": path, "target": event.target, "saved_here": event.target in _saved(checkpoints)},
             why="its target was checked when the process ended"
             + (" (it was saved and removed again)" if event.target in _saved(checkpoints) else ""),

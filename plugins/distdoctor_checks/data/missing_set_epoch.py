@@ -23,6 +23,7 @@ Source           torch.utils.data.distributed.DistributedSampler, the warning on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.kept_batches import KeptBatches, kept_batches
@@ -30,7 +31,10 @@ from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.call_edits import method_around
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.given_values import given_at
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at
 from distdoctor.diagnosis.source.sampler_calls import (
     dataset_name,
     epoch_told_above,
@@ -39,14 +43,14 @@ from distdoctor.diagnosis.source.sampler_calls import (
     shuffles_by_epoch,
 )
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
     for repeated in repetitions(orders, sources.texts):
         if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, sources)):
-            yield _finding(repeated, sources)
+            yield _finding(repeated, sources, _meant_to_tell(repeated, orders, sources))
     for kept in kept_batches(orders, recording, sources.texts):
         yield _kept_finding(kept)
 
@@ -74,7 +78,28 @@ def _kept_finding(found: KeptBatches) -> Finding:
     )
 
 
-def _finding(repeated: Repetition, sources: Sources) -> Finding:
+def _meant_to_tell(repeated: Repetition, orders: SampleOrders, sources: Sources) -> tuple[Place, ...]:
+    """The lines by which the epoch does not reach the data: workers that persist, or a set_epoch around the loop that told
+    nobody, with the condition around it."""
+    later, ranks = repeated.later, repeated.ranks
+    if repeated.told_in_vain and later.workers:
+        kept = given_at(sources.texts, later.made_line, "persistent_workers")[:1]
+        return tuple(
+            Place(line, ranks, f"keeps the workers over the epochs: persistent_workers={text}") for line, text in kept
+        )
+    called = method_around(sources.texts, later.loop_line, "set_epoch") if not later.set_epoch_calls else SourceLine()
+    if not called or any(
+        one.set_epoch_line.line == called.line for passes in orders.by_rank.values() for one in passes
+    ):
+        return ()
+    guards = [guard for guard in guards_at(sources.texts, called)[:1] if guard.how == ENCLOSES]
+    return (
+        *(Place(replace(called, line=one.line), ranks, f"tells the epoch only if `{one.only_if}`") for one in guards),
+        Place(called, ranks, "tells the epoch, but not this sampler"),
+    )
+
+
+def _finding(repeated: Repetition, sources: Sources, telling: tuple[Place, ...]) -> Finding:
     later = repeated.later
     told, name = _told_object(repeated, sources)
     epoch = epoch_variable(sources.texts, later.loop_line) or "epoch"
@@ -89,8 +114,9 @@ def _finding(repeated: Repetition, sources: Sources) -> Finding:
         else CERTAIN,
         severity=NOTE if _only_told(repeated) else WARNING,
         ranks=repeated.ranks,
-        place=later.loop_line,
+        place=telling[0].site if telling else later.loop_line,
         places=(
+            *telling,
             Place(
                 later.loop_line,
                 repeated.ranks,

@@ -32,6 +32,7 @@ from distdoctor.diagnosis.data.stream_overlap import SharedStream, shared_stream
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 
@@ -43,7 +44,9 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
         loader = str(shared.passes.one.made_line)
         if loader not in told:
             told.add(loader)
-            yield _finding(shared, split_line(sources.texts) if _split(shared) else SourceLine())
+            yield _finding(
+                shared, split_line(sources.texts) if _split(shared) else SourceLine(), _given(shared, sources)
+            )
     for stream in shared_streams(orders, replicas, sources.texts):
         yield _stream_finding(stream)
 
@@ -53,7 +56,13 @@ def _split(shared: Shared) -> bool:
     return "Subset" in shared.differing
 
 
-def _finding(shared: Shared, split: SourceLine) -> Finding:
+def _given(shared: Shared, sources: Sources) -> list[Line]:
+    """Where the sampler is given what the ranks do not agree on, and what that is made of."""
+    names = (name for name in shared.differing if name in ("seed", "shuffle"))
+    return next((given_to_sampler(sources.texts, shared.passes.one.made_line, name) for name in names), [])
+
+
+def _finding(shared: Shared, split: SourceLine, given: list[Line]) -> Finding:
     one, common = shared.passes.one, shared.overlap
     first, second, count = common.pairs[0]
     return Finding(
@@ -61,9 +70,13 @@ def _finding(shared: Shared, split: SourceLine) -> Finding:
         ranks=common.ranks,
         severity=ERROR if shared.proven else WARNING,
         confidence=CERTAIN if shared.proven else LIKELY,
-        place=split or one.made_line or one.loop_line,
+        place=split or (given[0][0] if given else one.made_line or one.loop_line),
         places=(
             *((Place(split, shared.passes.ranks, WORDS),) if split else ()),
+            *(
+                Place(line, shared.passes.ranks, f"{'made of' if number else 'the sampler is given'} `{text}`")
+                for number, (line, text) in enumerate(given)
+            ),
             Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
             *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),

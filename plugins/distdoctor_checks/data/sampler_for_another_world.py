@@ -27,6 +27,7 @@ from distdoctor.diagnosis.data.splits import split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording, SourceLine
 
@@ -42,7 +43,7 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
             wrong = _what_is_wrong(passes, known)
             if wrong:
                 told.add(str(passes.one.made_line))
-                yield _finding(passes, known, wrong)
+                yield _finding(passes, known, wrong, _given(passes, sources))
             elif _are_shared_out_twice(passes, known):
                 told.add(str(passes.one.made_line))
                 yield _twice(passes, split_line(sources.texts))
@@ -110,14 +111,28 @@ def _what_is_wrong(together: Together, known: ReplicaSet) -> str:
     return ""
 
 
-def _finding(together: Together, known: ReplicaSet, wrong: str) -> Finding:
+def _given(passes: Together, sources: Sources) -> list[Line]:
+    """Where the sampler is given its number of shards, where the ranks do not agree on that, or else its own number; and what
+    that is made of."""
+    shares = {one.num_replicas for one in passes.passes.values()}
+    name = "rank" if shares == {len(passes.passes)} else "num_replicas"
+    return given_to_sampler(sources.texts, passes.one.made_line, name)
+
+
+def _finding(together: Together, known: ReplicaSet, wrong: str, given: list[Line]) -> Finding:
     one, ranks = together.one, together.ranks
     return Finding(
         title=f"{len(ranks)} ranks train together, but {wrong}",
         ranks=ranks,
         confidence=CERTAIN,
-        place=one.made_line or one.loop_line,
-        places=(Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),),
+        place=given[0][0] if given else one.made_line or one.loop_line,
+        places=(
+            *(
+                Place(line, ranks, f"{'made of' if number else 'the sampler is given'} `{text}`")
+                for number, (line, text) in enumerate(given)
+            ),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+        ),
         evidence={
             "num_replicas": {rank: p.num_replicas for rank, p in list(together.passes.items())[:8]},
             "sampler_rank": {rank: p.sampler_rank for rank, p in list(together.passes.items())[:8]},

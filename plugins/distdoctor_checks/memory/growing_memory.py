@@ -30,7 +30,14 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.source.edits import Edit, rows_replaced
-from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, Keeping, keeping_line, keeps_hooks
+from distdoctor.diagnosis.source.keeping_line import (
+    ADDS,
+    CARRIES,
+    Keeping,
+    hooks_registered_again,
+    keeping_line,
+    keeps_hooks,
+)
 from distdoctor.diagnosis.source.let_go import is_let_go
 from distdoctor.recording.recording import Recording, SourceLine
 
@@ -209,10 +216,15 @@ def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -
     ranks = tuple(sorted(unseen))
     what, rate, grown, steps = max(unseen.values(), key=lambda one: one[1])
     site = memory.ranks[ranks[0]].site
+    hooks = hooks_registered_again(memory.recording.sources)
     return Finding(
         title=f"{what} grows by {mib(rate)} every step, but none of the sampled variables does",
         ranks=ranks,
         place=site,
+        places=tuple(
+            Place(one, ranks, "perhaps: registers a hook each time it runs, which stays until it is removed")
+            for one in hooks[:1]
+        ),
         evidence={"bytes_per_step": round(rate), "grown_bytes": round(grown), "steps": steps},
         why=f"{mib(grown)} more in the last {steps} steps, at a steady rate; reading a dataset into memory once looks the same",
         prescriptions=(

@@ -18,24 +18,26 @@ from dataclasses import replace
 from typing import Any
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, scalers_differ
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import by_rank
+from distdoctor.diagnosis.source.call_edits import method_around
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @check("DD802", "diverged-scaler", severity=ERROR, family="replicas", specificity=80)
-def examine(gradients: Gradients, partings: ReplicaDivergences | None) -> Iterator[Finding]:
+def examine(gradients: Gradients, partings: ReplicaDivergences | None, sources: Sources) -> Iterator[Finding]:
     known, locally = (partings.found, partings.by_design) if partings is not None else ((), ())
     for peers in gradients.peers:
         apart = _first_apart(gradients, peers) if peers not in locally else None
         if apart is not None:
             apart_there = (p.key for p in known if p.peers == peers and p.what != INITIAL and scalers_differ(p))
-            yield replace(_finding(peers, *apart), explains=tuple(apart_there))
+            yield replace(_finding(peers, *apart, sources), explains=tuple(apart_there))
 
 
 def _first_apart(gradients: Gradients, peers: ReplicaGroup) -> tuple[int, dict[int, Update]] | None:
@@ -52,25 +54,29 @@ def _first_apart(gradients: Gradients, peers: ReplicaGroup) -> tuple[int, dict[i
     return None
 
 
-def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update]) -> Finding:
+def _finding(peers: ReplicaGroup, step: int, updates: dict[int, Update], sources: Sources) -> Finding:
     skipped = {rank: update.number("skipped") for rank, update in updates.items()}
     scales: dict[int, Any] = {rank: f"{update.value('scale'):g}" for rank, update in updates.items()}
     differ = skipped if len(set(skipped.values())) > 1 else scales
     ranks = _odd(differ, overflowed=differ is skipped)
     site = next((update.site for update in updates.values() if update.site), updates[ranks[0]].site)
+    looks = method_around(sources.texts, site, "unscale_") if peers.by == BY_HAND else SourceLine()
     what = "GradScaler has skipped" if differ is skipped else "GradScaler's scale is"
     unit = " steps" if differ is skipped else ""
     return Finding(
         title=f"step {step}: {what} {by_rank(differ, unit)}",
         ranks=ranks,
-        place=site,
-        places=tuple(
-            Place(
-                updates[rank].site,
-                (rank,),
-                f"{skipped[rank]} {'step' if skipped[rank] == 1 else 'steps'} skipped, scale {scales[rank]}",
-            )
-            for rank in list(updates)[:6]
+        place=looks or site,
+        places=(
+            *((Place(looks, peers.ranks, "looks for gradients that overflow"),) if looks else ()),
+            *(
+                Place(
+                    updates[rank].site,
+                    (rank,),
+                    f"{skipped[rank]} {'step' if skipped[rank] == 1 else 'steps'} skipped, scale {scales[rank]}",
+                )
+                for rank in list(updates)[:6]
+            ),
         ),
         evidence={"step": step, "skipped": skipped, "scale": scales, "replicas": list(peers.ranks)},
         why=f"{named(peers.ranks)} must decide together whether a step overflows, but each rank decided by its own gradients",

@@ -14,6 +14,8 @@ Source           torch.nn.parallel.DistributedDataParallel.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -24,7 +26,9 @@ from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
+from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.edits import Edit, words_replaced
+from distdoctor.diagnosis.source.given_values import made_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Bypassed, Wrapped
@@ -48,7 +52,9 @@ def _never_went_through(parting: ReplicaDivergence) -> bool:
 def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources) -> Finding:
     seen = event_site(gradients, Bypassed, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
-    line = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
+    forward = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
+    taken = _taken_out(sources, forward)
+    line = taken or forward
     wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
     backwards = max(parting.counts("backwards").values())
     return Finding(
@@ -57,7 +63,8 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
         ranks=parting.odd,
         place=line,
         places=(
-            Place(line, parting.peers.ranks, "forward without the wrapper"),
+            *((Place(taken, parting.peers.ranks, "takes the module out of the wrapper"),) if taken else ()),
+            Place(forward, parting.peers.ranks, "forward without the wrapper"),
             *((Place(wrapped, parting.peers.ranks, "the model is wrapped"),) if wrapped else ()),
             *places(parting)[:2],
         ),
@@ -69,6 +76,16 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
+
+
+def _taken_out(sources: Sources, forward: SourceLine) -> SourceLine:
+    """Where what is called in a line was taken out of the wrapper, where that is another line: `net = model.module`."""
+    for call in calls_at(sources.texts, forward):
+        if isinstance(call.func, ast.Name):
+            for line, text in made_of(sources.texts, call.func):
+                if re.search(r"\.module\b", text) and line.line != forward.line:
+                    return line
+    return SourceLine()
 
 
 def _edits(sources: Sources, line: SourceLine) -> tuple[Edit, ...]:

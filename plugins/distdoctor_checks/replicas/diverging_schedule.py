@@ -15,9 +15,7 @@ Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -31,15 +29,13 @@ from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, 
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
-from distdoctor.diagnosis.source.source_file import source_file
+from distdoctor.diagnosis.source.rank_values import rank_local_way
+from distdoctor.diagnosis.source.schedules import schedule_names
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.source_texts import line_of
 
 FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree by chance, as 1e-3 and 1e-4 do
-
-# What makes a schedule: torch's classes (StepLR, ReduceLROnPlateau, CosineAnnealingWarmRestarts), and transformers' functions.
-_SCHEDULE = re.compile(r"LR$|LROnPlateau$|WarmRestarts$|[Ss]cheduler$|^get_\w+_schedule(_with_\w+)?$")
 
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas", specificity=40)
@@ -61,6 +57,7 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             ranks=parting.odd,
             place=line,
             places=(
+                *_way(line, parting, recording, apart=differ and not ahead and guard is None),
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
                 *(
                     Place(
@@ -79,6 +76,19 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
+        )
+
+
+def _way(line: SourceLine, parting: ReplicaDivergence, recording: Recording, *, apart: bool) -> Iterator[Place]:
+    """The line that sets the learning rate, and where its value may become each rank's own, where the rates are `apart`."""
+    way = rank_local_way(recording.sources, line) if apart and line != parting.site else []
+    if way:
+        yield Place(line, parting.peers.ranks, "sets the learning rate")
+    for number, (site, text) in enumerate(way, 1):
+        yield Place(
+            site,
+            parting.peers.ranks,
+            f"`{text}` {'may differ between ranks' if number == len(way) else 'goes into it'}",
         )
 
 
@@ -140,23 +150,12 @@ def _text(line: SourceLine, recording: Recording) -> str:
 
 def _line(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
     """Where the schedule moves, when the source near the step shows it."""
-    schedules = ((f"{name}.step(",) for name in _schedules(recording, parting.site.path))
+    schedules = ((f"{name}.step(",) for name in schedule_names(recording.sources, parting.site.path))
     for words in (*schedules, ("scheduler.step(",), ("sched", ".step("), ('["lr"]', "="), ("['lr']", "=")):
         found = line_with(recording.sources, parting.site, *words)
         if found:
             return found
     return parting.site
-
-
-def _schedules(recording: Recording, path: str) -> list[str]:
-    """The names, `plateau` or `self.warmup`, to which the file gives a schedule."""
-    file = source_file(recording.sources, path)
-    found: list[str] = []
-    for node in file.nodes(ast.Assign) if file is not None else ():
-        called = ast.unparse(node.value.func).rpartition(".")[2] if isinstance(node.value, ast.Call) else ""
-        if _SCHEDULE.search(called):
-            found += [ast.unparse(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)]
-    return found
 
 
 def sick() -> Recording:

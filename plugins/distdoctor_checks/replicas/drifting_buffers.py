@@ -28,6 +28,7 @@ from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
+from distdoctor.diagnosis.source.writes import buffer_writes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
@@ -46,7 +47,7 @@ def examine(gradients: Gradients, recording: Recording, checkpoints: Checkpoints
             drifts = _drifts(gradients, peers, normalisation)
             if drifts:
                 saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
-                yield _finding(gradients, peers, drifts, normalisation, saved)
+                yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
 
 
 def _saved_alone(
@@ -103,7 +104,13 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
 
 
 def _finding(
-    gradients: Gradients, peers: ReplicaGroup, drifts: dict[str, Drift], normalisation: bool, saved: Saved | None
+    gradients: Gradients,
+    peers: ReplicaGroup,
+    drifts: dict[str, Drift],
+    recording: Recording,
+    saved: Saved | None,
+    *,
+    normalisation: bool,
 ) -> Finding:
     name, (step, variants) = next(iter(drifts.items()))
     more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
@@ -111,6 +118,7 @@ def _finding(
     updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
     site = wrapped or next((u.site for u in updates if u.site), SourceLine())
     what = "running statistics" if normalisation else "buffers"
+    writes = [] if normalisation else buffer_writes(recording.sources, drifts)
     alone = f", and rank {saved.rank} saves its own" if saved is not None else ""
     places = (Place(saved.event.site, (saved.rank,), "saves its own"),) if saved is not None else ()
     return Finding(
@@ -119,6 +127,7 @@ def _finding(
         place=site,
         places=(
             Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),
+            *(Place(line, peers.ranks, f"on the way into it: `{text}`") for line, text in writes[:4]),
             *places,
         ),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},

@@ -33,6 +33,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.loss_divisions import divisions_before
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
@@ -238,12 +239,14 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
     ranks = tuple(sorted({update.rank for update in updates}))
     site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
     times = f"{error:g} times too large" if error > 1 else f"{1 / error:g} times too small"
+    divisions = divisions_before(recording.sources, site) if error < 1 else []
     means = "the mean loss" if reads_as_mean(updates[0].roots) else "a mean over a count of its own"
     return Finding(
         title=f"gradients are {times}: {micro_steps} micro-batches, and {means} is multiplied by {factor:g} in each",
         ranks=ranks,
-        place=site,
+        place=divisions[0].site if divisions else site,
         places=(
+            *(Place(one.site, ranks, f"divides by `{one.divisor}`") for one in divisions[:3]),
             Place(site, ranks, f"backward, {micro_steps} times for each step"),
             Place(updates[0].site, ranks, "the step"),
         ),

@@ -32,7 +32,9 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
+from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.diagnosis.source.statement_edits import averaged_below
 from distdoctor.recording.rank_set import named
@@ -55,11 +57,11 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         divisors = _common_divisors(gradients, peers) if peers.by == WRAPPER else {}
         summed = any(is_close(factor, len(peers.ranks)) for _, factor in by_step)  # by a hook, or multiplied afterwards
         if len(set(divisors.values())) >= SEEN and not summed and _are_counted_together(gradients, peers, divisors):
-            yield _divided_by_all(gradients, peers, divisors)
+            yield _divided_by_all(gradients, peers, divisors, sources.texts)
             continue
         own_counts = _own_divisors(gradients, peers) if peers.by == WRAPPER and not summed else {}
         if own_counts:
-            yield _divided_alone(gradients, peers, own_counts)
+            yield _divided_alone(gradients, peers, own_counts, sources.texts)
             continue
         by_world = _scaled_by_ranks(gradients, peers, sources.texts) if not summed else None
         if by_world is not None:
@@ -183,17 +185,32 @@ def _number(text: str) -> float:
         return 0.0  # a tensor on a device
 
 
-def _divided_alone(gradients: Gradients, peers: ReplicaGroup, counts: dict[int, dict[int, float]]) -> Finding:
+def _division(sources: Mapping[str, str], backward: SourceLine, *, agreed: bool) -> Division | None:
+    """The one division of the loss by what a collective has made the same on all ranks (`agreed`), or by what none has."""
+    every = divisions_before(sources, backward)
+    found = [one for one in every if one.agreed is agreed] or (every if agreed else [])
+    return found[0] if len(found) == 1 else None
+
+
+def _places(division: Division | None, backward: SourceLine, ranks: tuple[int, ...]) -> tuple[Place, ...]:
+    divides = [Place(division.site, ranks, f"divides by `{division.divisor}`")] if division is not None else []
+    return (*divides, Place(backward, ranks, "backward of the loss"))
+
+
+def _divided_alone(
+    gradients: Gradients, peers: ReplicaGroup, counts: dict[int, dict[int, float]], sources: Mapping[str, str]
+) -> Finding:
     step = max(counts, key=lambda number: max(counts[number].values()) / min(counts[number].values()))
     update = next(u for updates in gradients.updates(peers, step).values() for u in updates)
     least, most = min(counts[step].values()), max(counts[step].values())
     shown = ", ".join(f"{value:g} on rank {rank}" for rank, value in list(counts[step].items())[:4])
     line = update.loss_site or update.site
+    division = _division(sources, line, agreed=False)
     return Finding(
         title=f"{named(peers.ranks)} divide their summed losses by counts of their own, up to {most / least:.2g} times apart",
         ranks=peers.ranks,
-        place=line,
-        places=(Place(line, peers.ranks, "backward of the loss"),),
+        place=division.site if division is not None else line,
+        places=_places(division, line, peers.ranks),
         evidence={"step": step, "counts": counts[step], "steps": len(counts), "replicas_by": peers.by},
         why=f"in step {step} by {shown}; {peers.by} gives each rank the same weight, so what a rank with few of them counted "
         f"weighs up to {most / least:.2g} times as much as on another",
@@ -210,18 +227,21 @@ def _divided_alone(gradients: Gradients, peers: ReplicaGroup, counts: dict[int, 
     )
 
 
-def _divided_by_all(gradients: Gradients, peers: ReplicaGroup, divisors: dict[int, float]) -> Finding:
+def _divided_by_all(
+    gradients: Gradients, peers: ReplicaGroup, divisors: dict[int, float], sources: Mapping[str, str]
+) -> Finding:
     step = min(divisors)
     update = next(u for updates in gradients.updates(peers, step).values() for u in updates)
     ranks = len(peers.ranks)
     line = update.loss_site or update.site
+    division = _division(sources, line, agreed=True)
     shown = ", ".join(f"{value:g} in step {number}" for number, value in sorted(divisors.items())[:3])
     return Finding(
         title=f"gradients are {ranks} times too small: the loss is divided by a count over all ranks, then averaged",
         ranks=peers.ranks,
-        place=line,
+        place=division.site if division is not None else line,
         places=(
-            Place(line, peers.ranks, "backward of the loss"),
+            *_places(division, line, peers.ranks),
             Place(update.site, peers.ranks, "the optimizer steps"),
         ),
         evidence={
@@ -280,15 +300,19 @@ def _finding(
 ) -> Finding:
     ranks = len(peers.ranks)
     update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
-    line = _reduction(gradients, peers) if peers.by == BY_HAND else SourceLine()
-    site = line or (update.site if update else SourceLine())
+    line = reduction_line(gradients, peers) if peers.by == BY_HAND else SourceLine()
     summed = factor > 1
+    dropped = dropped_division(sources, line) if summed and line else SourceLine()
+    site = line or (update.site if update else SourceLine())
     what = "summed over the ranks and never divided" if summed else "divided by the number of ranks once too often"
     return Finding(
         title=f"gradients are {what}: {factor:.4g} times the mean of {named(peers.ranks)}",
         ranks=peers.ranks,
-        place=site,
-        places=(Place(site, peers.ranks, "gradients are reduced" if line else "the optimizer steps"),),
+        place=dropped or site,
+        places=(
+            *((Place(dropped, peers.ranks, "divides, and nobody uses the result"),) if dropped else ()),
+            Place(site, peers.ranks, "gradients are reduced" if line else "the optimizer steps"),
+        ),
         evidence={"factor": factor, "ranks": ranks, "step": step, "steps_compared": steps, "replicas_by": peers.by},
         why=f"elements of the gradients before and after the reduction were compared in {steps} "
         f"{'step' if steps == 1 else 'steps'}: the optimizer uses {factor:.4g} times their mean, over {ranks} ranks",
@@ -302,22 +326,6 @@ def _finding(
         confidence=CERTAIN,
         at_ns=update.at_ns if update else 0,
     )
-
-
-def _reduction(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
-    """The user's line that reduces gradients: the one with the most all_reduces of their shapes, or of bytes where they travel
-    in buckets."""
-    own = gradients.ranks[peers.ranks[0]]
-    shapes = {tensor.shape for tensor in own.tensors.values()}
-    calls = own.log.calls[own.log.calls["op"] == Op.ALL_REDUCE]
-    counts: dict[int, int] = defaultdict(int)
-    for call in calls:
-        counts[int(call["site"])] += own.log.text(int(call["shape"])) in shapes
-    if not any(counts.values()):
-        for call in calls:
-            counts[int(call["site"])] += int(call["nbytes"])
-    best = max(counts, key=lambda site: counts[site], default=0)
-    return own.log.site(best) if counts.get(best) else SourceLine()
 
 
 def sick() -> Recording:

@@ -24,6 +24,7 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
+from distdoctor.diagnosis.source.given_values import deciding_test
 from distdoctor.recording.recording import Recording
 
 
@@ -42,6 +43,10 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             place=line,
             places=(
                 Place(line, parting.peers.ranks, "no_sync" if line != loss_line else "the last backward"),
+                *(
+                    Place(site, parting.peers.ranks, f"decides on it: `{text}`")
+                    for site, text in deciding_test(sources.texts, line, "no_sync")
+                ),
                 Place(parting.site, parting.peers.ranks, "the optimizer steps"),
                 *places(parting)[:2],
             ),

@@ -19,8 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Orphaned
 
@@ -44,7 +46,7 @@ class OrphanedNames:
 
 
 @check("DD211", "orphaned-parameters", severity=ERROR, stands_alone=True)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     # Shards differ in size, and an empty one has no gradient to be seen: ranks are told together, by the one that saw most.
     seen: dict[tuple[SourceLine, bool, bool], dict[int, OrphanedNames]] = defaultdict(dict)
     at_ns: dict[tuple[SourceLine, bool, bool], int] = {}
@@ -58,10 +60,12 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             at_ns.setdefault(key, event.at_ns)
     for key, by_rank in seen.items():
         most = max(by_rank.values(), key=lambda orphans: (orphans.count, orphans.nbytes))
-        yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients)
+        yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients, called_from(sources.texts, most.built))
 
 
-def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients) -> Finding:
+def _finding(
+    orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients, caller: SourceLine
+) -> Finding:
     more = f" and {orphans.count - 1} more" if orphans.count > 1 else ""
     which = f"{orphans.names[0]}{more}"
     left_out = not (orphans.abandoned or orphans.later)
@@ -78,6 +82,7 @@ def _finding(orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradien
         place=place,
         places=(
             Place(place, ranks, "the optimizer is built"),
+            *((Place(caller, ranks, "calls the function that builds it"),) if orphans.built and caller else ()),
             *((Place(step, ranks, "steps without them"),) if step else ()),
         ),
         evidence={

@@ -33,6 +33,7 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
@@ -112,6 +113,12 @@ def _shared_states(gradients: Gradients, ranks: tuple[int, ...]) -> set[str]:
     return set.union(*states) if states and all(len(one) == 1 for one in states) else set()
 
 
+def _given_state(gradients: Gradients, ranks: tuple[int, ...]) -> SourceLine:
+    """The line that last gave the generator of each rank a state, or a seed, where it is one line of the user's on all."""
+    lines = {next((begun.site for begun in gradients.ranks[rank].events(BackwardRng)), SourceLine()) for rank in ranks}
+    return lines.pop() if len(lines) == 1 else SourceLine()
+
+
 def _dropout(gradients: Gradients, rank: int) -> str:
     return next((begun.module for begun in gradients.ranks[rank].events(BackwardRng)), "")
 
@@ -119,12 +126,18 @@ def _dropout(gradients: Gradients, rank: int) -> str:
 def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     dropout = _dropout(gradients, one.ranks[0])
     site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
+    given = _given_state(gradients, one.ranks)
+    caller = called_from(gradients.recording.sources, given)
     what = f"dropout draws the same masks on all of {named(one.ranks)}: {dropout}"
     return Finding(
         title=what if dropout else f"the loop's random draws are the same on all of {named(one.ranks)}, pass for pass",
         ranks=one.ranks,
-        place=site,
-        places=(Place(site, one.ranks, "backward begins in the same RNG state"),),
+        place=given or site,
+        places=(
+            *((Place(given, one.ranks, "the generators are given one state here"),) if given else ()),
+            *((Place(caller, one.ranks, "calls the function that gives it"),) if given and caller else ()),
+            Place(site, one.ranks, "backward begins in the same RNG state"),
+        ),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
         why=f"{one.words}, and their generators were in the same state in each of {len(states)} backward passes",
         prescriptions=(Prescription("seed-by-rank"),),

@@ -29,10 +29,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
+from distdoctor.diagnosis.source.rank_guard import guards_at
+from distdoctor.diagnosis.source.writes import Write, last_before, writes_into
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Copied, CopyUsed
@@ -130,7 +133,7 @@ class CopyCourse:
 
 
 @check("DD222", "stale-copy", severity=WARNING, live=False)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by != OBSERVED:
             for course in _courses(gradients, peers):
@@ -138,11 +141,11 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
                     continue
                 if len(course.apart) < FEWEST:
                     if course.refreshed_in_vain >= FEWEST:
-                        yield _in_vain(gradients, course)
+                        yield _in_vain(gradients, course, sources)
                 elif course.is_explained:
-                    yield _finding(gradients, course)
+                    yield _finding(gradients, course, sources)
                 elif course.from_the_start:  # begun with weights of its own on each rank, or changed on purpose
-                    yield replace(_finding(gradients, course), severity=NOTE, confidence=POSSIBLE)
+                    yield replace(_finding(gradients, course, sources), severity=NOTE, confidence=POSSIBLE)
 
 
 def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
@@ -194,7 +197,7 @@ def _matters(gradients: Gradients, course: CopyCourse) -> bool:
     )
 
 
-def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
+def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Finding:
     odd, apart, last = course.odd, course.apart, max(course.digests)
     what, rest = _called(course), tuple(rank for rank in course.ranks if rank not in odd)
     if course.still:
@@ -207,12 +210,13 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
             f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
         )
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
+    guarded = _guarded(sources, writes_into(sources.texts, course.name, made), course) if course.still else ()
     return Finding(
         title=title,
         ranks=odd,
         confidence=LIKELY,
-        place=used if course.still and used else made or used,
-        places=_places(made, used, course),
+        place=guarded[0].site if guarded else used if course.still and used else made or used,
+        places=(*guarded, *_places(made, used, course)),
         evidence={
             "copy": course.name,
             "first_step_apart": apart[0],
@@ -226,16 +230,36 @@ def _finding(gradients: Gradients, course: CopyCourse) -> Finding:
     )
 
 
-def _in_vain(gradients: Gradients, course: CopyCourse) -> Finding:
+def _guarded(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:
+    """The condition under which the source refreshes the copy, where it lets through just the ranks that do, and the line."""
+    for write in writes:
+        for guard in guards_at(sources.texts, write.site):
+            answers = {rank: guard.lets_through(rank) for rank in course.ranks}
+            if guard.on_rank and all(answer is (rank not in course.odd) for rank, answer in answers.items()):
+                rest = tuple(rank for rank in course.ranks if rank not in course.odd)
+                line = SourceLine(write.site.path, guard.line, guard.function or write.site.function)
+                return (
+                    Place(line, rest, f"the copy is refreshed only where `{guard.only_if}`"),
+                    Place(write.site, rest, "refreshes the copy"),
+                )
+    return ()
+
+
+def _in_vain(gradients: Gradients, course: CopyCourse, sources: Sources) -> Finding:
     """Every rank refreshes it with what it holds already."""
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
     last = max(course.digests)
+    writes = writes_into(sources.texts, course.name, made)
+    decides = last_before(sources.texts, writes, used) or (writes[0] if len(writes) == 1 else None)
     return Finding(
         title=f"{_called(course)} is refreshed again and again with the weights that training began with",
         ranks=course.ranks,
         confidence=LIKELY,
-        place=used or made,
-        places=_places(made, used, course),
+        place=decides.site if decides is not None else used or made,
+        places=(
+            *(Place(one.site, course.ranks, "writes into the copy") for one in writes[:4]),
+            *_places(made, used, course),
+        ),
         evidence={
             "copy": course.name,
             "steps_refreshed": course.refreshed_in_vain,

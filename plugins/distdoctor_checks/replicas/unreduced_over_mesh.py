@@ -18,17 +18,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
+from distdoctor.diagnosis.source.made_modules import module_made
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
 
 @check("DD221", "unreduced-over-mesh", severity=ERROR, family="replicas", at_most=LIKELY)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by == OBSERVED and len(peers.names) >= ENOUGH:
             found = courses(gradients.ranks, peers.optimizer, _holders(gradients, peers.optimizer))
@@ -36,7 +38,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
                 name for name, by_rank in found.items() if name not in peers.names and _is_a_norm_apart(by_rank, peers)
             ]
             if apart and not _belongs_to_a_larger_set(found, peers):
-                yield _finding(gradients, peers, apart)
+                yield _finding(gradients, peers, apart, module_made(sources.texts, apart[0]))
     yield from _over_another_axis(gradients)
 
 
@@ -115,7 +117,7 @@ def _belongs_to_a_larger_set(found: Courses, peers: ReplicaGroup) -> bool:
     return any(set(ranks) > set(peers.ranks) and len(names) >= ENOUGH for ranks, names in equal_sets(found).items())
 
 
-def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str]) -> Finding:
+def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: SourceLine) -> Finding:
     update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
     owner = gradients.ranks[peers.ranks[0]].info(apart[0], peers.optimizer)
@@ -124,8 +126,11 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str]) -> Fin
         title=f"step 1: the gradients of {apart[0]}{more} are not reduced over {named(peers.ranks)}, which share the layer",
         ranks=peers.ranks,
         confidence=LIKELY,
-        place=update.site,
-        places=(Place(update.site, peers.ranks, "the optimizer steps"),),
+        place=made or update.site,
+        places=(
+            *((Place(made, peers.ranks, f"makes {apart[0].rpartition('.')[0]}"),) if made else ()),
+            Place(update.site, peers.ranks, "the optimizer steps"),
+        ),
         evidence={
             "parameters": apart[:8],
             "kept_equal": sorted(peers.names)[:8],

@@ -26,8 +26,10 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
+from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import evidence, line_with, places, sides, tie, which
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
@@ -39,12 +41,13 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         if parting.what != GRADS:
             continue
         asked = _asked_for_gradients(parting, sources)
+        by_hand = _reduced_at(parting, partings, sources)
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
-            place=asked or parting.site,
-            places=(*_taken_at(asked, parting), *places(parting)),
+            place=asked or (by_hand[0].site if by_hand else parting.site),
+            places=(*_taken_at(asked, parting), *by_hand, *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
             why=_why(parting),
             prescriptions=(Prescription("all-reduce-gradients"),),
@@ -71,6 +74,18 @@ def _asked_for_gradients(parting: ReplicaDivergence, sources: Sources) -> Source
 
 def _taken_at(asked: SourceLine, parting: ReplicaDivergence) -> tuple[Place, ...]:
     return (Place(asked, parting.peers.ranks, "takes gradients without backward()"),) if asked else ()
+
+
+def _reduced_at(parting: ReplicaDivergence, partings: ReplicaDivergences, sources: Sources) -> tuple[Place, ...]:
+    """Where the program reduces gradients itself, and where it begins to, when none of those that differ was left out of it."""
+    if parting.peers.by != BY_HAND or parting.confidence == POSSIBLE:
+        return ()
+    line, ranks = reduction_line(partings.gradients, parting.peers), parting.peers.ranks
+    caller = called_from(sources.texts, line) if line else SourceLine()
+    return (
+        *((Place(line, ranks, "gradients are reduced"),) if line else ()),
+        *((Place(caller, ranks, "begins the reduction"),) if caller else ()),
+    )
 
 
 def _why(parting: ReplicaDivergence) -> str:

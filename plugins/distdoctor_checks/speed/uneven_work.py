@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.batch_shares import blocks_by_rank
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import ALWAYS, FEWEST, LATE_SHARE, MILLISECOND, Arrivals, Floats, Timing
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.testing.timing import timed_job
 
 UNEVEN = 1.25  # times the work of the rank in the middle
@@ -54,12 +56,12 @@ class Load(NamedTuple):
 
 
 @check("DD513", "uneven-work", severity=WARNING, live=False)
-def examine(timing: Timing) -> Iterator[Finding]:
+def examine(timing: Timing, sources: Sources) -> Iterator[Finding]:
     loads = [load for arrivals in timing.arrivals if (load := _load(timing, arrivals)) is not None]
     for load in sorted(loads, key=lambda load: -float(load.waits.sum()))[:1]:
         lost = RobustMedian.of(load.waits.max(axis=0))
         if load.share_last >= ALWAYS and timing.is_much(lost, LATE_SHARE):
-            yield _finding(timing, load, lost)
+            yield _finding(timing, load, lost, blocks_by_rank(sources.texts))
 
 
 def _load(timing: Timing, arrivals: Arrivals) -> Load | None:
@@ -79,7 +81,7 @@ def _load(timing: Timing, arrivals: Arrivals) -> Load | None:
     return Load(arrivals.ranks, elements[:, uneven], waits, len(steps))
 
 
-def _finding(timing: Timing, load: Load, lost: RobustMedian) -> Finding:
+def _finding(timing: Timing, load: Load, lost: RobustMedian, blocks: list[SourceLine]) -> Finding:
     counts = np.bincount(load.heaviest, minlength=len(load.ranks))
     fullest = load.ranks[int(counts.argmax())]
     always = counts.max() >= ALWAYS * load.heaviest.size
@@ -89,13 +91,17 @@ def _finding(timing: Timing, load: Load, lost: RobustMedian) -> Finding:
     ratio = float(np.median(load.elements.max(axis=0) / np.sort(load.elements, axis=0)[:-1].mean(axis=0)))
     who = f"rank {fullest} gets" if always else "a different rank in each step gets"
     site = timing.loop_site(fullest)
+    block = blocks[0] if always and len(blocks) == 1 else SourceLine()
     on_cpu = all(times.on_cpu for times in timing.ranks.values())
     return Finding(
         title=f"{who} {ratio:.1f} times as much work as the others: they wait {per_step:.1f} of {step:.1f} ms in each step",
         ranks=ranks,
         confidence=LIKELY if on_cpu else POSSIBLE,
-        place=site or timing.step_site(fullest),
-        places=(Place(site, load.ranks, "where the batches come from"),) if site else (),
+        place=site or block or timing.step_site(fullest),
+        places=(
+            *((Place(site, load.ranks, "where the batches come from"),) if site else ()),
+            *((Place(block, load.ranks, "gives each rank a block of neighbours"),) if block else ()),
+        ),
         evidence={
             "elements_per_step": mean,
             "ratio": round(ratio, 2),

@@ -1,0 +1,108 @@
+"""The divisions that a loss goes through before its backward pass, followed from there into what made it. Pure `ast`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.call_edits import calls_at
+from distdoctor.diagnosis.source.deciding import program_of
+from distdoctor.diagnosis.source.rank_local import is_made_the_same, step_of
+from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
+from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.recording.recording import SourceLine
+
+MOST = 40  # expressions that are followed
+_DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
+_AS_IT_IS = frozenset({"to", "float", "double", "half", "bfloat16", "cuda", "cpu", "scale", "sum", "squeeze", "view"})
+
+
+@dataclass(frozen=True)
+class Division:
+    """`total / tokens`, and whether a collective has made the divisor the same on all ranks, as far as the source shows it."""
+
+    site: SourceLine
+    divisor: str
+    agreed: bool
+
+
+def divisions_before(sources: Mapping[str, str], backward: SourceLine) -> list[Division]:
+    """The divisions between a loss and the line of its backward pass, the nearest to that first."""
+    program = program_of(sources)
+    waiting: list[ast.AST] = [one for call in calls_at(sources, backward, "backward") for one in _goes_backward(call)]
+    found: dict[SourceLine, Division] = {}
+    seen: set[ast.AST] = set()
+    for value in waiting:
+        if value in seen or len(seen) >= MOST:
+            continue
+        seen.add(value)
+        divisor = _divisor(value)
+        if divisor is not None:
+            step = step_of(program, value)
+            site = SourceLine(step.path, step.line, step.function)
+            found.setdefault(site, Division(site, ast.unparse(divisor), is_made_the_same(program, divisor)))
+        waiting += _made_of(program, value)
+    return list(found.values())
+
+
+def dropped_division(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
+    """The one division in the function around a line whose result nobody uses: `flat.div(world)`. No line: there is none."""
+    file = source_file(sources, site.path)
+    around = file.function_at(site.line) if file is not None else None
+    statements = (node for node in ast.walk(around) if isinstance(node, ast.Expr)) if around is not None else ()
+    lines = [
+        node.lineno
+        for node in statements
+        if isinstance(node.value, ast.Call)
+        and last_word(node.value.func) in _DIVIDES
+        and not last_word(node.value.func).endswith("_")
+        and not any(word.arg == "out" for word in node.value.keywords)
+    ]
+    name = around.name if isinstance(around, FunctionNode) else "<module>"
+    return SourceLine(site.path, lines[0], name) if len(lines) == 1 else SourceLine()
+
+
+def _goes_backward(call: ast.Call) -> list[ast.expr]:
+    """The loss in `loss.backward()`, `scaler.scale(loss).backward()` and `accelerator.backward(loss)`."""
+    if call.args:
+        return call.args[:1]
+    return [call.func.value] if isinstance(call.func, ast.Attribute) else []
+
+
+def _divisor(value: ast.AST) -> ast.expr | None:
+    if isinstance(value, ast.AugAssign) and isinstance(value.op, ast.Div):
+        return value.value
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
+        return value.right
+    if isinstance(value, ast.Call) and last_word(value.func) in _DIVIDES and value.args:
+        return value.args[0] if isinstance(value.func, ast.Attribute) and len(value.args) == 1 else value.args[-1]
+    return None
+
+
+def _made_of(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:
+    """What a loss is made of, up to the function that is not the user's and computes it."""
+    if isinstance(value, ast.BinOp):
+        yield value.left
+        if not isinstance(value.op, ast.Div):
+            yield value.right
+    elif isinstance(value, ast.AugAssign):
+        yield from (value.target, *(() if isinstance(value.op, ast.Div) else (value.value,)))
+    elif isinstance(value, ast.UnaryOp):
+        yield value.operand
+    elif isinstance(value, ast.IfExp):
+        yield from (value.body, value.orelse)
+    elif isinstance(value, ast.Tuple):
+        yield from value.elts
+    elif isinstance(value, ast.Name):
+        scope = program.scope_of(value)
+        stored = [one for one in program.stores(value.id, scope) if isinstance(one[0], ast.Assign | ast.AugAssign)]
+        above = [one for one in stored if program.scope_of(one[0]) is not scope or lineno(one[0]) <= value.lineno]
+        nearest = sorted(above, key=lambda one: -lineno(one[0]))
+        yield from (made if isinstance(statement, ast.Assign) else statement for statement, made in nearest)
+        yield from program.passed(scope, value.id)
+    elif isinstance(value, ast.Call):
+        targets = program.targets(value)
+        yield from (one for target in targets[:2] for one in program.returned(target))
+        if not targets and last_word(value.func) in _AS_IT_IS | _DIVIDES and isinstance(value.func, ast.Attribute):
+            yield from (value.args[:1] if last_word(value.func) == "scale" else [value.func.value])

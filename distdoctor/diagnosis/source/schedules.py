@@ -1,0 +1,39 @@
+"""Where the user's source makes learning-rate schedules: torch's classes and transformers' functions, by their names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+from distdoctor.diagnosis.source.deciding import program_of
+from distdoctor.diagnosis.source.given_values import maker_of
+from distdoctor.diagnosis.source.source_file import last_word, source_file
+from distdoctor.recording.source_line import SourceLine
+
+# StepLR, ReduceLROnPlateau, CosineAnnealingWarmRestarts, get_linear_schedule_with_warmup.
+_SCHEDULE = re.compile(r"LR$|LROnPlateau$|WarmRestarts$|[Ss]cheduler$|^get_\w+_schedule(_with_\w+)?$")
+
+
+def schedule_names(sources: Mapping[str, str], path: str) -> list[str]:
+    """The names, `plateau` or `self.warmup`, to which a file gives a schedule."""
+    file = source_file(sources, path)
+    found: list[str] = []
+    for node in file.nodes(ast.Assign) if file is not None else ():
+        called = ast.unparse(node.value.func).rpartition(".")[2] if isinstance(node.value, ast.Call) else ""
+        if _SCHEDULE.search(called):
+            found += [ast.unparse(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)]
+    return found
+
+
+def schedule_made_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:
+    """The one line below a load, in its function, that makes a schedule, itself or by a function of the user's; no line where
+    there are several, or none."""
+    file = source_file(sources, load.path)
+    if file is None:
+        return SourceLine()
+    program, around = program_of(sources), file.function_at(load.line)
+    below = (node for node in ast.walk(around) if isinstance(node, ast.Assign) and node.lineno > load.line)
+    made = [(node.lineno, maker_of(program, node.value)) for node in below if isinstance(node.value, ast.Call)]
+    lines = [line for line, call in made if call is not None and _SCHEDULE.search(last_word(call.func))]
+    return SourceLine(load.path, lines[0], load.function) if len(lines) == 1 else SourceLine()

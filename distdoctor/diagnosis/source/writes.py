@@ -1,0 +1,213 @@
+"""Where the user's source writes into an object that it keeps: a copy of the model, a buffer. Pure `ast`.
+
+`teacher.update(student)`, whose body changes `self.net` in place, is such a line, and so is `teacher.net.load_state_dict(state)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.deciding import leads_to, program_of
+from distdoctor.diagnosis.source.given_values import Line, lines_of_way
+from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
+from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.recording.recording import SourceLine
+
+DEEPEST = 3  # calls from a method that writes up to the line outside of its class that began it
+ROUNDS = 4  # through which parts of an object get other names: `own = net.state_dict()`, `for p in own.values()`
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z]_")  # torch's way of naming what changes its tensor: `lerp_`, `copy_`
+_NOT_BITS = frozenset({"requires_grad_", "share_memory_", "retain_grad_"})
+_REFRESHES = re.compile(r"(?:update|load|sync|refresh|copy)(?:_|$)")  # what other people's classes call it
+_PARTS = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "values", "items", "modules", "get"}
+)
+_GATHERS = frozenset({"list", "tuple", "dict", "iter", "enumerate", "zip", "sorted"})
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """A line that writes into the object, and what stands there."""
+
+    site: SourceLine
+    node: ast.AST
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """An object by the `name` of the attribute in which instances of a class keep it, or of a variable (`of_class` is "")."""
+
+    program: UserProgram
+    name: str
+    of_class: str = ""
+
+    def is_it(self, node: ast.AST) -> bool:
+        if not self.of_class:
+            return isinstance(node, ast.Name) and node.id == self.name
+        return (
+            isinstance(node, ast.Attribute)
+            and node.attr == self.name
+            and self.of_class in self.program.classes_of(node.value)
+        )
+
+    def is_part(self, node: ast.AST, known: set[str]) -> bool:
+        """Whether an expression is the object, a tensor of it, or a collection of these. What it computes is none."""
+        if self.is_it(node) or (isinstance(node, ast.Name) and node.id in known):
+            return True
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            return self.is_part(node.value, known)
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute):
+            same = node.func.attr in _PARTS or _IN_PLACE.fullmatch(node.func.attr) is not None
+            return same and self.is_part(node.func.value, known)
+        return last_word(node.func) in _GATHERS and any(self.is_part(one, known) for one in node.args)
+
+
+def writes_into(sources: Mapping[str, str], label: str, made: SourceLine) -> list[Write]:
+    """The lines that write into what `label` (`teacher.net`) names, in the order of the source. What a method of its own class
+    writes is told by the line that calls the method; what is written while it is made is left out. [] where the source does not
+    show whose it is.
+
+    `made`: where the object was made, no line where that is not known.
+    """
+    program = program_of(sources)
+    kept = _kept(program, label, made)
+    found: dict[SourceLine, ast.AST] = {}
+    if kept is None:
+        return []
+    for scope in program.scopes.values():
+        for node in _writes_of(kept, scope):
+            for begins in _begun_by(kept, node):
+                where = program.scope_of(begins)
+                found.setdefault(SourceLine(where.path, lineno(begins), where.traceback_name), begins)
+    return sorted((Write(*one) for one in found.items()), key=lambda one: (one.site.path, one.site.line))
+
+
+def buffer_writes(sources: Mapping[str, str], names: Iterable[str]) -> list[Line]:
+    """The lines that write into buffers of these names (`codebook.ema_counts`), and those that make what is written, in the order
+    of the source, with what stands there. [] where the source does not show one class that registers such a buffer."""
+    program = program_of(sources)
+    found: dict[SourceLine, str] = {}
+    for name in {label.rpartition(".")[2] for label in names}:
+        classes = {program.scope_of(call).of_class for call in _registrations(program, name)}
+        kept = _Kept(program, name, classes.pop()) if len(classes) == 1 else None
+        if kept is None:
+            continue
+        for scope in program.scopes.values():
+            for node in _writes_of(kept, scope) if scope.name != "__init__" else ():
+                for line, text in lines_of_way(program, [node, *_made_here(program, node)]):
+                    found.setdefault(line, text)
+    return sorted(found.items(), key=lambda one: (one[0].path, one[0].line))
+
+
+def _registrations(program: UserProgram, name: str) -> Iterator[ast.Call]:
+    calls = (node for file in program.files for node in file.nodes(ast.Call) if node.args)
+    registers = (call for call in calls if last_word(call.func) == "register_buffer")
+    return (call for call in registers if isinstance(call.args[0], ast.Constant) and call.args[0].value == name)
+
+
+def _made_here(program: UserProgram, node: ast.AST) -> list[ast.expr]:
+    """What the variables that a call is given were assigned in its own body."""
+    scope = program.scope_of(node)
+    given = [one for one in getattr(node, "args", ()) if isinstance(one, ast.Name)]
+    stored = (found for one in given for found in program.stores(one.id, scope))
+    return [value for statement, value in stored if program.scope_of(statement) is scope]
+
+
+def last_before(sources: Mapping[str, str], writes: list[Write], used: SourceLine) -> Write | None:
+    """Of lines that write into an object, the last one before the call that leads to where it is used, in one body."""
+    program = program_of(sources)
+    for write in reversed(writes):
+        statements = (one for one in program.inside(program.scope_of(write.node)) if isinstance(one, ast.stmt))
+        below = (one for one in statements if lineno(one) > lineno(write.node))
+        if any(leads_to(sources, used, one) for one in below):
+            return write
+    return None
+
+
+def _kept(program: UserProgram, label: str, made: SourceLine) -> _Kept | None:
+    for file in program.files if made else ():
+        for node in file.nodes(ast.Assign) if file.path == made.path else ():
+            if lineno(node) <= made.line <= (node.end_lineno or 0) and len(node.targets) == 1:
+                return _of_target(program, node.targets[0])
+    *_, name = label.split(".")
+    keepers = {program.scope_of(node).of_class for node, _ in program.stores(name, None)} - {""}
+    if "." in label:
+        return _Kept(program, name, keepers.pop()) if len(keepers) == 1 else None
+    return _Kept(program, name) if name.isidentifier() and not keepers else None
+
+
+def _of_target(program: UserProgram, target: ast.expr) -> _Kept | None:
+    if isinstance(target, ast.Name):
+        return _Kept(program, target.id)
+    owner = program.scope_of(target).of_class
+    return _Kept(program, target.attr, owner) if isinstance(target, ast.Attribute) and owner else None
+
+
+def _writes_of(kept: _Kept, scope: Scope) -> Iterator[ast.AST]:
+    known = _known_in(kept, scope)
+    for node in kept.program.inside(scope):
+        if isinstance(node, ast.Call) and _writes(kept, node, known):
+            yield node
+        elif isinstance(node, ast.Assign):
+            data = (one for one in node.targets if isinstance(one, ast.Attribute) and one.attr == "data")
+            if any(kept.is_part(one.value, known) for one in data):
+                yield node
+
+
+def _writes(kept: _Kept, call: ast.Call, known: set[str]) -> bool:
+    name = last_word(call.func)
+    if name.startswith("_foreach_") and name.endswith("_"):
+        return bool(call.args) and kept.is_part(call.args[0], known)
+    if not isinstance(call.func, ast.Attribute) or not kept.is_part(call.func.value, known):
+        return False
+    if (_IN_PLACE.fullmatch(name) and name not in _NOT_BITS) or name == "load_state_dict":
+        return True
+    return bool(_REFRESHES.match(name)) and kept.is_it(call.func.value) and not kept.program.targets(call)
+
+
+def _known_in(kept: _Kept, scope: Scope) -> set[str]:
+    """The names that parts of the object have in a body."""
+    known = {
+        name
+        for name in scope.parameters
+        if any(kept.is_part(given, set()) for given in kept.program.passed(scope, name))
+    }
+    for _ in range(ROUNDS):
+        before = len(known)
+        for node in kept.program.inside(scope):
+            for target, value in _named(node):
+                if kept.is_part(value, known):
+                    known |= {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+        if len(known) == before:
+            break
+    return known
+
+
+def _named(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of an assignment to variables, or of a loop; of `for a, b in zip(x, y)` each with its own."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets if isinstance(target, ast.Name | ast.Tuple))
+    elif isinstance(node, ast.For | ast.comprehension):
+        target, value = node.target, node.iter
+        zipped = value.args if isinstance(value, ast.Call) and last_word(value.func) == "zip" else []
+        if zipped and isinstance(target, ast.Tuple) and len(target.elts) == len(zipped):
+            yield from zip(target.elts, zipped, strict=True)
+        else:
+            yield target, value
+
+
+def _begun_by(kept: _Kept, node: ast.AST, depth: int = DEEPEST) -> Iterator[ast.AST]:
+    """The line outside of the object's own class, and of functions that are handed it, from which a write begins."""
+    program = kept.program
+    scope = program.scope_of(node)
+    handed = any(kept.is_part(one, set()) for name in scope.parameters for one in program.passed(scope, name))
+    if not handed and not (scope.of_class and scope.of_class == kept.of_class):
+        yield node
+    elif scope.name != "__init__" and depth:
+        for caller in program.callers.get(scope, ()):
+            if isinstance(caller, ast.Call):
+                yield from _begun_by(kept, caller, depth - 1)

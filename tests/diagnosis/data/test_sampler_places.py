@@ -1,0 +1,108 @@
+"""What samplers do not agree on is shown where they are given it; work that is dealt out unevenly, where the shares are cut."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+from distdoctor.testing.samples import sampled_job, share
+from distdoctor.testing.timing import timed_job
+
+
+def told(code: str, recording: Recording) -> Finding:
+    (finding,) = load().checks[code].look(recording)
+    return finding
+
+
+def lines(finding: Finding) -> list[int]:
+    """The first place, then the others."""
+    return [finding.place.line, *(place.site.line for place in finding.places)]
+
+
+def source(sampler: str, ranks: str = "rank = dist.get_rank()") -> dict[str, str]:
+    """The loader is made in line 12, of a sampler that is made in line 11."""
+    above = "\n" * 8 + f"def main(data, seed):\n    {ranks}\n    sampler = {sampler}\n"
+    return {"/job/train.py": above + "    loader = DataLoader(data, sampler=sampler)\n"}
+
+
+def overlapping(text: dict[str, str]) -> Finding:
+    orders = {rank: share(100, 2, rank, seed=rank) for rank in range(2)}
+    return told(
+        "DD303", sampled_job(ranks=2, length=100).train(orders=orders, seed={0: 0, 1: 1}).recording(sources=text)
+    )
+
+
+def test_a_seed_that_differs_is_shown_where_the_sampler_is_given_it_and_what_it_is_made_of() -> None:
+    finding = overlapping(source("DistributedSampler(data, seed=own)", "own = seed + dist.get_rank()"))
+
+    assert lines(finding) == [11, 11, 10, 12, 31]
+    assert [place.role for place in finding.places[:2]] == [
+        "the sampler is given `own`",
+        "made of `seed + dist.get_rank()`",
+    ]
+
+
+def test_a_sampler_that_the_source_gives_no_seed_is_not_blamed() -> None:
+    assert lines(overlapping(source("make_sampler(data)"))) == [12, 12, 31]
+
+
+def misnumbered(text: dict[str, str]) -> Finding:
+    return told("DD311", sampled_job(ranks=2, length=100).train(sampler_rank={0: 0, 1: 0}).recording(sources=text))
+
+
+def test_a_share_that_two_ranks_draw_is_shown_where_the_sampler_is_given_its_number() -> None:
+    text = source("DistributedSampler(data, num_replicas=2, rank=local)", 'local = int(os.environ["LOCAL_RANK"])')
+
+    assert lines(misnumbered(text)) == [11, 11, 10, 12]
+    assert lines(misnumbered(source("DistributedSampler(data)"))) == [12, 12]
+
+
+def uneven(text: str) -> Finding:
+    job = timed_job(2).steps(40, forward={1: 60}, elements={0: 4096, 1: 12288})
+    return told("DD513", job.recording(sources={"/job/train.py": text}))
+
+
+def test_blocks_of_neighbours_are_shown_beside_uneven_work_and_strided_shares_are_not() -> None:
+    cut = "def scatter(batch, rank, n):\n    return batch[rank * n : (rank + 1) * n]\n"
+
+    assert lines(uneven(cut)) == [28, 28, 2]
+    assert lines(uneven(cut.replace("rank * n : (rank + 1) * n", "rank :: 2"))) == [28, 28]
+    assert lines(uneven(cut + cut)) == [28, 28]  # which of the two, nobody knows
+
+
+# -- an epoch that does not reach the data -----------------------------------------------------------------------------------
+
+
+def repeated(loop: str, *, told_other: bool = False) -> Finding:
+    """The loop over the batches is in line 31, the function with it begins in line 27."""
+    text = (
+        "\n" * 9
+        + "def main(data, sampler):\n\n    loader = DataLoader(data, batch_sampler=sampler)\n"
+        + "\n" * 14
+        + loop
+    )
+    job = sampled_job(ranks=2, length=100).train(epoch=0).train(epoch=0)
+    if told_other:
+        job.train(epoch=1, loader=2, set_epoch_calls=1, epoch_told=1, set_epoch_site="train.py:30 train")
+    return told("DD301", job.recording(sources={"/job/train.py": text}))
+
+
+GUARDED = """def train(loader, epochs):
+    for epoch in range(epochs):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            step(batch)
+"""
+
+
+def test_a_set_epoch_that_reaches_nobody_comes_before_the_loop_with_its_condition() -> None:
+    finding = repeated(GUARDED)
+
+    assert lines(finding) == [29, 29, 30, 31, 12]
+    assert finding.places[0].role == "tells the epoch only if `hasattr(loader.sampler, 'set_epoch')`"
+
+
+def test_a_set_epoch_that_told_another_sampler_is_not_blamed() -> None:
+    assert lines(repeated(GUARDED, told_other=True)) == [31, 31, 12]
+    assert lines(repeated(GUARDED.replace("set_epoch(", "seed("))) == [31, 31, 12]

@@ -1,0 +1,245 @@
+"""The first place of a finding about replicas is the line that a maintainer would change, where the source shows that line."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.plugins import load
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import Averaging, BackwardRng, Bypassed, Copied, CopyUsed, FirstStep, Orphaned
+from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
+from distdoctor.testing.gradients import TrainedJob, trained_job
+
+
+def source(blocks: dict[int, str]) -> dict[str, str]:
+    """The text of /job/train.py, each block beginning in its line."""
+    rows = [""] * 60
+    for first, block in blocks.items():
+        lines = textwrap.dedent(block).strip("\n").splitlines()
+        rows[first - 1 : first - 1 + len(lines)] = lines
+    return {"/job/train.py": "\n".join(rows) + "\n"}
+
+
+def told(code: str, recording: Recording) -> Finding:
+    (finding,) = load().checks[code].look(recording)
+    return finding
+
+
+def lines(finding: Finding) -> list[int]:
+    """The first place, then the others."""
+    return [finding.place.line, *(place.site.line for place in finding.places)]
+
+
+# -- a copy that some ranks never refresh ------------------------------------------------------------------------------------
+
+TEACHER = """
+class Teacher:
+    def __init__(self, student):
+        self.net = copy.deepcopy(student)
+
+    def update(self, student):
+        for mine, theirs in zip(self.net.parameters(), student.parameters()):
+            mine.lerp_(theirs, 0.1)
+"""
+TRAIN = """
+def train(teacher, student, rank):
+    for x in data:
+        loss(teacher.net(x), student(x)).backward()
+        if {guard}:
+            teacher.update(student)
+        if rank == 0:
+            print(teacher.net)
+"""
+
+
+def copied(guard: str) -> Finding:
+    job = trained_job(3, buffers={"teacher.net": int(TensorFlag.BUFFER | TensorFlag.COPY)}).initial()
+    job.note(Copied("teacher.net", "Linear"), site="train.py:3 __init__")
+    job.note(CopyUsed("teacher.net"), site="train.py:22 train")
+    for _ in range(5):
+        job.step(buffers={1: 1, 2: 1})
+    return told("DD222", job.recording(sources=source({1: TEACHER, 20: TRAIN.format(guard=guard)})))
+
+
+def test_a_copy_that_differs_names_no_condition_when_all_ranks_keep_changing_it() -> None:
+    assert lines(copied("rank == 0")) == [3, 3, 22]  # the builder's copies change on every rank, in every step
+
+
+def still(guard: str) -> Finding:
+    """Ranks 1 and 2 keep the copy with which they began."""
+    job = trained_job(3, buffers={"teacher.net": int(TensorFlag.BUFFER | TensorFlag.COPY)}).initial()
+    job.note(Copied("teacher.net", "Linear"), site="train.py:3 __init__")
+    job.note(CopyUsed("teacher.net"), site="train.py:22 train")
+    for _ in range(5):
+        job.step()
+    for rank in (1, 2):
+        copies = [row for row in job.rows[rank]["digests"] if row["tensor"] == len(job.names) + 1]
+        for row in copies:
+            row["param"] = copies[0]["param"]
+    return told("DD222", job.recording(sources=source({1: TEACHER, 20: TRAIN.format(guard=guard)})))
+
+
+def test_the_condition_under_which_one_rank_refreshes_the_copy_comes_first() -> None:
+    finding = still("rank == 0")
+
+    assert lines(finding) == [23, 23, 24, 3, 22]
+    assert finding.places[0].role == "the copy is refreshed only where `rank == 0`"
+
+
+def test_a_condition_that_parts_the_ranks_otherwise_is_not_blamed() -> None:
+    assert lines(still("rank < 2")) == [22, 3, 22]
+    assert lines(still("step % 4 == 0")) == [22, 3, 22]
+
+
+# -- other places ------------------------------------------------------------------------------------------------------------
+
+
+def bypassed(forward: str) -> Finding:
+    job = trained_job(2).initial()
+    job.note(Bypassed("Net", 1), site="train.py:30 train")
+    recording = job.step(grads={1: 1}, params={1: 1}, synced=0).recording(
+        sources=source(
+            {27: f"def train(model):\n    net = {forward}\n    for x in data:\n        loss(net(x)).backward()"}
+        )
+    )
+    return told("DD206", recording)
+
+
+def test_the_line_that_takes_the_module_out_of_the_wrapper_comes_before_the_forward() -> None:
+    finding = bypassed("model.module if is_wrapped(model) else model")
+
+    assert lines(finding)[:3] == [28, 28, 30]
+    assert finding.places[0].role == "takes the module out of the wrapper"
+
+
+def test_a_forward_of_what_comes_from_elsewhere_is_the_first_place() -> None:
+    assert lines(bypassed("unwrap(model)"))[:2] == [30, 30]
+
+
+def by_hand(**odd: Any) -> TrainedJob:
+    """Every gradient is reduced in line 42, in the function that line 50 calls."""
+    job = trained_job(3, agree=(), wrapped=False).initial()
+    job.note(FirstStep(("[64, 20]", "[64]", "[10, 64]"), 1984, 3))
+    for last in (False, False, True):
+        for shape in ([64, 20], [64], [10, 64]):
+            job.collective("all_reduce", shape, site="train.py:42 reduce")
+        job.step(loss={0: 2.3, 1: 2.4, 2: 2.5}, **(odd if last else {}))
+    return job
+
+
+def reducing(statement: str = "pass") -> dict[str, str]:
+    helper = "def reduce(model):\n    for p in model.parameters():\n        dist.all_reduce(p.grad)\n        {}\n\n\n"
+    return source({40: helper.format(statement), 49: "def train(model):\n    reduce(model)\n"})
+
+
+def test_a_reduction_by_hand_comes_before_the_step_that_it_does_not_serve() -> None:
+    finding = told("DD202", by_hand(grads={1: 1, 2: 2}, params={1: 1, 2: 2}).recording(sources=reducing()))
+
+    assert lines(finding)[:3] == [42, 42, 50]
+    assert [place.role for place in finding.places[:2]] == ["gradients are reduced", "begins the reduction"]
+
+
+def summed(statement: str) -> Finding:
+    job = by_hand()
+    for step in (1, 2):
+        own = {0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.5], 2: [2.0, 2.0, 2.0, 2.0]}
+        job.spot(step, own=own, used=[6.0, 6.0, 6.0, 6.5])
+    return told("DD209", job.recording(sources=reducing(statement)))
+
+
+def test_a_division_that_nobody_uses_comes_before_the_reduction() -> None:
+    assert lines(summed("p.grad.div(3)")) == [43, 43, 42]
+    assert lines(summed("p.grad.clamp_(0)")) == [42, 42]
+
+
+def test_an_optimizer_that_a_helper_builds_is_shown_with_the_line_that_calls_the_helper() -> None:
+    orphans = Orphaned(("head.weight",), later=True, stale=0, own=3, count=1, nbytes=640)
+    job = trained_job(2).initial().step().note(orphans, site="train.py:20 configure")
+    helper = "def configure(model):\n    return Adam(model.parameters())\n\n\ndef main():\n    opt = configure(net)\n"
+    finding = told("DD211", job.recording(sources=source({19: helper})))
+
+    assert lines(finding) == [20, 20, 24, 33]
+    assert finding.places[1].role == "calls the function that builds it"
+
+
+def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadcast_it() -> None:
+    book = """
+    class Codebook(nn.Module):
+        def __init__(self):
+            self.register_buffer("codebook", torch.zeros(4))
+
+        def forward(self, x):
+            sums = x.sum(0)
+            self.codebook.mul_(0.9).add_(sums, alpha=0.1)
+    """
+    job = trained_job(2, buffers={"quantizer.codebook": int(TensorFlag.BUFFER)}).initial().step(buffers={1: 1})
+
+    assert lines(told("DD204", job.recording(sources=source({40: book})))) == [14, 14, 45, 46]
+    assert lines(told("DD204", job.recording())) == [14, 14]
+
+
+def unreduced(model: str) -> Finding:
+    parameters = {"norm.weight": "[64]", "body.weight": "[64, 20]", "head.weight": "[10, 64]"}
+    job = trained_job(2, agree=(), parameters=parameters, owners={"norm.weight": "LayerNorm"}).initial()
+    for _ in range(3):
+        job.collective("all_reduce", [64, 20]).step(names=["norm.weight"], grads={1: 1}, params={1: 1})
+    return told("DD221", job.recording(sources=source({40: model})))
+
+
+def test_the_line_that_makes_the_layer_comes_before_the_step() -> None:
+    model = "class Net(nn.Module):\n    def __init__(self):\n        self.norm = nn.LayerNorm(64)\n"
+
+    assert lines(unreduced(model)) == [42, 42, 33]
+    assert lines(unreduced("net = nn.Sequential()\n")) == [33, 33]
+
+
+def scaled(sources: dict[str, str]) -> Finding:
+    """Four micro-batches whose loss is divided by four twice."""
+    flags, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, trained_job(2).initial()
+    for _ in (1, 2):
+        job.step(backwards=4, unsynced=3, flags=flags, roots="div 4;div 4;NllLoss mean")
+    return told("DD208", job.recording(sources=sources))
+
+
+def test_the_divisions_of_a_loss_come_before_its_backward_pass() -> None:
+    shown = source(
+        {28: "def train(x):\n    loss = criterion(x) / 4\n    loss = loss / accumulation\n    loss.backward()"}
+    )
+
+    assert lines(scaled(shown)) == [30, 30, 29, 31, 33]
+    assert lines(scaled({})) == [31, 31, 33]
+
+
+def apart(sources: dict[str, str], *, wrapped: bool) -> Finding:
+    """The scales of the loss part in the last step."""
+    job = trained_job(2, wrapped=wrapped, agree=None if wrapped else ()).initial()
+    job.note(FirstStep(("[64, 20]", "[64]", "[10, 64]"), 1984, 3))
+    for scale in ({0: 1024.0, 1: 1024.0}, {0: 1024.0, 1: 1024.0}, {0: 1024.0, 1: 512.0}):
+        for shape in ([64, 20], [64], [10, 64]):
+            job.collective("all_reduce", shape, site="train.py:30 train")
+        job.step(scale=scale, skipped={0: 0, 1: int(scale[1] < 1024)})
+    return told("DD802", job.recording(sources=sources))
+
+
+def test_the_line_that_looks_for_overflow_before_gradients_are_averaged_by_hand_comes_first() -> None:
+    train = source(
+        {27: "def train(scaler):\n    scaler.unscale_(opt)\n    average(model)\n\n\n\n    scaler.step(opt)\n"}
+    )
+
+    assert lines(apart(train, wrapped=False)) == [28, 28, 33, 33]
+    assert lines(apart(train, wrapped=True)) == [33, 33, 33]  # there they are averaged in backward
+    assert lines(apart({}, wrapped=False)) == [33, 33, 33]
+
+
+def test_a_line_that_gives_all_ranks_one_random_state_comes_before_the_backward_pass() -> None:
+    job = trained_job(2)
+    job.note(Averaging((0, 1), "DistributedDataParallel")).initial()
+    for number in range(1, 4):
+        job.note(BackwardRng(f"a{number}", "drop (Dropout 0.1)", number), site="train.py:12 restore").step()
+    text = source(
+        {11: "def restore(state):\n    torch.set_rng_state(state)\n\n\ndef load(state):\n    restore(state)\n"}
+    )
+
+    assert lines(told("DD216", job.recording(sources=text))) == [12, 12, 16, 31]

@@ -1,0 +1,103 @@
+"""What divides a loss before its backward pass, and which division is for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.source.batch_shares import blocks_by_rank
+from distdoctor.diagnosis.source.loss_divisions import divisions_before, dropped_division
+from distdoctor.diagnosis.source.made_modules import module_made
+from distdoctor.recording.source_line import SourceLine
+
+LOSS = """def token_loss(logits, tags):
+    tokens = (tags != 0).sum()
+    dist.all_reduce(tokens)
+    total = cross_entropy(logits / 7, tags, reduction="sum")
+    return total / tokens
+
+
+def train(model, args):
+    for x, y in data:
+        loss = token_loss(model(x), y)
+        loss /= args.accumulation
+        scaler.scale(loss).backward()
+        shown = loss / 3
+"""
+
+
+def test_the_divisions_of_a_loss_are_found_from_its_backward_on() -> None:
+    found = divisions_before({"train.py": LOSS}, SourceLine("train.py", 12, "train"))
+
+    assert [(one.site.line, one.divisor, one.agreed) for one in found] == [
+        (11, "args.accumulation", False),
+        (5, "tokens", True),  # what is done to the logits, or to the loss later, is none of it
+    ]
+
+
+def test_a_loss_that_nobody_divides_has_none() -> None:
+    source = "loss = criterion(model(x / 255), y) * 2\nloss.backward()\n"
+
+    assert divisions_before({"train.py": source}, SourceLine("train.py", 2, "<module>")) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("flat.div(world)", 3),
+        ("flat.div_(world)", 0),
+        ("flat = flat.div(world)", 0),
+        ("torch.div(flat, 2, out=flat)", 0),
+    ],
+)
+def test_a_division_whose_result_is_dropped_is_found_beside_the_reduction(statement: str, line: int) -> None:
+    source = f"def reduce(flat, world):\n    dist.all_reduce(flat)\n    {statement}\n    return flat\n"
+
+    assert dropped_division({"train.py": source}, SourceLine("train.py", 2, "reduce")).line == line
+
+
+@pytest.mark.parametrize(
+    ("share", "found"),
+    [
+        ("batch[rank * n : (rank + 1) * n]", 1),
+        ("batch.chunk(world)[rank]", 1),
+        ("batch[rank::world]", 0),
+        ("islice(batch, rank, None, world)", 0),
+        ("batch[:n]", 0),
+    ],
+)
+def test_a_block_of_neighbours_is_no_strided_share(share: str, found: int) -> None:
+    assert len(blocks_by_rank({"train.py": f"def scatter(batch, rank, world, n):\n    return {share}\n"})) == found
+
+
+MODEL = """class Block(nn.Module):
+    def __init__(self):
+        self.norm = RMSNorm(8)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        self.norm = RMSNorm(8)
+        self.scale = nn.Parameter(torch.ones(8))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.final_norm = RMSNorm(8)
+        self.head = Head()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameter", "line"),
+    [
+        ("final_norm.weight", 15),
+        ("blocks.1.norm.weight", 3),  # of the class of which `blocks` holds instances
+        ("head.norm.weight", 8),
+        ("head.scale", 16),  # where the module is made that holds it
+        ("norm.weight", 0),  # two classes have one
+        ("unknown.weight", 0),
+    ],
+)
+def test_the_module_of_a_parameter_is_found_where_it_is_made(parameter: str, line: int) -> None:
+    assert module_made({"model.py": MODEL}, parameter).line == line

@@ -1,0 +1,143 @@
+"""Which lines write into a copy of the model, or into a buffer."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.source.writes import buffer_writes, last_before, writes_into
+from distdoctor.recording.source_line import SourceLine
+
+AVERAGE = """class Average:
+    def __init__(self, model):
+        self.net = copy.deepcopy(model)
+        self.net.load_state_dict(model.state_dict())
+
+    def update(self, model):
+        for mine, theirs in zip(self.net.parameters(), model.parameters()):
+            mine.lerp_(theirs, 0.01)
+
+    def targets(self, x):
+        scores = self.net(x)
+        return scores.clamp_(0, 1)
+
+    def back(self, model):
+        for mine, theirs in zip(self.net.parameters(), model.parameters()):
+            theirs.copy_(mine)
+
+
+def train(model, average, rank):
+    average.net.requires_grad_(False)
+    for x in data:
+        average.targets(x)
+        if rank == 0:
+            average.update(model)
+    average.back(model)
+"""
+MADE = SourceLine("train.py", 3, "__init__")
+
+
+def lines(source: str, label: str, made: SourceLine = MADE) -> list[int]:
+    return [one.site.line for one in writes_into({"train.py": source}, label, made)]
+
+
+def test_a_method_that_changes_the_copy_is_told_by_the_line_that_calls_it() -> None:
+    assert lines(AVERAGE, "average.net") == [24]
+    assert lines(AVERAGE, "average.net", SourceLine()) == [24]  # the class that keeps a `net` is the only one
+    assert lines(AVERAGE, "Average") == [24]  # by where it was made
+
+
+def test_nothing_is_told_where_two_classes_keep_one_of_that_name() -> None:
+    other = "\n\nclass Other:\n    def __init__(self, model):\n        self.net = model\n"
+
+    assert lines(AVERAGE + other, "average.net", SourceLine()) == []
+
+
+PLAIN = """def refresh(teacher, student):
+    state = student.state_dict()
+    for name, value in teacher.state_dict().items():
+        value.copy_(state[name])
+
+
+def main(student):
+    teacher = copy.deepcopy(student)
+    smooth = AveragedModel(student)
+    for x in data:
+        refresh(teacher, student)
+        smooth.update_parameters(student)
+        loss(teacher(x), student(x)).backward()
+        student.load_state_dict(best)
+"""
+
+
+def test_a_function_that_is_handed_the_copy_is_told_by_its_call() -> None:
+    assert lines(PLAIN, "teacher", SourceLine("train.py", 8, "main")) == [11]
+
+
+def test_a_copy_that_somebody_elses_class_keeps_up_is_told_by_the_method_that_says_so() -> None:
+    assert lines(PLAIN, "smooth", SourceLine("train.py", 9, "main")) == [12]
+
+
+ENGINE = """class Engine:
+    def __init__(self, start):
+        self.net = make()
+        self.start = start
+
+    def sleep(self):
+        for weight in self.net.parameters():
+            weight.zero_()
+
+    def wake(self):
+        self.net.load_state_dict(self.start)
+
+    def push(self, state):
+        self.net.load_state_dict(state)
+
+    def play(self, x):
+        return self.net(x)
+
+
+def rollout(engine, policy, x):
+    engine.push(policy.state_dict())
+    engine.wake()
+    played = engine.play(x)
+    engine.sleep()
+    return played
+"""
+
+
+def test_the_last_line_that_writes_before_the_copy_is_used_decides_what_it_holds() -> None:
+    sources = {"train.py": ENGINE}
+    writes = writes_into(sources, "engine.net", SourceLine())
+    last = last_before(sources, writes, SourceLine("train.py", 17, "play"))
+
+    assert [one.site.line for one in writes] == [21, 22, 24]
+    assert last is not None
+    assert last.site.line == 22
+
+
+CODEBOOK = """class Codebook(nn.Module):
+    def __init__(self, size):
+        self.register_buffer("average", torch.ones(size))
+        self.average.fill_(2)
+
+    def forward(self, x):
+        counts = x.sum(0)
+        self.average.mul_(0.9).add_(counts, alpha=0.1)
+        return self.average + x
+
+
+class Other(nn.Module):
+    def forward(self, x):
+        self.average = x
+"""
+
+
+def test_the_lines_that_change_a_buffer_are_shown_with_what_they_write() -> None:
+    found = buffer_writes({"train.py": CODEBOOK}, ["body.codebook.average"])
+
+    assert [(site.line, text) for site, text in found] == [
+        (7, "x.sum(0)"),
+        (8, "self.average.mul_(0.9).add_(counts, alpha=0.1)"),
+    ]
+
+
+def test_a_buffer_that_the_source_does_not_register_has_no_lines() -> None:
+    assert buffer_writes({"train.py": CODEBOOK}, ["norm.running_mean"]) == []
