@@ -36,7 +36,8 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, have_waited, seconds, table
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, decision_places, have_waited, seconds, table
+from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
@@ -136,7 +137,9 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
     """The members of a group have made it without the other ranks, and now count the groups differently."""
     call, making = alone.call, [Making(timeline) for _, timeline in sorted(verdict.facts.timelines.items())]
     inside = [one for made in making if (one := made.inside) is not None]
-    others = named({made.timeline.rank for made in making} - set(alone.ranks))
+    rest = {made.timeline.rank for made in making} - set(alone.ranks)
+    others = named(rest)
+    decision = deciding_condition(verdict.recording.sources, call.site, None, alone.ranks, rest)
     return Finding(
         title=f"called new_group for ranks {call.members} (number {alone.number}) without {others}: since then the groups of "
         f"the two sides have different names, and {have_waited([one.rank for one in inside])} in new_group",
@@ -147,7 +150,7 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         places=(
             Place(call.site, alone.ranks, f"makes new_group([{call.members}])"),
             *_waiting({one.rank: one for one in inside}),
-            *deciding_places(incident),
+            *(deciding_places(incident) or decision_places(decision, {call.site})),
         ),
         evidence={"new_groups": {made.timeline.rank: [one.members for one in made.calls] for made in making}},
         why="groups are named by a running number, so every rank of the job must call new_group, members or not; calls so far: "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
@@ -10,12 +12,13 @@ from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.testing import recording
 
 
-def found(makers: list[list[int]], *, is_local: bool = False) -> list[Finding]:
+def found(makers: list[list[int]], *, is_local: bool = False, sources: dict[str, str] | None = None) -> list[Finding]:
     """What is said when these ranks have called new_group for ranks 0 and 2, then for ranks 0 and 1, and the job is over."""
     script = recording(ranks=4)
     for members, ranks in zip([(0, 1), (0, 2)][: len(makers)][::-1], makers, strict=True):
         script.note(NewGroupBegun(members, is_local, done_ns=1), ranks, site="train.py:15 main")
-    return load().checks["DD119"].look(script.collective("barrier", site="train.py:20 main").finished())
+    over = script.collective("barrier", site="train.py:20 main").finished()
+    return load().checks["DD119"].look(replace(over, sources=sources or {}))
 
 
 def test_a_group_made_by_its_members_alone_is_a_warning_although_nobody_has_waited() -> None:
@@ -29,3 +32,26 @@ def test_a_group_made_by_its_members_alone_is_a_warning_although_nobody_has_wait
 @pytest.mark.parametrize("is_local", [False, True])
 def test_groups_that_all_make_or_that_are_local_are_no_illness(is_local: bool) -> None:
     assert found([[0, 1] if is_local else [0, 1, 2, 3]], is_local=is_local) == []
+
+
+MAIN = (
+    "\n" * 9
+    + """def main(layout):
+    rank = dist.get_rank()
+    for members in layout:
+        if {passes}:
+            continue
+        groups.append(dist.new_group(members))
+"""
+)
+
+
+def test_the_condition_by_which_the_others_pass_the_group_by_is_shown() -> None:
+    skipping = found([[0, 1, 2, 3], [0, 1]], sources={"/job/train.py": MAIN.format(passes="rank not in members")})
+    broken = found([[0, 1, 2, 3], [0, 1]], sources={"/job/train.py": MAIN.format(passes="rank > 5")})
+
+    assert [(one.site.line, one.role) for one in skipping[0].places[1:]] == [
+        (13, "decides: `if rank not in members`"),
+        (14, "leads away: `continue`"),
+    ]
+    assert 13 not in [one.site.line for one in broken[0].places]  # which answers all of these ranks alike
