@@ -41,6 +41,8 @@ def out_of_condition(sources: Mapping[str, str], site: SourceLine, guard_line: i
     if found is None or not every_rank_gets_there(sources, site, guard):
         return ()
     body, statement = found
+    if not any(isinstance(one, ast.Call) for one in ast.walk(statement)):
+        return ()  # a property of a library's communicates: what for, and whether it would on every rank, nobody can see here
     own = _given_by_one(statement)
     if own and (
         body is not guard.body or not _may_be_chosen(own, guard) or not _asks_for_the_one(guard.test, statement)

@@ -190,6 +190,7 @@ def test_a_helper_that_is_called_by_itself_is_moved_and_one_that_may_not_be_call
         "save(); dist.barrier()",
         "dist.gather(x, parts, dst=1)",  # rank 1 gives the list, and does not come here
         "dist.gather(x, parts if x else None)",
+        "metrics = x.trainer.metrics",  # a property that communicates, of what only this rank may have noted
     ],
 )
 def test_a_statement_that_others_may_not_run_as_it_stands_stays(body: str) -> None:
