@@ -99,6 +99,9 @@ def main() -> None:
     parser.add_argument("--lint", action="append", default=[], metavar="FOLDER")
     parser.add_argument("--only", default=",".join(TABLES))
     options = parser.parse_args()
+    unknown = sorted({*options.only.split(",")} - TABLES.keys())
+    if unknown:
+        parser.error(f"no table is called {', '.join(unknown)}: there are {', '.join(TABLES)}")
     for name in options.only.split(","):
         title, table = TABLES[name]
         print(f"\n## {title}\n")
