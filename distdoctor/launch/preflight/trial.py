@@ -137,10 +137,10 @@ def versions() -> dict[str, str]:
 
 
 def _digest(folder: Path) -> str:
-    """Of the Python files in a folder, by name and content; "" where there are none."""
+    """Of the Python files in a folder, by name and content; "none" where there are none."""
     digest = hashlib.blake2b(digest_size=6)
     files = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".py") and entry.is_file())
     for path in files:
         digest.update(os.path.basename(path).encode())
         digest.update(Path(path).read_bytes())
-    return digest.hexdigest() if files else ""
+    return digest.hexdigest() if files else "none"
