@@ -37,20 +37,28 @@ class Write:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """An object by the `name` of the attribute in which instances of a class keep it, or of a variable (`of_class` is "")."""
+    """An object by the `name` of the attribute in which instances of a class keep it, or of a variable of a body (`scope`)."""
 
     program: UserProgram
     name: str
     of_class: str = ""
+    scope: Scope | None = None
 
     def is_it(self, node: ast.AST) -> bool:
         if not self.of_class:
-            return isinstance(node, ast.Name) and node.id == self.name
+            return isinstance(node, ast.Name) and node.id == self.name and self._is_seen_from(node)
         return (
             isinstance(node, ast.Attribute)
             and node.attr == self.name
             and self.of_class in self.program.classes_of(node.value)
         )
+
+    def _is_seen_from(self, node: ast.Name) -> bool:
+        """Whether a name means the variable of that body: there, or of a module where nothing else is called so."""
+        here = self.program.scope_of(node)
+        of_module = self.scope is not None and isinstance(self.scope.node, ast.Module)
+        stored = (self.program.scope_of(statement) for statement, _ in self.program.stores(self.name, here))
+        return here is self.scope or (of_module and any(scope is self.scope for scope in stored))
 
     def is_part(self, node: ast.AST, known: set[str]) -> bool:
         """Whether an expression is the object, a tensor of it, or a collection of these. What it computes is none."""
@@ -137,12 +145,13 @@ def _kept(program: UserProgram, label: str, made: SourceLine) -> _Kept | None:
     keepers = {program.scope_of(node).of_class for node, _ in program.stores(name, None)} - {""}
     if "." in label:
         return _Kept(program, name, keepers.pop()) if len(keepers) == 1 else None
-    return _Kept(program, name) if name.isidentifier() and not keepers else None
+    bodies = {scope for scope in program.scopes.values() if scope.bindings.get(name)}
+    return _Kept(program, name, scope=bodies.pop()) if len(bodies) == 1 and not keepers else None
 
 
 def _of_target(program: UserProgram, target: ast.expr) -> _Kept | None:
     if isinstance(target, ast.Name):
-        return _Kept(program, target.id)
+        return _Kept(program, target.id, scope=program.scope_of(target))
     owner = program.scope_of(target).of_class
     return _Kept(program, target.attr, owner) if isinstance(target, ast.Attribute) and owner else None
 
@@ -209,5 +218,10 @@ def _begun_by(kept: _Kept, node: ast.AST, depth: int = DEEPEST) -> Iterator[ast.
         yield node
     elif scope.name != "__init__" and depth:
         for caller in program.callers.get(scope, ()):
-            if isinstance(caller, ast.Call):
+            if isinstance(caller, ast.Call) and (not handed or _hands(kept, caller)):
                 yield from _begun_by(kept, caller, depth - 1)
+
+
+def _hands(kept: _Kept, call: ast.Call) -> bool:
+    """Whether a call is given the object, or a part of it."""
+    return any(kept.is_part(one, set()) for one in (*call.args, *(word.value for word in call.keywords)))

@@ -210,13 +210,15 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
             f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
         )
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
-    guarded = _guarded(sources, writes_into(sources.texts, course.name, made), course) if course.still else ()
+    writes = writes_into(sources.texts, course.name, made) if course.still else []
+    guarded = _guarded(sources, writes, course)
+    perhaps = () if guarded else _under_a_rank(sources, writes, course)
     return Finding(
         title=title,
         ranks=odd,
         confidence=LIKELY,
         place=guarded[0].site if guarded else used if course.still and used else made or used,
-        places=(*guarded, *_places(made, used, course)),
+        places=(*guarded, *_places(made, used, course), *perhaps),
         evidence={
             "copy": course.name,
             "first_step_apart": apart[0],
@@ -242,6 +244,16 @@ def _guarded(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple
                     Place(line, rest, f"the copy is refreshed only where `{guard.only_if}`"),
                     Place(write.site, rest, "refreshes the copy"),
                 )
+    return ()
+
+
+def _under_a_rank(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:
+    """The same for a condition on the rank and something else, so that nobody knows which ranks it lets through."""
+    for write in writes:
+        for guard in guards_at(sources.texts, write.site):
+            if guard.on_rank and {guard.lets_through(rank) for rank in course.ranks} == {None}:
+                line = SourceLine(write.site.path, guard.line, guard.function or write.site.function)
+                return (Place(line, course.ranks, f"perhaps: refreshed only where `{guard.only_if}`"),)
     return ()
 
 

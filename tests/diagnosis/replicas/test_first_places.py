@@ -93,6 +93,13 @@ def test_a_condition_that_parts_the_ranks_otherwise_is_not_blamed() -> None:
     assert lines(still("step % 4 == 0")) == [22, 3, 22]
 
 
+def test_a_condition_on_the_rank_and_something_else_comes_last() -> None:
+    finding = still("rank in chosen")
+
+    assert lines(finding) == [22, 3, 22, 23]
+    assert finding.places[-1].role == "perhaps: refreshed only where `rank in chosen`"
+
+
 # -- other places ------------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,12 @@ PLAIN = """def refresh(teacher, student):
         value.copy_(state[name])
 
 
+def other(student):
+    teacher, mine = load(), copy.deepcopy(student)
+    refresh(teacher, student)
+    refresh(mine, student)
+
+
 def main(student):
     teacher = copy.deepcopy(student)
     smooth = AveragedModel(student)
@@ -67,12 +73,14 @@ def main(student):
 """
 
 
-def test_a_function_that_is_handed_the_copy_is_told_by_its_call() -> None:
-    assert lines(PLAIN, "teacher", SourceLine("train.py", 8, "main")) == [11]
+def test_a_function_that_is_handed_the_copy_is_told_by_its_call_and_other_copies_are_not() -> None:
+    assert lines(PLAIN, "teacher", SourceLine("train.py", 14, "main")) == [17]
+    assert lines(PLAIN, "teacher", SourceLine()) == []  # two functions call one so
+    assert lines(PLAIN, "smooth", SourceLine()) == [18]
 
 
 def test_a_copy_that_somebody_elses_class_keeps_up_is_told_by_the_method_that_says_so() -> None:
-    assert lines(PLAIN, "smooth", SourceLine("train.py", 9, "main")) == [12]
+    assert lines(PLAIN, "smooth", SourceLine("train.py", 15, "main")) == [18]
 
 
 ENGINE = """class Engine:
