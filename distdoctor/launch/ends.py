@@ -202,13 +202,15 @@ def asked_from_outside(ends: Mapping[int, RankEnd]) -> bool:
 
 def ended_from_outside(ends: Mapping[int, RankEnd], asked_ns: int = 0) -> dict[int, RankEnd]:
     """The ends, when somebody asked the whole job to end (a time limit, preemption, Ctrl-C): whoever was ended by a signal
-    then, or left because of one, did so for no reason of its own. `asked_ns`: when we were asked, 0 where we were not; ranks
-    that are asked themselves may be a moment faster, and leave in order."""
+    then, or left because of one, did so for no reason of its own; and so did who left afterwards, whatever its code: frameworks
+    catch the interrupt and exit with one of their own. `asked_ns`: when we were asked, 0 where we were not; ranks that are asked
+    themselves may be a moment faster, and leave in order."""
     asked = (128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP)
 
     def was_asked(end: RankEnd) -> bool:
         in_order = end.exit_code == 0 and asked_ns and end.at_ns >= asked_ns - WITHIN_NS
-        return end.signal in LAUNCHERS_SIGNALS or end.exit_code in asked or bool(in_order)
+        after = end.exit_code and asked_ns and end.at_ns >= asked_ns
+        return end.signal in LAUNCHERS_SIGNALS or end.exit_code in asked or bool(in_order or after)
 
     return {rank: replace(end, ended_by_launcher=True) if was_asked(end) else end for rank, end in ends.items()}
 

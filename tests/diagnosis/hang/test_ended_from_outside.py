@@ -84,3 +84,13 @@ def test_a_rank_that_leaves_in_order_as_the_job_is_asked_to_end_was_asked() -> N
     found = ended_from_outside(ends, asked_ns=20 * SECOND + 1)
 
     assert {rank: end.ended_by_launcher for rank, end in found.items()} == {0: True, 1: False, 2: False}
+
+
+@pytest.mark.parametrize(("seconds", "by_the_interrupt"), [(0.4, True), (-0.4, False)])
+def test_a_code_of_its_own_after_the_interrupt_is_no_failure(seconds: float, by_the_interrupt: bool) -> None:
+    """Lightning catches the interrupt and exits with 1."""
+    ends = {0: RankEnd(1, at_ns=int((20 + seconds) * SECOND))}
+
+    found = ended_from_outside(ends, asked_ns=20 * SECOND)
+
+    assert found[0].ended_by_launcher is by_the_interrupt
