@@ -16,6 +16,7 @@ from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
+NOWHERE = SourceLine()
 DEEPEST = 3  # calls from a method that writes up to the line outside of its class that began it
 ROUNDS = 4  # through which parts of an object get other names: `own = net.state_dict()`, `for p in own.values()`
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z]_")  # torch's way of naming what changes its tensor: `lerp_`, `copy_`
@@ -74,15 +75,15 @@ class _Kept:
         return last_word(node.func) in _GATHERS and any(self.is_part(one, known) for one in node.args)
 
 
-def writes_into(sources: Mapping[str, str], label: str, made: SourceLine) -> list[Write]:
+def writes_into(sources: Mapping[str, str], label: str, made: SourceLine, used: SourceLine = NOWHERE) -> list[Write]:
     """The lines that write into what `label` (`teacher.net`) names, in the order of the source. What a method of its own class
     writes is told by the line that calls the method; what is written while it is made is left out. [] where the source does not
     show whose it is.
 
-    `made`: where the object was made, no line where that is not known.
+    `made`: where the object was made, `used`: where it computes; no line where that is not known.
     """
     program = program_of(sources)
-    kept = _kept(program, label, made)
+    kept = _kept(program, label, made, used)
     found: dict[SourceLine, ast.AST] = {}
     if kept is None:
         return []
@@ -136,7 +137,7 @@ def last_before(sources: Mapping[str, str], writes: list[Write], used: SourceLin
     return None
 
 
-def _kept(program: UserProgram, label: str, made: SourceLine) -> _Kept | None:
+def _kept(program: UserProgram, label: str, made: SourceLine, used: SourceLine) -> _Kept | None:
     for file in program.files if made else ():
         for node in file.nodes(ast.Assign) if file.path == made.path else ():
             if lineno(node) <= made.line <= (node.end_lineno or 0) and len(node.targets) == 1:
@@ -146,6 +147,7 @@ def _kept(program: UserProgram, label: str, made: SourceLine) -> _Kept | None:
     if "." in label:
         return _Kept(program, name, keepers.pop()) if len(keepers) == 1 else None
     bodies = {scope for scope in program.scopes.values() if scope.bindings.get(name)}
+    bodies = {one for one in bodies if one.path == used.path and one.node is one.file.function_at(used.line)} or bodies
     return _Kept(program, name, scope=bodies.pop()) if len(bodies) == 1 and not keepers else None
 
 

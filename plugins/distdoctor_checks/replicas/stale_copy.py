@@ -210,7 +210,7 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
             f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
         )
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
-    writes = writes_into(sources.texts, course.name, made) if course.still else []
+    writes = writes_into(sources.texts, course.name, made, used) if course.still else []
     guarded = _guarded(sources, writes, course)
     perhaps = () if guarded else _under_a_rank(sources, writes, course)
     return Finding(
@@ -261,7 +261,7 @@ def _in_vain(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
     """Every rank refreshes it with what it holds already."""
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
     last = max(course.digests)
-    writes = writes_into(sources.texts, course.name, made)
+    writes = writes_into(sources.texts, course.name, made, used)
     decides = last_before(sources.texts, writes, used) or (writes[0] if len(writes) == 1 else None)
     return Finding(
         title=f"{_called(course)} is refreshed again and again with the weights that training began with",

@@ -76,6 +76,8 @@ def main(student):
 def test_a_function_that_is_handed_the_copy_is_told_by_its_call_and_other_copies_are_not() -> None:
     assert lines(PLAIN, "teacher", SourceLine("train.py", 14, "main")) == [17]
     assert lines(PLAIN, "teacher", SourceLine()) == []  # two functions call one so
+    used = SourceLine("train.py", 19, "main")
+    assert [one.site.line for one in writes_into({"train.py": PLAIN}, "teacher", SourceLine(), used)] == [17]
     assert lines(PLAIN, "smooth", SourceLine()) == [18]
 
 
