@@ -102,6 +102,13 @@ class Finding:
     undecided: bool = False
 
     @property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        """(path, line) of all lines that it shows: a comment on any of them may accept it, whichever comes first."""
+        return frozenset(
+            (site.path, site.line) for site in (self.place, *(place.site for place in self.places)) if site
+        )
+
+    @property
     def ranks_named(self) -> str:
         """`rank 3`, `ranks 0-2`."""
         return named(self.ranks)

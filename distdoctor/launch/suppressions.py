@@ -1,4 +1,4 @@
-"""Findings that the user has seen and accepted: by a comment on the line, by `--ignore`, by the settings."""
+"""Findings that the user has seen and accepted: by a comment on one of its lines, by `--ignore`, by the settings."""
 
 from __future__ import annotations
 
@@ -26,4 +26,5 @@ def is_named(code: str, slug: str, names: Iterable[str]) -> bool:
 def _is_accepted(finding: Finding, sources: Mapping[str, str], ignored: Collection[str]) -> bool:
     if is_named(finding.code, finding.slug, ignored):
         return True
-    return is_named(finding.code, finding.slug, accepted_on(line_of(sources, finding.place.path, finding.place.line)))
+    comments = (accepted_on(line_of(sources, path, line)) for path, line in finding.lines)
+    return any(is_named(finding.code, finding.slug, names) for names in comments)

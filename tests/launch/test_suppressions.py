@@ -11,7 +11,7 @@ from launching import Finished
 from sick import fresh_diagnosis_of, own
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import Finding
+from distdoctor.diagnosis.finding import Finding, Place
 from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.testing.samples import sampled_job
@@ -30,6 +30,14 @@ def test_by_the_option_and_by_a_comment(name: str) -> None:
 
     assert not by_option.findings
     assert not by_comment.findings
+
+
+def test_by_a_comment_on_any_line_that_it_shows() -> None:
+    made = Place(SourceLine("train.py", 2, "main"), (0, 1), "the loader is created")
+    found = replace(FOUND, findings=(replace(FOUND.findings[0], places=(made,)),))
+
+    assert not suppress(found, {"train.py": f"loop()\n{COMMENT.format('DD301')}\n"}).findings
+    assert suppress(found, {"train.py": f"loop()\nmake()\n{COMMENT.format('DD301')}\n"}).findings
 
 
 def test_another_code_accepts_nothing() -> None:

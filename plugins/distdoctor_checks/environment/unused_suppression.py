@@ -44,7 +44,7 @@ def _is_idle(name: str, line: SourceLine, examined: Examined) -> bool:
     if not examined.whole or name.lower() not in examined.looked or name.lower() in _of_lint():
         return False
     found = (one for one in examined.findings if name.lower() in (one.code.lower(), one.slug.lower()))
-    return not any((one.place.path, one.place.line) == (line.path, line.line) for one in found)
+    return not any((line.path, line.line) in one.lines for one in found)
 
 
 def _of_lint() -> frozenset[str]:
