@@ -72,7 +72,7 @@ def test_a_rank_that_has_set_the_types_of_pythons_own_functions_answers_and_ends
 ) -> None:
     """`ctypes.pythonapi` is shared by all that use it. A server that nobody keeps waits in its destructor for ever."""
     answering = "len(glob.glob('.distdoctor/runs/2*/*.sock'))"  # a rank that has ended takes its own away
-    path = script(f"dist.barrier()\nn = {answering}\ndist.barrier()\nprint(n, 'answer')")
+    path = script(f"dist.barrier()\nn = {answering}\ndist.barrier()\nprint(str(n) + ' answer\\n', end='')")
     types = "import ctypes, glob\nctypes.pythonapi.Py_IncRef.argtypes = [ctypes.c_void_p]\n"
     path.write_text(types + path.read_text())
 
