@@ -60,7 +60,7 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     return by_message or by_past or _by_lines(facts, incident, one, other)
 
 
-def leads_to(facts: Collectives, decision: Decision, call: Call) -> bool:
+def led_to_by(facts: Collectives, decision: Decision, call: Call) -> bool:
     """Whether the statement whose condition decides holds a call, or what led to it, as far as its callers are on record."""
     file = source_file(facts.recording.sources, decision.site.path)
     way = (call.site, *callers_of(facts, call))

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
-from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
+from distdoctor.diagnosis.data.splits import WORDS, given_places, split_key, split_line
 from distdoctor.diagnosis.data.stream_overlap import SharedStream, shared_streams
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
@@ -73,10 +73,7 @@ def _finding(shared: Shared, split: SourceLine, given: list[Line]) -> Finding:
         place=split or (given[0][0] if given else one.made_line or one.loop_line),
         places=(
             *((Place(split, shared.passes.ranks, WORDS),) if split else ()),
-            *(
-                Place(line, shared.passes.ranks, f"{'made of' if number else 'the sampler is given'} `{text}`")
-                for number, (line, text) in enumerate(given)
-            ),
+            *given_places(given, shared.passes.ranks),
             Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
             *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
-from distdoctor.diagnosis.data.splits import split_line
+from distdoctor.diagnosis.data.splits import given_places, split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
@@ -127,10 +127,7 @@ def _finding(together: Together, known: ReplicaSet, wrong: str, given: list[Line
         confidence=CERTAIN,
         place=given[0][0] if given else one.made_line or one.loop_line,
         places=(
-            *(
-                Place(line, ranks, f"{'made of' if number else 'the sampler is given'} `{text}`")
-                for number, (line, text) in enumerate(given)
-            ),
+            *given_places(given, ranks),
             Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
         ),
         evidence={

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.decision import leads_to
+from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -71,8 +71,8 @@ def _depends(verdict: Verdict, incident: Incident, call: Call) -> bool:
     if decision is None or decision.site.path != call.site.path or not decision.decides_alone:
         return False
     other = incident.odd if call is incident.usual else incident.usual
-    is_of_other = other is not None and leads_to(verdict.facts, decision, other)
-    return leads_to(verdict.facts, decision, call) or (bool(decision.call) and not is_of_other)
+    is_of_other = other is not None and led_to_by(verdict.facts, decision, other)
+    return led_to_by(verdict.facts, decision, call) or (bool(decision.call) and not is_of_other)
 
 
 def _module_called(sources: Mapping[str, str], site: SourceLine) -> str:

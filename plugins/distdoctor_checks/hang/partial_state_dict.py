@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.decision import leads_to
+from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
@@ -87,7 +87,7 @@ def _by_decision(verdict: Verdict, incident: Incident) -> Iterator[Finding]:
     decision = incident.decision
     if decision is None or not decision.decides_alone:
         return
-    under = [call for call in (incident.odd, incident.usual) if call and leads_to(verdict.facts, decision, call)]
+    under = [call for call in (incident.odd, incident.usual) if call and led_to_by(verdict.facts, decision, call)]
     if len(under) == 1 and _save_word(verdict, *under):
         cure = _alike(decision.question)
         yield _finding(verdict, incident, under[0], decision.question, decision.test, decision.site.line, cure)
