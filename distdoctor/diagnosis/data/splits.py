@@ -1,4 +1,4 @@
-"""Where the user's source cuts a dataset into parts, or says which a sampler deals out; and the key of findings about one split."""
+"""Where the source cuts a dataset into parts, or says which a sampler deals out; and the key of findings about one split."""
 
 from __future__ import annotations
 
