@@ -34,6 +34,7 @@ def test_imports_go_downwards_only() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.job
 def test_a_rank_with_the_probe_gets_the_standard_library_and_torch_and_nothing_else(tmp_path: Path) -> None:
     env = {**ProbeSettings().hand_over(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
 
@@ -44,6 +45,7 @@ def test_a_rank_with_the_probe_gets_the_standard_library_and_torch_and_nothing_e
     assert not loaded & {"click", "rich_click", "pluggy", "rich", "psutil", "msgspec"}
 
 
+@pytest.mark.job
 def test_importing_torch_without_a_run_loads_only_the_door() -> None:
     loaded = loaded_after("import torch, sys\nassert 'distdoctor.probe.start' not in sys.modules")
 

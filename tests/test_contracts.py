@@ -9,6 +9,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.check import Check
@@ -31,6 +32,14 @@ class TestOurs(PluginContracts):
 
     distribution = "distdoctor"
     test_every_format_can_show_it = None  # tests/report has all of them
+
+    @pytest.mark.job
+    def test_ranks_import_the_standard_library_and_torch_only(self) -> None:
+        super().test_ranks_import_the_standard_library_and_torch_only()
+
+    @pytest.mark.job
+    def test_checks_and_remedies_load_without_torch(self) -> None:
+        super().test_checks_and_remedies_load_without_torch()
 
 
 def test_codes_and_slugs_are_unique() -> None:

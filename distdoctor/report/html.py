@@ -79,7 +79,7 @@ def _badge(diagnosis: Diagnosis) -> str:
         return _severity(diagnosis.findings[0])
     if failed(diagnosis.job):
         return "failed"
-    return "healthy" if diagnosis.healthy else "nothing found"
+    return "nothing found" if diagnosis.suppressed or not diagnosis.healthy else "healthy"
 
 
 def _grade(diagnosis: Diagnosis) -> str:

@@ -8,7 +8,7 @@ from distdoctor.report.root_cause import failed, root_cause
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """`healthy: 81 checks on 2 ranks`, or why that cannot be said."""
+    """`healthy: 81 checks on 2 ranks`, or why that cannot be said. What somebody accepted was found all the same."""
     cause = root_cause(diagnosis)
     why = "what was found is accepted" if diagnosis.suppressed else "no check found out why"
     if cause is not None:
@@ -28,7 +28,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     ranks = _counted(diagnosis.world_size, "rank")
     if coverage is None or coverage.complete:
         so_far = ", which still runs" if diagnosis.job.running else ""
-        return f"healthy: {checks} on {ranks}{so_far}"
+        word = "nothing found but what is accepted" if diagnosis.suppressed else "healthy"
+        return f"{word}: {checks} on {ranks}{so_far}"
     if not coverage.seen:
         return f"no finding: {checks} on what a log says, which is no proof of health"
     return f"no finding, but not everything was seen: {checks}; {coverage.sentence}"
@@ -75,7 +76,8 @@ def summary(diagnosis: Diagnosis) -> str:
                 counts.append(f"{_counted(len(codes), severity.word)} ({named})")
         found = ", ".join(counts)
     else:
-        found = "healthy" if diagnosis.healthy and not failed(diagnosis.job) else verdict(diagnosis)
+        healthy = diagnosis.healthy and not failed(diagnosis.job)
+        found = verdict(diagnosis) if not healthy else "nothing else found" if diagnosis.suppressed else "healthy"
     return f"{found}; {len(diagnosis.suppressed)} suppressed" if diagnosis.suppressed else found
 
 

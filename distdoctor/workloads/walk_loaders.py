@@ -31,17 +31,43 @@ def walk(factory: str, epochs: int, batches: int | None = None) -> None:
     # It says which ranks would average gradients: all. Nothing is ever computed with it, so uneven shares do not hang.
     replica = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.0)
+    exchanged = Exchanged(epochs * len(loaders))
     for epoch in range(epochs):
         for name, loader in loaders.items():
             evaluates = name.lower().startswith(EVALUATING)
             set_epoch(loader, epoch)
             with torch.set_grad_enabled(not evaluates):
-                for _ in itertools.islice(loader, batches):
+                for number, _ in enumerate(itertools.islice(loader, batches)):
+                    if number == 0:
+                        exchanged.once()
                     if not evaluates:
                         optimizer.step()
+    exchanged.wait()
     dist.barrier()
     del replica, optimizer
     dist.destroy_process_group()
+
+
+class Exchanged:
+    """A number that ranks exchange in each pass: replicas do, and a rank that trains alone meanwhile does not.
+
+    Nobody waits before the end, where those with fewer passes (of fewer loaders, or without a batch) make up for them.
+    """
+
+    def __init__(self, passes: int) -> None:
+        most = torch.tensor([passes])
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        self._most = int(most)
+        self._handles: list[dist.Work] = []
+
+    def once(self) -> None:
+        self._handles.append(dist.all_reduce(torch.zeros(1), async_op=True))
+
+    def wait(self) -> None:
+        while len(self._handles) < self._most:
+            self.once()
+        for handle in self._handles:
+            handle.wait()
 
 
 def named_loaders(made: Any) -> Mapping[str, Any]:

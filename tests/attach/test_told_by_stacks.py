@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.attach.py_spy import PySpyDump, _thread
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.diagnosis.examination import examine
@@ -28,7 +28,6 @@ from distdoctor.testing.stacks import (
     torch_frame,
 )
 
-PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 SOURCE = """\
 def step(rank, handles, loss, best):

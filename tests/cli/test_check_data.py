@@ -55,7 +55,12 @@ from torch.utils.data.distributed import DistributedSampler
 def make():
     data = TensorDataset(torch.arange(101.0))
     sampler = DistributedSampler(data, seed=dist.get_rank())
-    return {"train": DataLoader(data, batch_size=8, sampler=sampler), "val": DataLoader(data, batch_size=8)}
+    return {
+        "train": DataLoader(data, batch_size=8, sampler=sampler),
+        "val": DataLoader(data, batch_size=8),
+        "bare": DataLoader(data, batch_size=8, shuffle=True),
+        **({"of rank 0 alone": DataLoader(data, batch_size=8, sampler=range(0))} if dist.get_rank() == 0 else {}),
+    }
 """
 
 
@@ -77,6 +82,7 @@ def test_loaders_are_read_without_training_and_the_answer_comes_first(tmp_path: 
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[0].startswith("not every rank reads the right data: DD303 ranks 0-1 share")
     assert "  2      0     51     51        -        its own" in done.stdout
+    assert "DD304 warning  ranks 0-1  my_loaders.py:13 make  ranks 0-1 each draw the whole dataset" in done.stdout
     assert "SequentialSampler, 101 samples of TensorDataset, evaluates" in done.stdout
 
 

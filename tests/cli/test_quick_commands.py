@@ -46,6 +46,7 @@ QUICK = (
 )
 
 
+@pytest.mark.job
 def test_they_answer_without_torch(modules_after: Callable[..., list[set[str]]]) -> None:
     loaded = dict(zip(map(" ".join, QUICK), modules_after(*QUICK), strict=True))
 
@@ -53,6 +54,7 @@ def test_they_answer_without_torch(modules_after: Callable[..., list[set[str]]])
     assert not loaded["--help"] & {"numpy", "pluggy", "msgspec", "networkx", "distdoctor_checks"}
 
 
+@pytest.mark.job
 def test_a_recording_is_read_without_torch(modules_after: Callable[..., list[set[str]]], run_folder: Path) -> None:
     commands = ("examine", "report", "show")
 
@@ -247,6 +249,7 @@ def test_the_environment_is_printed_for_a_bug_report(say: Say) -> None:
     assert facts["libraries"]["numpy"]
 
 
+@pytest.mark.job
 def test_torchs_compiled_half_tells_what_the_whole_tells() -> None:
     from distdoctor.cli.bug_report import _ASK_TORCH
 

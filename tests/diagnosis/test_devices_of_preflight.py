@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.testing.preflight import checked_machine
@@ -25,7 +25,7 @@ NOT_STARTED = {rank: {"trouble": "was not started"} for rank in range(4)}
 def test_too_few_devices_are_told_as_that_and_not_as_ranks_that_did_not_meet(
     devices: int, code: str, title: str
 ) -> None:
-    loaded = plugins.load()
+    loaded = PLUGINS
     machine = checked_machine(NOT_STARTED, devices=devices)
     assert machine.preflight is not None
     recording = replace(machine, preflight=replace(machine.preflight, backend="nccl"))
@@ -37,6 +37,6 @@ def test_too_few_devices_are_told_as_that_and_not_as_ranks_that_did_not_meet(
 
 @pytest.mark.parametrize("devices", [None, 4, 8])
 def test_enough_devices_and_a_backend_that_needs_none_are_no_finding(devices: int | None) -> None:
-    loaded = plugins.load()
+    loaded = PLUGINS
 
     assert examine(checked_machine(devices=devices), loaded.checks.values(), loaded.remedies).findings == ()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.events import CoreShare
 from distdoctor.testing.rank_trace import TraceBuilder
@@ -24,7 +24,7 @@ def found(shares: list[dict[str, Any]], *, devices: int = 0, hosts: tuple[str, .
         share = {"cpus": (0, 1), "threads": 8, "steps": 60, "ran_ns": SECOND, "queued_ns": 2 * SECOND, **about}
         log.note(CoreShare(**share), site="train.py:9 main")
         logs[rank] = log.build()
-    check = load().checks["DD607"]
+    check = PLUGINS.checks["DD607"]
     return list(examine(Recording(Job(world_size=len(shares)), logs), [check]).findings)
 
 

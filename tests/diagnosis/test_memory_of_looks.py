@@ -6,12 +6,12 @@ import gc
 import weakref
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.testing.script import recording
 
-CHECKS = tuple(plugins.load().checks.values())
+CHECKS = tuple(PLUGINS.checks.values())
 
 
 @pytest.mark.parametrize("stuck", [False, True], ids=["moving", "stuck"])

@@ -153,6 +153,7 @@ def test_the_page_of_an_illness_that_only_the_source_shows_is_explained(say: Cal
     assert done.out.startswith("DD701 saved-wrapper: ")
 
 
+@pytest.mark.job
 def test_lint_loads_no_torch(folder: Path) -> None:
     code = (
         "import sys; sys.argv = ['distdoctor', 'lint', '.']\n"

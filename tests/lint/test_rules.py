@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.source.edits import applied
 from distdoctor.lint.examine import chosen, examine
@@ -39,13 +39,13 @@ def test_a_rule_has_a_page_that_starts_with_its_code_and_slug(rule: Rule) -> Non
 
 @RULES
 def test_a_rule_is_called_as_the_check_of_the_same_code(rule: Rule) -> None:
-    check = plugins.load().checks.get(rule.code)
+    check = PLUGINS.checks.get(rule.code)
 
     assert check is None or check.slug == rule.slug
 
 
 def test_remedies_that_are_prescribed_exist() -> None:
-    known = plugins.load().remedies
+    known = PLUGINS.remedies
     found = [f for rule in all_rules() for f in examine({"train.py": sys.modules[rule.module].SICK}).findings]
 
     assert {cure.slug for finding in found for cure in finding.prescriptions} - {"", *known} == set()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.launch.post_mortem import open_recording
@@ -29,7 +29,7 @@ from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.testing import recording
 from distdoctor.testing.gradients import trained_job
 
-CHECKS = plugins.load().checks.values()
+CHECKS = PLUGINS.checks.values()
 OF_MANY_CALLS = ("DD506", "DD508")  # more than travel: from a bundle they are not told
 GOLDEN = Path(__file__).parent / "golden"
 Split = Callable[[Recording], list[Recording]]
@@ -73,9 +73,9 @@ def test_the_verdict_of_all_bundles_is_that_of_the_whole_job() -> None:
     assert all(len(data) < 4 * 2048 for data in bundles)
 
 
-@pytest.mark.parametrize("code", sorted(plugins.load().checks))
+@pytest.mark.parametrize("code", sorted(PLUGINS.checks))
 def test_the_verdict_of_a_bundle_is_that_of_what_it_was_made_of(code: str) -> None:
-    sick = sys.modules[plugins.load().checks[code].module].sick()
+    sick = sys.modules[PLUGINS.checks[code].module].sick()
     if not sick.ranks or sick.resumption or sick.comparison or sick.replay or sick.states or sick.clues or sick.backend:
         pytest.skip("it is told by more than what the ranks of one job recorded, which stays where it is")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from commands import Said
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import UnreadableRecording
@@ -70,7 +70,7 @@ def read(folder: Path, job: Iterable[Clog]) -> Recording:
 
 
 def diagnosed(recording: Recording) -> Diagnosis:
-    found = plugins.load()
+    found = PLUGINS
     return examine(recording, found.checks.values(), found.remedies)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inner_loop import drawn
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
@@ -31,7 +32,7 @@ from tests.recording.nccl_job import (
     Shape,
 )
 
-CHECKS = [check for check in plugins.load().checks.values() if check.code.startswith("DD1")]
+CHECKS = [check for check in PLUGINS.checks.values() if check.code.startswith("DD1")]
 REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/nowhere"))
 FAULTS = (HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR)
 
@@ -67,7 +68,7 @@ def recorded(job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: i
     return recording_of(dump_of(job.dump(rank, **how), rank, f"dump {rank}", written) for rank in ranks)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", drawn(60))
 def test_a_finding_names_a_culprit_and_a_stuck_job_is_never_healthy(seed: int) -> None:
     what, culprits, job, how = some_job(seed)
     diagnosis = diagnosed(recorded(job, how))
@@ -82,7 +83,7 @@ def test_a_finding_names_a_culprit_and_a_stuck_job_is_never_healthy(seed: int) -
         assert {rank for finding in diagnosis.findings for rank in finding.ranks} <= set(culprits)
 
 
-@pytest.mark.parametrize("seed", range(100, 130))
+@pytest.mark.parametrize("seed", drawn(30, since=100))
 def test_lost_dumps_make_the_verdict_poorer_and_never_wrong(seed: int) -> None:
     what, culprits, job, how = some_job(seed)
     lost = tuple(random.Random(seed).sample(range(job.shape.world), 2))
@@ -94,7 +95,7 @@ def test_lost_dumps_make_the_verdict_poorer_and_never_wrong(seed: int) -> None:
         assert set(finding.ranks) & set(culprits), (what, finding.code, finding.title)
 
 
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", drawn(12, since=200))
 def test_the_order_in_which_dumps_come_changes_nothing(seed: int) -> None:
     _, _, job, how = some_job(seed)
     first = diagnosed(recorded(job, how))

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
 from distdoctor.errors import NothingToInspect, UnreadableRecording
@@ -34,7 +34,7 @@ START = 1_700_000_000_000_000_000
 
 
 def diagnosed(recording: Recording) -> Diagnosis:
-    found = plugins.load()
+    found = PLUGINS
     return examine(recording, found.checks.values(), found.remedies)
 
 
@@ -403,6 +403,7 @@ def test_every_backend_of_torch_2_15_is_understood(name: str, op: Op) -> None:
     assert op_of(name) is op
 
 
+@pytest.mark.job
 def test_reading_needs_no_torch() -> None:
     folder = str(GOLDEN / "gloo-torch-2.15-skip")
     code = (

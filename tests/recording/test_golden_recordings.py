@@ -9,8 +9,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.recording.trace.layout import HEADER, VERSION
@@ -47,7 +47,7 @@ def test_the_present_layout_has_a_recording_of_every_family() -> None:
 def test_a_golden_recording_is_judged_as_on_the_day_it_was_made(archive: Path, tmp_path: Path) -> None:
     recording = read_run(unpacked(archive, tmp_path))
 
-    diagnosis = examine(recording, plugins.load().checks.values())
+    diagnosis = examine(recording, PLUGINS.checks.values())
 
     assert recording.troubles == ()
     codes = tuple(sorted({finding.code for finding in diagnosis.at_least(WARNING)}))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
 from distdoctor.errors import NothingToInspect
@@ -44,11 +44,11 @@ Root Cause (first observed failure):
 """
 
 
-CHECKS = list(plugins.load().checks.values())
+CHECKS = list(PLUGINS.checks.values())
 
 
 def told(text: str) -> list[Finding]:
-    found = plugins.load()
+    found = PLUGINS
     return list(examine(parse_log(text), CHECKS, found.remedies).findings)
 
 
@@ -409,7 +409,7 @@ RAS diagnostics completed in 12.3 ms across 8 RAS peers
 
 
 def test_what_nccls_own_diagnostics_remarked_on_is_told_rank_by_rank() -> None:
-    loaded = plugins.load()
+    loaded = PLUGINS
 
     log = "".join(f"[default0]:node042:12345 NCCL DIAG {line}\n" for line in DIAGNOSTICS.splitlines())
     found = examine(parse_log(log), loaded.checks.values(), loaded.remedies).findings

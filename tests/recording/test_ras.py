@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from commands import Said
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.attach import ras as port
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
@@ -22,7 +22,7 @@ from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.open import read_any
 from distdoctor.recording.ras import recording_of
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 TABLE = """\
 NCCL version 2.28.9 compiled with CUDA 13.0
 Job summary

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sick import diagnosis_of, own
+from sick import PLUGINS, diagnosis_of, own
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.trace.layout import Phase
 from distdoctor.report import memory_table
 from distdoctor.testing.memory import MIB, MemoryJob, memory_job
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 
 
 def job() -> MemoryJob:

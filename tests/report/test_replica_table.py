@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sick import diagnosis_of, own
+from sick import PLUGINS, diagnosis_of, own
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.report import replica_table
 from distdoctor.testing.gradients import trained_job
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 
 
 @pytest.mark.parametrize("name", ["sick", "healthy"])

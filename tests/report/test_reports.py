@@ -134,7 +134,7 @@ def test_the_last_line_counts_the_findings() -> None:
 
     assert summary(diagnosis_of(SKIPPED, *notes)) == "1 error (DD101), 2 notes (DD303)"
     assert summary(diagnosis_of(exit_code=0)) == "healthy"
-    assert summary(replace(diagnosis_of(exit_code=0), suppressed=(SKIPPED,))) == "healthy; 1 suppressed"
+    assert summary(replace(diagnosis_of(exit_code=0), suppressed=(SKIPPED,))) == "nothing else found; 1 suppressed"
 
 
 def test_a_terminal_is_wrapped_and_what_it_has_shown_is_not_repeated_in_full() -> None:

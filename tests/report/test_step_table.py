@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from distdoctor import plugins
+from sick import PLUGINS
+
 from distdoctor.diagnosis.speed.step_times import step_times
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.report.step_table import step_table
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 
 
 def test_the_phases_of_a_step_add_up_to_it() -> None:

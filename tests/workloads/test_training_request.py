@@ -40,6 +40,7 @@ def test_listing_what_there_is_and_validating_needs_no_torch() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.job
 def test_a_rank_imports_nothing_of_the_command_line() -> None:
     code = (
         "import sys, distdoctor_strategies.ddp, distdoctor.workloads.train\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.recording.states import StateSnapshot
@@ -28,7 +28,7 @@ def findings(now: tuple[str, str], first: tuple[str, str] = ("a0", "a1")) -> tup
     earlier = (*(state("start", "one", rank, first[rank]) for rank in range(2)), state("save", "one", 0, "b0", 20))
     starts = tuple(state("start", "two", rank, now[rank], 30) for rank in range(2))
     recording = replace(trained_job(2).initial().step().recording(), states=starts, earlier_states=earlier)
-    return examine(recording, [check for check in plugins.load().checks.values() if check.code == "DD706"]).findings
+    return examine(recording, [check for check in PLUGINS.checks.values() if check.code == "DD706"]).findings
 
 
 def test_a_rank_that_resumes_with_the_shards_of_another_is_named() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from distdoctor.plugins import load
+from sick import PLUGINS
+
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.events import Loading, Renamed, Saving
 from distdoctor.testing.rank_trace import MILLISECOND, START_NS, TraceBuilder
 
-CHECK = load().checks["DD705"]
+CHECK = PLUGINS.checks["DD705"]
 PATH, PART = "/job/policy.pt", "/job/policy.pt.tmp"
 
 

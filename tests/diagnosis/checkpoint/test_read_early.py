@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import CERTAIN
-from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Loading, Saving
 from distdoctor.testing.gradients import trained_job
 
-CHECK = load().checks["DD707"]
+CHECK = PLUGINS.checks["DD707"]
 OVER = 1_000_000_000_000_000  # after everything
 PATH = "/job/step_60"
 

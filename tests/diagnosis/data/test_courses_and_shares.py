@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Confidence
-from distdoctor.plugins import load
 from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.samples import SOURCE, SampledJob, sampled_job, share
 
-CHECKS = load().checks
+CHECKS = PLUGINS.checks
 COURSE = """
 class ByLength(DistributedSampler):
     def __iter__(self):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import POSSIBLE, Finding
-from distdoctor.plugins import load
 from distdoctor.testing.gradients import trained_job
 from distdoctor.testing.rank_trace import noting_sources
 from distdoctor.testing.states import snapshot
@@ -36,7 +36,7 @@ def resumed(count: str, *, ranks_then: int) -> list[Finding]:
     sources = {"/job/train.py": SOURCE.format(count=count)}
     ranks = noting_sources(dict(job.ranks), sources)
     recording = replace(job, ranks=ranks, sources=sources, states=starts, earlier_states=earlier)
-    return list(examine(recording, [load().checks["DD704"]]).findings)
+    return list(examine(recording, [PLUGINS.checks["DD704"]]).findings)
 
 
 def test_a_count_that_is_worked_out_for_another_number_of_ranks_is_possible() -> None:

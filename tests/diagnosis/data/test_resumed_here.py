@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.recording.trace.events import StateLoaded
 from distdoctor.testing.samples import sampled_job, share
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 
 
 def told(*, restored: bool = True, whole: bool = False, new_epoch: int = 0, calls: int = 0) -> list[Finding]:

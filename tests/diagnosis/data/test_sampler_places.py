@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from sick import PLUGINS
+
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.samples import sampled_job, share
 from distdoctor.testing.timing import timed_job
 
 
 def told(code: str, recording: Recording) -> Finding:
-    (finding,) = load().checks[code].look(recording)
+    (finding,) = PLUGINS.checks[code].look(recording)
     return finding
 
 

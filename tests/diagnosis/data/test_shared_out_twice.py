@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.samples import SHARDED, sampled_job
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 OWN = {0: "aaaaaaaaaaaaaaaa", 1: "bbbbbbbbbbbbbbbb"}
 SUBSET = SHARDED | PassFlag.TRANSLATED
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.samples import SampledJob, sampled_job, share
 from distdoctor.testing.states import snapshot
 
-CHECKS = [plugins.load().checks["DD704"]]
+CHECKS = [PLUGINS.checks["DD704"]]
 LENGTH = 64
 Orders = Mapping[int, Sequence[int]]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 SECOND = 1_000_000_000
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.flight.dumps import dump_of
 from distdoctor.recording.flight.rows import recording_of as dumped
@@ -21,7 +21,6 @@ from tests.recording import test_ras as ras
 from tests.recording.test_dumps_of_a_job import of_two_groups
 from tests.recording.test_job_log import watchdog
 
-PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 RANKS, ODD, STEPS = 4, 2, 6
 DUMPED_NS = 1_758_001_000_000_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
-from distdoctor.plugins import load
 from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.testing import recording
 
@@ -18,7 +18,7 @@ def found(makers: list[list[int]], *, is_local: bool = False, sources: dict[str,
     for members, ranks in zip([(0, 1), (0, 2)][: len(makers)][::-1], makers, strict=True):
         script.note(NewGroupBegun(members, is_local, done_ns=1), ranks, site="train.py:15 main")
     over = script.collective("barrier", site="train.py:20 main").finished()
-    return load().checks["DD119"].look(replace(over, sources=sources or {}))
+    return PLUGINS.checks["DD119"].look(replace(over, sources=sources or {}))
 
 
 def test_a_group_made_by_its_members_alone_is_a_warning_although_nobody_has_waited() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.diagnosis.hang.hash_order import HASHES
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 TRAIN = """\
 import torch.distributed as dist
 NAMES = {names}

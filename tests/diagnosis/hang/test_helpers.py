@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from distdoctor import plugins
+from sick import PLUGINS
+
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 SOURCE = """\
 import torch.distributed as dist
 def reduce_mean(tensor):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from distdoctor import plugins
+from sick import PLUGINS
+
 from distdoctor.diagnosis.examination import examine
 from distdoctor.report.root_cause import brought_down
 from distdoctor.testing import recording
 
-CHECK = plugins.load().checks["DD110"]
+CHECK = PLUGINS.checks["DD110"]
 
 
 def test_two_ranks_that_raise_different_exceptions_are_two_findings() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.recording.recording import Job, RankEnd, Recording
@@ -17,7 +17,7 @@ from distdoctor.testing.rank_trace import SECOND, START_NS
 from distdoctor.testing.simulation import PEER_GONE, TIMED_OUT
 from distdoctor.testing.stacks import frame, in_collective, looked_at, process, rank
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 OWNERS = """\
 import torch.distributed as dist
 def share(mine, theirs, rank):

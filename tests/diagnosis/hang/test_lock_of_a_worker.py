@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from distdoctor import plugins
+from sick import PLUGINS
+
 from distdoctor.diagnosis.examination import examine
 from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 SOURCE = """\
 class Counters:
     def __init__(self):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from sick import own
+from sick import PLUGINS, own
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
 from distdoctor.recording.lost_host import LostHost
@@ -17,7 +16,7 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.testing import recording
 from distdoctor.testing.rank_trace import SECOND
 
-CHECK = plugins.load().checks["DD132"]
+CHECK = PLUGINS.checks["DD132"]
 
 
 def silent(*, seconds_of_training: int, silent_for: float, interrupted: int = 0) -> list[Finding]:
@@ -56,7 +55,7 @@ def test_a_call_that_all_have_entered_does_not_complete_because_of_the_host_that
     jammed = own("DD122")
     now = jammed.job.read_at_ns
     lost = LostHost("node1", (2,), "node0", jammed.ranks[0].machine, now - 11 * SECOND, now)
-    both = [CHECK, plugins.load().checks["DD122"]]
+    both = [CHECK, PLUGINS.checks["DD122"]]
 
     assert [finding.code for finding in examine(jammed, both).findings] == ["DD122"]
     cut = replace(jammed, job=replace(jammed.job, hosts=2, lost=(lost,)))

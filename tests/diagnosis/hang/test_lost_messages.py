@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from distdoctor import plugins
+from sick import PLUGINS
+
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Stalls
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 from distdoctor.testing.script import Script
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 
 
 def told(job: Recording) -> list[tuple[str, tuple[int, ...]]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sick import own
+from sick import PLUGINS, own
 
-from distdoctor import plugins
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.testing import recording
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 
 
 def told(source: str, ranks: int = 2) -> Finding:

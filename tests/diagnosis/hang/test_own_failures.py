@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, POSSIBLE
-from distdoctor.plugins import load
 from distdoctor.recording.recording import RankEnd
 from distdoctor.testing.script import recording
 
-DIED = [check for check in load().checks.values() if check.code == "DD110"]
-HANGS = [check for code, check in load().checks.items() if code.startswith("DD1")]
+DIED = [check for check in PLUGINS.checks.values() if check.code == "DD110"]
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 
 
 @pytest.mark.parametrize("words", ["KeyboardInterrupt: ", "BrokenPipeError: [Errno 32] Broken pipe"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from inner_loop import drawn
 from programs import EXPLAINED_BY, FAULTS, judged, program
 
 from distdoctor.testing import SimulatedJob, recording
@@ -43,7 +44,7 @@ def test_a_healthy_job_is_silent_at_every_moment_whatever_the_moments_at_which_i
     assert judged(film.read(at)) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", drawn(3))
 def test_a_healthy_job_is_silent_at_each_of_its_moments(seed: int) -> None:
     script = program(seed, 4, steps=3)
     assert script is not None

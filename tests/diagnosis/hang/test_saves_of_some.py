@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.testing import recording
 
-CHECKS = plugins.load().checks
+CHECKS = PLUGINS.checks
 PATH = "/job/train.py"
 SOURCE = """\
 class Net(nn.Module):

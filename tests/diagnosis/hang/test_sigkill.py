@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence, Finding
-from distdoctor.plugins import load
 from distdoctor.recording.trace.layout import Phase
 from distdoctor.testing.memory import MIB, MemoryJob, memory_job
 
-CHECKS = [check for check in load().checks.values() if check.code in ("DD110", "DD408", "DD413")]
+CHECKS = [check for check in PLUGINS.checks.values() if check.code in ("DD110", "DD408", "DD413")]
 GIB = 1 << 30
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.stacks import STOPPED, RankStacks
 from distdoctor.testing import recording
 from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
-CHECKS = list(plugins.load().checks.values())
+CHECKS = list(PLUGINS.checks.values())
 
 
 def _at_work() -> RankStacks:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from programs import judged
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Confidence, Finding
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -18,7 +18,6 @@ from distdoctor.recording.trace.layout import Span, ranks_of
 from distdoctor.testing import Script, TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
-PLUGINS = plugins.load()
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.recording.recording import Job, Recording
@@ -12,7 +12,7 @@ from distdoctor.recording.trace.events import GroupDestroyed, InitBegun, InitDon
 from distdoctor.testing import TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
-CHECKS = [check for check in plugins.load().checks.values() if check.family == "hang"]
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 
 
 def told(job: Recording) -> list[tuple[str, tuple[int, ...], str]]:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import POSSIBLE, Finding
-from distdoctor.plugins import load
 from distdoctor.testing.memory import MIB, memory_job
 from distdoctor.testing.samples import TRAIN_LOADER, sampled_job
 
-CHECK = load().checks["DD413"]
+CHECK = PLUGINS.checks["DD413"]
 
 
 def found(

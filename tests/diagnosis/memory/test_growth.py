@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line, keeps_hooks
-from distdoctor.plugins import load
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
 from distdoctor_checks.memory import bucket_copy
 
-CHECK = load().checks["DD401"]
+CHECK = PLUGINS.checks["DD401"]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -158,14 +158,14 @@ def test_a_worker_without_room_in_shared_memory_is_named_by_its_last_words() -> 
         "are out of shared memory. Please try to raise your shared memory limit."
     )
     job = memory_job(2).trains(4, shm_size=64 * MIB, shm_free=2 * MIB, workers=4).fails(1, words, "train.py:30 train")
-    (finding,) = load().checks["DD413"].look(job.recording())
+    (finding,) = PLUGINS.checks["DD413"].look(job.recording())
 
     assert (finding.ranks, finding.confidence) == ((1,), "certain")
     assert "/dev/shm has 64 MiB, 2 MiB of it free" in finding.why
     other = (
         memory_job(2).trains(4).fails(1, "RuntimeError: Caught ValueError in DataLoader worker process 0.", "t.py:3 f")
     )
-    assert load().checks["DD413"].look(other.recording()) == []
+    assert PLUGINS.checks["DD413"].look(other.recording()) == []
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_an_exception_that_the_program_makes_itself_shows_no_failed_allocation(
     source = f"def reserve(size):\n    {line}\n"
     job = memory_job(2).trains(5).fails(1, words, "t.py:2 reserve")
 
-    told = examine(job.recording(sources={"/job/t.py": source}), [load().checks[one] for one in ("DD110", "DD408")])
+    told = examine(job.recording(sources={"/job/t.py": source}), [PLUGINS.checks[one] for one in ("DD110", "DD408")])
 
     assert [(one.code, one.ranks, one.confidence) for one in told.findings] == [(code, (1,), CERTAIN)]
 
@@ -225,7 +225,7 @@ def test_a_list_of_the_users_is_not_taken_for_torchs_hooks(label: str) -> None:
     ("torch", "offered"), [("2.14.1", False), ("2.15.0+cpu", True), ("3.0.0a0", True), (None, True)]
 )
 def test_buckets_that_are_made_lazily_are_offered_to_a_torch_that_knows_them(torch: str | None, offered: bool) -> None:
-    check = load().checks["DD412"]
+    check = PLUGINS.checks["DD412"]
     recording = bucket_copy.sick()
     ranks = {rank: replace(log, environment={"torch": torch} if torch else {}) for rank, log in recording.ranks.items()}
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.source.let_go import is_let_go
-from distdoctor.plugins import load
 from distdoctor.recording.recording import SourceLine
 from distdoctor.testing.memory import MIB, memory_job
 
-CHECK = load().checks["DD401"]
+CHECK = PLUGINS.checks["DD401"]
 EPISODES = """def train():
     for episode in range(9):
         moves = []

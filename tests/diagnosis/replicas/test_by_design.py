@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence
-from distdoctor.plugins import load
 from distdoctor.recording.trace.events import Saving
 from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
 
 SHAPES = {"body.weight": (64, 20), "body.bias": (64,), "head.weight": (10, 64)}
 TOTAL = sum(rows * (more[0] if more else 1) for rows, *more in SHAPES.values())
-CHECKS = load().checks
+CHECKS = PLUGINS.checks
 
 
 def told(job: TrainedJob, *codes: str, running: bool = False) -> list[tuple[str, Confidence]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from sick import PLUGINS
+
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Averaging, BackwardRng, Bypassed, Copied, CopyUsed, FirstStep, Orphaned
 from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
@@ -23,7 +24,7 @@ def source(blocks: dict[int, str]) -> dict[str, str]:
 
 
 def told(code: str, recording: Recording) -> Finding:
-    (finding,) = load().checks[code].look(recording)
+    (finding,) = PLUGINS.checks[code].look(recording)
     return finding
 
 

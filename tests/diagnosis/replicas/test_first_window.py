@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.replicas.divergence import LONGEST_WINDOW
-from distdoctor.plugins import load
 from distdoctor.testing.gradients import TrainedJob, trained_job
 
 
 def told(job: TrainedJob, *, running: bool) -> list[str]:
-    return [finding.code for finding in examine(job.recording(running=running), load().checks.values()).findings]
+    return [finding.code for finding in examine(job.recording(running=running), PLUGINS.checks.values()).findings]
 
 
 def local(job: TrainedJob, steps: int, skip: int = 0) -> TrainedJob:

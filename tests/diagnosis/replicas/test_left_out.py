@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.trace.events import UncaughtException
 from distdoctor.testing.gradients import trained_job
 
-CHECKS = list(plugins.load().checks.values())
+CHECKS = list(PLUGINS.checks.values())
 RAISED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "Parameter indices which did not receive grad for rank 0: 4"

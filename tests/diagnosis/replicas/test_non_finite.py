@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from sick import PLUGINS
+
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding
-from distdoctor.plugins import load
 from distdoctor.recording.trace.events import NonFinite
 from distdoctor.testing.gradients import TrainedJob, trained_job
 
-NON_FINITE = load().checks["DD801"]
+NON_FINITE = PLUGINS.checks["DD801"]
 
 
 def _overflow(job: TrainedJob) -> TrainedJob:
@@ -40,6 +41,6 @@ def test_what_the_ranks_wait_for_is_told_before_what_came_earlier() -> None:
     job = _overflow(trained_job().initial().step())
     for rank, log in enumerate(job.logs):
         log.call("barrier" if rank == 0 else "all_reduce", [] if rank == 0 else [8], returned_ns=0)
-    told = examine(job.recording(), load().checks.values()).findings
+    told = examine(job.recording(), PLUGINS.checks.values()).findings
     assert [finding.code for finding in told][1:] == ["DD801"]
     assert told[0].code.startswith("DD1")

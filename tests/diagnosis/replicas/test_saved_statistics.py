@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
 from distdoctor.recording.trace.events import Saving
@@ -27,7 +27,7 @@ def finding(by: tuple[int, ...] = (0,), *, averaged: bool = False, kept: str = N
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
     states = tuple(snapshot("save", run="one", rank=rank, step=step, buffers={kept: "b"}) for rank in by)
-    checks = [check for check in plugins.load().checks.values() if check.code == "DD204"]
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
     (found,) = examine(replace(job.recording(), states=states), checks).findings
     return found
 

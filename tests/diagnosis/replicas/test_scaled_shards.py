@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.recording.trace.layout import TensorFlag
@@ -22,7 +22,7 @@ def findings(*steps: Mapping[int, float], sharded: bool = True) -> tuple[Finding
     for step, factors in enumerate(steps, 1):
         used = {rank: [factors[rank] * value for value in values] for rank, values in OWN.items()}
         job.step().spot(step, tensor=1, own=OWN, used=used)
-    checks = [check for check in plugins.load().checks.values() if check.code == "DD220"]
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD220"]
     return examine(job.recording(), checks).findings
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.testing.gradients import trained_job
 
-CHECKS = [plugins.load().checks["DD218"]]
+CHECKS = [PLUGINS.checks["DD218"]]
 SOURCE = """\
 def train(optimizer, batches, target, steps):
     for turn in range(9):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import LIKELY, Finding
-from distdoctor.plugins import load
 from distdoctor.recording.trace.events import Cleared
 from distdoctor.recording.trace.layout import UpdateFlag
 from distdoctor.testing.gradients import trained_job
@@ -26,7 +26,7 @@ def found(**fields: Any) -> list[Finding]:
     job = trained_job(2).initial()
     for step in (1, 2, 3):
         job.step(**{**WINDOW, **fields}).note(Cleared(1, step), site="train.py:20 train")
-    return load().checks["DD208"].look(job.recording())
+    return PLUGINS.checks["DD208"].look(job.recording())
 
 
 def test_gradients_of_a_window_that_are_zeroed_before_its_last_micro_batch_are_told_with_that_line() -> None:

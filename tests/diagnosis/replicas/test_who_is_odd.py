@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
 from distdoctor.recording.recording import Recording
@@ -18,7 +18,7 @@ LOAD = "train.py:20 resume"
 
 
 def first_of(recording: Recording) -> Finding:
-    return examine(recording, plugins.load().checks.values()).findings[0]
+    return examine(recording, PLUGINS.checks.values()).findings[0]
 
 
 def loaded(what: str) -> StateLoaded:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.source.branches import are_never_called
 from distdoctor.diagnosis.source.call_edits import only_call
@@ -293,7 +293,7 @@ def test_the_ranks_vote_on_what_let_one_of_them_leave_where_all_come_to_the_ques
     script.collective("all_reduce", [1], group=group, only=[0, 1], site="train.py:9 fit")
     script.collective("barrier", group=group, only=2, site="train.py:10 fit")
 
-    (finding,) = (one for one in examine(script.live(), plugins.load().checks.values()).findings if one.code == "DD101")
+    (finding,) = (one for one in examine(script.live(), PLUGINS.checks.values()).findings if one.code == "DD101")
     patches = [cure.patch.text for cure in finding.prescriptions if cure.patch is not None]
 
     assert "decide once for all ranks" in finding.prescriptions[0].change

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import Finding
@@ -47,7 +47,7 @@ def applies(patch_text: str, folder: Path, files: dict[str, str]) -> dict[str, s
 
 
 def sick_recordings() -> list[tuple[str, Recording]]:
-    return [(code, sys.modules[one.module].sick()) for code, one in sorted(plugins.load().checks.items())]
+    return [(code, sys.modules[one.module].sick()) for code, one in sorted(PLUGINS.checks.items())]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -252,7 +252,7 @@ def test_a_call_that_is_meant_to_meet_one_under_the_opposite_condition_stays() -
     script.collective("barrier", only=1, site="train.py:8 train")
     script.collective("broadcast", only=0, site="train.py:11 train")
 
-    findings = examine(script.live(), plugins.load().checks.values()).findings
+    findings = examine(script.live(), PLUGINS.checks.values()).findings
 
     assert findings
     assert not [cure.patch for one in findings for cure in one.prescriptions if cure.patch is not None]
@@ -282,11 +282,11 @@ def test_a_root_that_was_another_one_before_is_not_made_the_same_for_ever(goes_r
 
 
 def _findings(made: Recording, code: str) -> list[Finding]:
-    return [one for one in examine(made, plugins.load().checks.values()).findings if one.code == code]
+    return [one for one in examine(made, PLUGINS.checks.values()).findings if one.code == code]
 
 
 def test_every_patch_of_every_check_applies(tmp_path: Path) -> None:
-    checks = plugins.load().checks
+    checks = PLUGINS.checks
     shown = 0
     for code, made in sick_recordings():
         for finding in examine(made, [checks[code]]).findings:
@@ -312,7 +312,7 @@ def test_a_source_that_was_edited_since_gives_words() -> None:
 
 
 def test_the_patches_of_a_report_are_one_document_for_git(tmp_path: Path) -> None:
-    diagnosis = examine(dict(sick_recordings())["DD301"], plugins.load().checks.values())
+    diagnosis = examine(dict(sick_recordings())["DD301"], PLUGINS.checks.values())
     (finding,) = (one for one in diagnosis.findings if one.code == "DD301")
     patch = finding.prescriptions[0].patch
 

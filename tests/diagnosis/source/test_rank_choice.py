@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
-from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.recording.recording import SourceLine
 from distdoctor.testing import Script
 
-CHECKS = [check for code, check in plugins.load().checks.items() if code.startswith("DD1")]
+CHECKS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
 CHOICE = """\
 def step(rank):
     dtype = torch.float16 if rank == 1 else torch.float32

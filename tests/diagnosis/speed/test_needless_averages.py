@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding
-from distdoctor.plugins import load
 from distdoctor.recording.trace.layout import UpdateFlag
 from distdoctor.testing.gradients import trained_job
 
@@ -26,7 +26,7 @@ def findings(source: str, micro_steps: int = 4) -> tuple[Finding, ...]:
                 job.collective("reduce_scatter_tensor", [size])
         flags = UpdateFlag.DIGESTED | UpdateFlag.STATE | UpdateFlag.ONE_LINE
         job.step(backwards=micro_steps, synced=0, unsynced=0, flags=flags)
-    checks = [check for check in load().checks.values() if check.code == "DD501"]
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD501"]
     return examine(job.recording(sources={"/job/train.py": source}), checks).findings
 
 

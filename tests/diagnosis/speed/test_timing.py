@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Timing
-from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import Meeting, timed_job
 
@@ -23,7 +23,7 @@ def late(recording: Recording) -> dict[int, float]:
 
 
 def codes(recording: Recording) -> list[tuple[str, tuple[int, ...]]]:
-    checks = [check for code, check in load().checks.items() if code.startswith("DD5") or code == "DD123"]
+    checks = [check for code, check in PLUGINS.checks.items() if code.startswith("DD5") or code == "DD123"]
     return [(one.code, one.ranks) for one in examine(recording, checks).findings]
 
 
@@ -133,7 +133,7 @@ def test_a_middle_stands_out_only_above_its_scatter() -> None:
 
 def test_the_seconds_of_a_missing_no_sync_are_a_band_or_nothing() -> None:
     def evidence(recording: Recording) -> Any:
-        (finding,) = [one for one in examine(recording, load().checks.values()).findings if one.code == "DD501"]
+        (finding,) = [one for one in examine(recording, PLUGINS.checks.values()).findings if one.code == "DD501"]
         return finding.evidence
 
     clear = timed_job(2).steps(30, micro_steps=4, synced=4, forward=5, backward=8, transfer=3).recording()
