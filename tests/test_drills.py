@@ -74,7 +74,7 @@ def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tm
     words = ["--strategy", strategy_of(drill), "--nproc", str(drill.needs_ranks), "--fire-drill", drill.slug]
 
     _, report = run(
-        tmp_path / "run", *words, "--no-evaluate", "--hang-after", "40"
+        tmp_path / "run", *words, "--no-evaluate", "--hang-after", "20"
     )  # only what is proven ends by itself
 
     first = report["findings"][0]

@@ -13,12 +13,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from commands import Said
 from seeds import DISTDOCTOR, copy_of, run_folder
 
 from distdoctor.recording.trace.layout import HEADER, SECTIONS_AT
 from distdoctor.recording.trace.run_folder import trace_paths
 
 pytestmark = pytest.mark.job
+Examine = Callable[..., Said]
 FORMATS = ("text", "json", "sarif", "junit", "github", "html")
 
 
@@ -27,19 +29,21 @@ def seed(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Callable[[
     return lambda name: copy_of(run_folder(name, tmp_path_factory), tmp_path / "run")
 
 
-def examine(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(DISTDOCTOR), "examine", str(folder), *words], capture_output=True, text=True, timeout=60, cwd=folder.parent
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+@pytest.fixture
+def examine(say: Callable[..., Said]) -> Callable[..., Said]:
+    def examined(folder: Path, *words: str) -> Said:
+        said = say("examine", folder, *words)
+        assert "Traceback" not in said.err, said.err
+        return said
+
+    return examined
 
 
-def test_what_was_seen_whole_is_healthy(seed: Callable[[str], Path]) -> None:
+def test_what_was_seen_whole_is_healthy(examine: Examine, seed: Callable[[str], Path]) -> None:
     done = examine(seed("healthy"), "--output-format", "json")
 
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["state"], document["coverage"]["gaps"]) == (0, "healthy", [])
+    document = json.loads(done.out)
+    assert (done.code, document["state"], document["coverage"]["gaps"]) == (0, "healthy", [])
     assert document["coverage"]["whole"] == [0, 1]
 
 
@@ -98,30 +102,30 @@ SPOILED = [
 @pytest.mark.parametrize(("spoil", "how"), SPOILED, ids=[spoil.__name__ for spoil, _ in SPOILED])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_that_cannot_be_read_is_said_in_every_format(
-    seed: Callable[[str], Path], spoil: Callable[[Path, int], None], how: str, rank: int
+    examine: Examine, seed: Callable[[str], Path], spoil: Callable[[Path, int], None], how: str, rank: int
 ) -> None:
     folder = seed("healthy")
     spoil(folder, rank)
 
     for form in FORMATS:
         done = examine(folder, "--output-format", form)
-        assert done.returncode == 5, form
-        assert "1 of 2 ranks seen" in done.stdout, form
-        assert "healthy:" not in done.stdout, form
+        assert done.code == 5, form
+        assert "1 of 2 ranks seen" in done.out, form
+        assert "healthy:" not in done.out, form
         if form == "json":
-            assert json.loads(done.stdout)["coverage"][how] == [rank]
-            assert json.loads(done.stdout)["state"] == "incomplete"
+            assert json.loads(done.out)["coverage"][how] == [rank]
+            assert json.loads(done.out)["state"] == "incomplete"
         if form == "junit":
-            suite = ElementTree.fromstring(done.stdout)
+            suite = ElementTree.fromstring(done.out)
             assert suite.get("errors") == "1"
         if form == "sarif":
-            (run,) = json.loads(done.stdout)["runs"]
+            (run,) = json.loads(done.out)["runs"]
             assert run["invocations"][0]["executionSuccessful"] is False
 
 
 @pytest.mark.parametrize("spoil", [without, cut, emptied], ids=lambda spoil: spoil.__name__)
 def test_a_job_of_which_nothing_can_be_read_was_not_looked_at(
-    seed: Callable[[str], Path], spoil: Callable[[Path, int], None]
+    examine: Examine, seed: Callable[[str], Path], spoil: Callable[[Path, int], None]
 ) -> None:
     folder = seed("healthy")
     for rank in (0, 1):
@@ -129,33 +133,35 @@ def test_a_job_of_which_nothing_can_be_read_was_not_looked_at(
 
     done = examine(folder)
 
-    assert done.returncode == (4 if spoil is without else 5)
-    assert done.stdout.startswith("nothing was seen: 0 of 2 ranks seen")
+    assert done.code == (4 if spoil is without else 5)
+    assert done.out.startswith("nothing was seen: 0 of 2 ranks seen")
 
 
 def test_an_innocent_rank_is_not_accused_for_certain_while_the_culprits_trace_is_gone(
-    seed: Callable[[str], Path],
+    examine: Examine, seed: Callable[[str], Path]
 ) -> None:
     folder = seed("non-finite")
-    assert json.loads(examine(folder, "--output-format", "json").stdout)["findings"][0]["ranks"] == [1]
+    assert json.loads(examine(folder, "--output-format", "json").out)["findings"][0]["ranks"] == [1]
     without(folder, 1)
 
     done = examine(folder, "--output-format", "json")
 
-    document = json.loads(done.stdout)
+    document = json.loads(done.out)
     assert [finding["confidence"] for finding in document["findings"] if finding["code"] == "DD801"] != ["certain"]
     assert "rank 1 left no recording" in document["coverage"]["gaps"]
 
 
 @pytest.mark.parametrize("name", ["host-1.json", "job.json", "comparison.json", "resumption.json"])
-def test_a_damaged_file_beside_the_traces_is_no_health(seed: Callable[[str], Path], name: str) -> None:
+def test_a_damaged_file_beside_the_traces_is_no_health(
+    examine: Examine, seed: Callable[[str], Path], name: str
+) -> None:
     folder = seed("healthy")
     (folder / name).write_text("[" * 200_000)
 
     done = examine(folder)
 
-    assert done.returncode == 5
-    assert f"{name} is damaged" in done.stdout
+    assert done.code == 5
+    assert f"{name} is damaged" in done.out
 
 
 def launchers_file(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -171,17 +177,17 @@ def without_digests(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [-5, 10**9, "x", None, 1.5])
-def test_a_world_that_no_job_has_is_damage(seed: Callable[[str], Path], world: object) -> None:
+def test_a_world_that_no_job_has_is_damage(examine: Examine, seed: Callable[[str], Path], world: object) -> None:
     folder = seed("healthy")
     path, fields = launchers_file(folder)
     fields["starts"][0]["world_size"] = world
     path.write_text(json.dumps(fields))
 
-    assert examine(folder).returncode == 5
+    assert examine(folder).code == 5
 
 
 @pytest.mark.parametrize("name", ["rank", "world_size", "attempt", "section_count", "version", "file_bytes"])
-def test_a_header_that_no_probe_writes_is_damage(seed: Callable[[str], Path], name: str) -> None:
+def test_a_header_that_no_probe_writes_is_damage(examine: Examine, seed: Callable[[str], Path], name: str) -> None:
     folder = seed("healthy")
     without_digests(folder)
     path = trace_paths(folder)[1]
@@ -193,11 +199,11 @@ def test_a_header_that_no_probe_writes_is_damage(seed: Callable[[str], Path], na
 
     done = examine(folder)
 
-    assert done.returncode == 5
-    assert "1 of 2 ranks seen" in done.stdout
+    assert done.code == 5
+    assert "1 of 2 ranks seen" in done.out
 
 
-def test_a_section_that_is_renamed_or_resized_is_damage(seed: Callable[[str], Path]) -> None:
+def test_a_section_that_is_renamed_or_resized_is_damage(examine: Examine, seed: Callable[[str], Path]) -> None:
     folder = seed("healthy")
     without_digests(folder)
     path = trace_paths(folder)[0]
@@ -205,10 +211,10 @@ def test_a_section_that_is_renamed_or_resized_is_damage(seed: Callable[[str], Pa
     content[SECTIONS_AT] ^= 1
     path.write_bytes(content)
 
-    assert examine(folder).returncode == 5
+    assert examine(folder).code == 5
 
 
-def test_a_job_whose_launcher_and_ranks_were_all_killed_did_not_end_well(tmp_path: Path) -> None:
+def test_a_job_whose_launcher_and_ranks_were_all_killed_did_not_end_well(examine: Examine, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time, torch, torch.distributed as dist\n"
@@ -241,9 +247,9 @@ def test_a_job_whose_launcher_and_ranks_were_all_killed_did_not_end_well(tmp_pat
 
     done = examine(folder)
 
-    assert done.returncode == 5
-    assert "nobody saw how the job ended" in done.stdout
-    assert "healthy" not in done.stdout
+    assert done.code == 5
+    assert "nobody saw how the job ended" in done.out
+    assert "healthy" not in done.out
     shown = subprocess.run([str(DISTDOCTOR), "show", str(folder)], capture_output=True, text=True, timeout=60).stdout
     assert "its end was not seen" in shown
 
