@@ -40,17 +40,32 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            try:
-                from distdoctor.probe.seam import autoload
-
-                autoload()
-            except Exception:
-                return
+            _open_the_door()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-if os.environ.get("DISTDOCTOR_PROBE") and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-    sys.meta_path.insert(0, _AfterTorch())
-_run_the_hidden_one()
+def _open_the_door() -> None:
+    try:
+        from distdoctor.probe.seam import autoload
+
+        autoload()
+    except Exception:
+        return
+
+
+def _wait_for_torch() -> None:
+    """Ahead of every finder that is there: one that finds torch by itself, as tracing tools do, would hide ours."""
+    if not os.environ.get("DISTDOCTOR_PROBE") or os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0":
+        return
+    if "torch" in sys.modules:
+        _open_the_door()
+    else:
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+try:
+    _run_the_hidden_one()
+finally:
+    _wait_for_torch()
