@@ -31,6 +31,7 @@ from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, decision_places
+from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
@@ -41,6 +42,7 @@ from distdoctor.testing import recording
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
 SIGABRT = 6
+LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
 
@@ -183,6 +185,8 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert ending is not None
     stuck = [call for wait in incident.waiting for call in wait.calls]
     place = ending.site or _last_site(verdict, ending.rank)
+    if ending.kind == LEFT_PROMPT:  # it is raised at the line after the one that asked
+        place = prompt_before(verdict.recording.sources, place) or place
     guessed = ending.how == VANISHED or (_is_killed(ending) and _kernel_kills(verdict, ending) is None)
     return Finding(
         title=_title(verdict, ending, len(incident.ranks)),
@@ -222,6 +226,8 @@ def _kernel_kills(verdict: Verdict, ending: Ending) -> int | None:
 
 
 def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
+    if ending.how == RAISED and ending.kind == LEFT_PROMPT:
+        return "was quit at a prompt of pdb (BdbQuit)"
     if ending.how == RAISED:
         kind, _, words = ending.words.partition(": ")
         words = " ".join(words.split())
@@ -243,7 +249,8 @@ def _title(verdict: Verdict, ending: Ending, ranks: int) -> str:
 
 def _role(ending: Ending) -> str:
     if ending.how == RAISED:
-        return f"raised {ending.kind}"
+        left = ending.kind == LEFT_PROMPT
+        return "opens the prompt" if left else f"raised {ending.kind}"
     return "last seen here"
 
 
@@ -313,6 +320,11 @@ def _cure(verdict: Verdict, ending: Ending, place: SourceLine, ranks: tuple[int,
         )
     statement = statement_at(verdict.recording.sources, place) if place else ""
     where = f" at {at(place)}" if place else ""
+    if ending.kind == LEFT_PROMPT:
+        return Prescription(
+            "mend-the-first-failure",
+            change=f"remove the breakpoint{where}, or debug one rank with torch.distributed.breakpoint(rank)",
+        )
     line = f": `{statement[:100]}`" if statement else ""
     if len(ranks) > 1:
         return Prescription(

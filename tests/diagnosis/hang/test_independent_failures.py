@@ -35,3 +35,16 @@ def test_an_error_on_every_rank_is_one_for_all() -> None:
     assert [sorted(finding.ranks) for finding in findings] == [[0, 1, 2, 3]]
     assert "ranks 0-3 failed the same way, each on its own" in findings[0].prescriptions[0].change
     assert "consequence" not in findings[0].prescriptions[0].change
+
+
+def test_a_prompt_that_is_quit_is_the_line_that_opens_it_and_no_error_of_the_line_after_it() -> None:
+    source = "import pdb\n\nfor step in range(9):\n    pdb.set_trace()\n    optimizer.zero_grad()\n"
+    for quit_at in (5, 4):
+        script = recording(ranks=2).source("train.py", source)
+        script.raises(1, "BdbQuit", site=f"train.py:{quit_at} <module>")
+
+        (finding,) = examine(script.finished(survivors="fail"), [CHECK]).findings
+
+        assert (finding.ranks, finding.place.line) == ((1,), 4)
+        assert finding.title == "was quit at a prompt of pdb (BdbQuit)"
+        assert finding.prescriptions[0].change.startswith("remove the breakpoint at train.py:4")

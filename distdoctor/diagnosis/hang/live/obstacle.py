@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, telling_thread
+from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import FileWait, Frame, ProcessStacks, Stacks, ThreadStack
 
 LOCK_CALLS = ("flock", "fcntl")
 _LONGEST_COMMAND = 60  # letters of a command line in a sentence
-_PROMPTS = ("breakpoint", "set_trace", "embed", "interact")
 
 
 @dataclass(frozen=True)
@@ -103,20 +103,12 @@ def _at_prompt(process: ProcessStacks, site: SourceLine, sources: Mapping[str, s
     thread = telling_thread(process)
     if thread is None or not thread.inside("/pdb.py"):
         return None
-    asked = _prompt_before(sources, site) or site
+    asked = prompt_before(sources, site) or site
     return Obstacle(
         "it is at a prompt of pdb",
         f"remove the breakpoint at {_short(asked)}, or debug one rank with torch.distributed.breakpoint(rank)",
         also=((asked, "opens the prompt"),) if asked != site else (),
     )
-
-
-def _prompt_before(sources: Mapping[str, str], site: SourceLine) -> SourceLine | None:
-    """The call that opened the prompt: pdb stops at the line after it."""
-    file = source_file(sources, site.path)
-    calls = [one for one in file.nodes(ast.Call) if last_word(one.func) in _PROMPTS] if file is not None else []
-    before = [one.lineno for one in calls if one.lineno <= site.line]
-    return SourceLine(site.path, max(before), site.function) if before else None
 
 
 @dataclass(frozen=True)
