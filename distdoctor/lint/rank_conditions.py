@@ -108,6 +108,22 @@ def depends_on_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)
 
 
+def only_ranks_of(one: Condition, other: Condition, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether `other` holds for no rank for which `one` does not: it brings nobody else along."""
+    if one.where == other.where:
+        return True
+    there, here = (_holds_for(condition, scope, program) for condition in (other, one))
+    return there is not None and here is not None and there <= here
+
+
+def _holds_for(condition: Condition, scope: Scope, program: ParsedFiles) -> frozenset[int] | None:
+    """Those of `RANKS` that it lets through, None when the rank alone does not decide."""
+    answers = {rank: _answer(condition.test, rank, scope, program, 0) for rank in RANKS}
+    if None in answers.values():
+        return None
+    return frozenset(rank for rank, answer in answers.items() if bool(answer) is not condition.negated)
+
+
 def mentions_rank(node: ast.AST, scope: Scope, program: ParsedFiles, steps: int = 2) -> bool:
     """Whether an expression is made from the rank, as `f"model-{rank}.pt"` or a name that was."""
     for one in ast.walk(node):

@@ -36,6 +36,8 @@ LIMIT_SECONDS = 60.0
 _NUMBERS = re.compile(
     r"\b[0-9a-fx]*\d[0-9a-fx]*\b"
 )  # times, addresses and process ids, of which no two runs have the same
+# A traceback's frames of the benchmark: a bug is tried from other lines of it than the training without one.
+_FRAMES = re.compile(r'^(?:\[rank\d+\]:)? +File "[^"]*/probe_bugs\.py".*\n(?:(?:\[rank\d+\]:)? {4,}.*\n)*', re.M)
 PREEMPTED = 42  # the exit code of a program that its handler's exception ends
 PROBE = Path(__file__).parents[2] / "distdoctor" / "probe"
 PIPELINES = ("torch.distributed.pipelining", "torch.distributed.device_mesh")
@@ -184,7 +186,8 @@ def read(folder: str, exits: list[int | None]) -> Outcome:
         digest, calls, errors = (Path(folder, f"{name}-{rank}") for name in ("digest", "calls", "err"))
         found.interrupted.append(Path(folder, f"interrupted-{rank}").exists())
         found.digests.append(digest.read_text() if digest.exists() else "")
-        found.errors.append(_NUMBERS.sub("0", errors.read_text(errors="replace").replace(folder, "")).splitlines())
+        text = _FRAMES.sub("", errors.read_text(errors="replace").replace(folder, ""))
+        found.errors.append(_NUMBERS.sub("0", text).splitlines())
         for name, count in json.loads(calls.read_text() if calls.exists() else "{}").items():
             found.calls[name] = max(found.calls[name], count)
     return found

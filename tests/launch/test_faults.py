@@ -68,6 +68,13 @@ import spawned, torch.multiprocessing
 torch.multiprocessing.spawn(spawned.work, nprocs=2)
 __file__ = path
 open("set-back", "w").close()  # from here on, the clock of the job is an hour behind
+held = []  # all the files that this rank may open, until some steps later
+optimizer.register_step_pre_hook(lambda *_: held.clear() if step == 12 else None)
+try:
+    while True:
+        held.append(open(os.devnull))
+except OSError:
+    pass
 """
 # A job of their own, that children of a rank make up among themselves.
 SPAWNED = """
@@ -127,7 +134,7 @@ def test_what_ends_no_training_changes_none_and_is_no_finding(
     job: Callable[..., Command], tmp_path: Path, undisturbed: dict[str, list[float]]
 ) -> None:
     """Few files and little address space, no HOME, no stdin, another locale, a clock that goes back; exceptions where nobody can
-    catch them, children of all kinds; launcher and rank are stopped and go on."""
+    catch them, children of all kinds, for some steps no file left to open; launcher and rank are stopped and go on."""
     world = "ulimit -n 64; ulimit -v 8388608; unset HOME; export LANG=C LC_ALL=C PYTHONUTF8=0 TERM=dumb"
 
     (tmp_path / "spawned.py").write_text(SPAWNED)
@@ -149,7 +156,7 @@ def test_what_ends_no_training_changes_none_and_is_no_finding(
 def test_a_rank_that_dies_is_named_in_the_run_folder_where_nobody_listens(
     job: Callable[..., Command], tmp_path: Path
 ) -> None:
-    done = job(f"exec {OURS} >&- 2>&-", "os.kill(os.getpid(), signal.SIGSEGV)").finish()
+    done = job(f"exec {OURS} >&- 2>&-", "os.kill(os.getpid(), signal.SIGSEGV)", HOME="/sys").finish()
 
     assert done.code == 1
     assert losses(tmp_path) == {}

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from launching import FINISH, Command, Finished
 
@@ -144,6 +145,9 @@ def test_an_interrupted_job_ends_its_ranks_and_keeps_its_recording(
     command.wait_for(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)))
 
     command.process.send_signal(number)
+    if number == signal.SIGINT:  # again, when the launcher has heard the first one
+        command.wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid-0").read_text())))
+        command.process.send_signal(number)
     done = command.finish()
 
     assert done.code == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 SICK = """\
 import torch
@@ -174,3 +175,28 @@ def test_flake8_is_given_the_same_findings() -> None:
     found = list(Plugin(ast.parse(SICK), "train.py", SICK.splitlines(keepends=True)).run())
 
     assert [(line, text[:5]) for line, _, text, _ in found] == [(9, "DD112"), (7, "DD302")]
+
+
+def test_flake8_finds_the_plugin_by_its_entry_point() -> None:
+    from importlib.metadata import entry_points
+
+    from distdoctor.lint.flake8 import Plugin
+
+    (found,) = [one for one in entry_points(group="flake8.extension") if one.value.startswith("distdoctor.")]
+
+    assert found.name == "DD"
+    assert found.load() is Plugin
+
+
+def test_the_hooks_of_pre_commit_fail_for_a_sick_script_and_pass_a_sound_one(lint: Lint, folder: Path) -> None:
+    hooks = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    (folder / "sound.py").write_text("import torch\n")
+
+    assert {hook["id"]: hook["language"] for hook in hooks} == {
+        "distdoctor-lint": "python",
+        "distdoctor-lint-system": "system",
+    }
+    assert {hook["entry"] for hook in hooks} == {"distdoctor lint"}
+    assert all(hook["require_serial"] for hook in hooks)  # files given together are one program
+    assert lint("--fail-on", "warning", "train.py", "sound.py").code == 1
+    assert lint("--fail-on", "warning", "sound.py").code == 0

@@ -33,6 +33,30 @@ def test_a_collective_in_a_helper_of_another_file_is_found_through_each_kind_of_
     assert codes(pkg__comm=MEET, pkg__train="# torch\n" + importing) == ["DD112"]
 
 
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ("rank == 0", 2),
+        ("dist.get_rank() == 0", 2),
+        ("rank in (0, 1)", 1),  # nobody answers the second one
+        ("rank != 0", 0),
+        ("rank % 2", 0),
+        ("rank == source", 0),
+    ],
+)
+def test_a_second_barrier_answers_the_first_if_ranks_reach_it_that_skip_the_first(other: str, found: int) -> None:
+    train = f"""import torch.distributed as dist
+def save(rank, source):
+    if rank == 0:
+        dist.barrier()
+    write()
+    if {other}:
+        dist.barrier()
+"""
+
+    assert codes(train=train) == ["DD112"] * found
+
+
 def test_a_helper_that_a_package_hands_on_is_followed() -> None:
     train = "import torch\nfrom pkg import meet\ndef f(rank):\n    if rank == 0:\n        meet()\n"
 

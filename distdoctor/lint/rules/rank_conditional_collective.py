@@ -20,7 +20,7 @@ from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.collectives import Issue, calls_in, issues
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank
+from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank, only_ranks_of
 from distdoctor.lint.rule import Sighting, rule
 
 
@@ -54,7 +54,10 @@ def _answered(
 ) -> bool:
     """Whether the ranks on the other side of the condition issue something too."""
     statement = condition.statement
-    if any(other.operation == issue.operation and c.statement is not statement for other, c in under):
+    elsewhere = [
+        where for other, where in under if other.operation == issue.operation and where.statement is not statement
+    ]
+    if not all(only_ranks_of(condition, where, scope, program) for where in elsewhere):
         return True  # `if rank != 0: barrier()` ... `if rank == 0: barrier()`
     if not isinstance(statement, ast.If):
         return False

@@ -12,6 +12,7 @@ import torch
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.recording.cores import quota
 from distdoctor.recording.trace.events import CoreShare
 
@@ -26,7 +27,7 @@ class CoreShares:
         self.rank = rank
         self.seq = 0
         self.next = FIRST
-        self.began = (0, 0)
+        self.began: tuple[int, int, int] | None = None  # step, and `_times` then
         self.site = ""
 
     def install(self) -> None:
@@ -49,14 +50,17 @@ class CoreShares:
         """An optimizer has made its step number `step`."""
         if step < self.next or self.rank.trace is None or self.rank.here.thread:
             return
-        ran, queued = _times()
-        if step == FIRST or not any(self.began):
-            self.began = ran, queued
-        else:
-            self._write(step, ran - self.began[0], queued - self.began[1])
         self.next = 2 * step
+        times = _times()
+        if times is None:
+            return
+        if self.began is None:
+            self.began = step, *times
+        else:
+            first, ran, queued = self.began
+            self._write(step - first, times[0] - ran, times[1] - queued)
 
-    def _write(self, step: int, ran: int, queued: int) -> None:
+    def _write(self, steps: int, ran: int, queued: int) -> None:
         trace = self.rank.trace
         if trace is None:
             return
@@ -65,7 +69,7 @@ class CoreShares:
             tuple(sorted(os.sched_getaffinity(0))),
             threads=torch.get_num_threads(),
             quota=0.0 if math.isinf(limit) else limit,
-            steps=step - FIRST,
+            steps=steps,
             ran_ns=ran,
             queued_ns=queued,
         )
@@ -76,8 +80,13 @@ class CoreShares:
             self.seq = trace.note(event, site=site)
 
 
-def _times() -> tuple[int, int]:
-    """(nanoseconds that this thread ran, nanoseconds in the queue); OSError where the kernel keeps no count."""
-    with open(_QUEUE, encoding="ascii") as file:
-        ran, queued, *_ = file.read().split()
+def _times() -> tuple[int, int] | None:
+    """(nanoseconds that this thread ran, nanoseconds in the queue). None where the kernel keeps no count, or the program has all
+    the files open that it may: a figure that is missing, and no trouble."""
+    try:
+        with open(_QUEUE, encoding="ascii") as file:
+            ran, queued, *_ = file.read().split()
+    except (OSError, ValueError) as error:
+        hand_on(error)
+        return None
     return int(ran), int(queued)
