@@ -26,18 +26,22 @@ class Cell:
     """What is known of one kind of values in one layer. `since` is the first step in which they differ, None for never.
 
     `apart`: they differ at times in replicas that are told to be the same model, as in training that averages now and then.
+    `not_finite` is the first step whose gradients hold NaN or infinity: equal bits of those are no agreement.
     """
 
     compared: int = 0
     since: int | None = None
     variants: tuple[tuple[int, ...], ...] = ()
     apart: bool = False
+    not_finite: int | None = None
 
     @property
     def words(self) -> str:
         if self.since is not None:
             when = f"since step {self.since}" if self.since else "from the start"
             return f"DIFFER {when}: {' | '.join(named(variant) for variant in self.variants[:3])}"
+        if self.not_finite is not None:
+            return f"NaN or inf first in step {self.not_finite}"
         if self.apart:
             return f"apart at times, as training that averages now and then is ({self.compared} compared)"
         return f"agree ({self.compared} compared)" if self.compared else "-"
@@ -135,7 +139,7 @@ def _compared(
     what: str,
     divergence: ReplicaDivergence | None,
 ) -> Cell:
-    compared, apart, column = 0, False, COLUMNS[what]
+    compared, apart, column, not_finite = 0, False, COLUMNS[what], None
     for step in steps:
         rows = {
             rank: gradients.ranks[rank].digests(step, peers.optimizer)
@@ -151,11 +155,14 @@ def _compared(
             if len(values) < 2 or (what == STATE and not all(values.values())):
                 continue
             compared += 1
+            if what == GRADS and not_finite is None:
+                norms = [float(found[name]["norm"]) for found in rows.values() if name in found]
+                not_finite = None if all(map(math.isfinite, norms)) else step
             differs = len(set(values.values())) > 1
             if differs and divergence is not None and step >= divergence.step:
                 return Cell(compared, step, variants_of(values))
             apart = apart or differs
-    return Cell(compared, apart=apart)
+    return Cell(compared, apart=apart, not_finite=not_finite)
 
 
 def _norm(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], step: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from sick import PLUGINS, diagnosis_of, own
 
@@ -27,3 +29,13 @@ def test_a_flipped_bit_that_the_step_swallows_is_in_the_table_as_in_the_finding(
 
     assert finding.title.startswith("step 2")
     assert "DIFFER since step 2: ranks 0,2 | rank 1" in replica_table.render(recording)
+
+
+def test_gradients_that_are_not_finite_do_not_agree() -> None:
+    job = trained_job(2).initial().step()
+    recording = job.step(norms={0: math.nan, 1: math.nan}).step(norms={0: math.inf, 1: math.nan}).recording()
+
+    table = replica_table.render(recording)
+
+    assert table.count("NaN or inf first in step 2") == len(table.splitlines()) - 2
+    assert "NaN" not in replica_table.render(trained_job(2).initial().step().recording())
