@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distdoctor.errors import CouldNotLook
 from distdoctor.recording.source_line import PASSED_OVER
 from distdoctor.recording.stacks import Frame, ThreadStack
 
@@ -35,8 +34,9 @@ _FRAMES = 200  # kept per thread; deeper is a recursion that shows at its ends
 class PySpyDump:
     """What py-spy saw of one process, or why it saw nothing.
 
-    `refused`: the kernel does not let us look. `is_python` False: there is no Python in that process. `ranks_named` are whole
-    numbers that user frames call `rank`, from the outermost frame inwards: how a rank is known whose environment does not say.
+    `refused`: the kernel does not let us look. `way_in`: what lets us, where that is known here. `is_python` False: there is no
+    Python in that process. `ranks_named` are whole numbers that user frames call `rank`, from the outermost frame inwards: how
+    a rank is known whose environment does not say.
     """
 
     pid: int
@@ -45,19 +45,14 @@ class PySpyDump:
     refused: bool = False
     is_python: bool = True
     ranks_named: tuple[int, ...] = ()
+    way_in: str = ""
 
 
 @cache
-def program() -> str:
-    """Where py-spy is: beside our own interpreter, else on PATH.
-
-    CouldNotLook: it is not installed.
-    """
+def program() -> str | None:
+    """Where py-spy is: beside our own interpreter, else on PATH. None: it is not installed."""
     beside = Path(sys.executable).parent / "py-spy"
-    found = str(beside) if beside.is_file() else shutil.which("py-spy")
-    if found is None:
-        raise CouldNotLook("py-spy is not installed", way_out="pip install py-spy, into the environment of distdoctor.")
-    return found
+    return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 def dump_all(pids: Iterable[int], *, native: bool = False, user_locals: bool = False) -> dict[int, PySpyDump]:
@@ -65,7 +60,6 @@ def dump_all(pids: Iterable[int], *, native: bool = False, user_locals: bool = F
     pids = list(pids)
     if not pids:
         return {}
-    program()
     with ThreadPoolExecutor(max_workers=min(16, len(pids))) as pool:
         dumps = pool.map(lambda pid: dump(pid, native=native, user_locals=user_locals), pids)
         return {one.pid: one for one in dumps}
@@ -76,19 +70,23 @@ def dump(pid: int, *, native: bool = False, user_locals: bool = False) -> PySpyD
     found = PySpyDump(pid, trouble="not read")
     for _ in range(1 if native else TRIES):
         found = _dump_once(pid, native, user_locals)
-        if not found.trouble or found.refused or not found.is_python or found.trouble == _NO_ANSWER:
+        if not found.trouble or found.refused or not found.is_python or found.trouble in (_NO_ANSWER, _NOT_INSTALLED):
             break
     if native and found.trouble:  # a stopped process cannot be read this way
         return dump(pid, user_locals=user_locals)
     return found
 
 
+_NOT_INSTALLED = "py-spy is not installed"
 _NO_ANSWER = f"py-spy got no answer within {LIMIT_SECONDS:.0f} s"
 
 
 def _dump_once(pid: int, native: bool, user_locals: bool) -> PySpyDump:
     mode = "--native" if native else "--nonblocking"
-    words = [program(), "dump", "--pid", str(pid), mode, "--json", "--locals"]
+    reader = program()
+    if reader is None:
+        return PySpyDump(pid, trouble=_NOT_INSTALLED, way_in="pip install py-spy, into the environment of distdoctor")
+    words = [reader, "dump", "--pid", str(pid), mode, "--json", "--locals"]
     limit = NATIVE_LIMIT_SECONDS if native else LIMIT_SECONDS
     try:
         done = subprocess.run(words, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)

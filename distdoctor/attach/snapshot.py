@@ -145,7 +145,7 @@ def _process(process: Process, samples: Sequence[_Sample], native: PySpyDump | N
     elif process.is_python and dumps:
         worst = dumps[-1]
         found = replace(found, trouble=worst.trouble, is_python=worst.is_python)
-        found = replace(found, way_in=permission.way_in(pid)) if worst.refused else found
+        found = replace(found, way_in=permission.way_in(pid) if worst.refused else worst.way_in)
     seconds = max(samples[-1].at - samples[0].at, 1e-9)
     ran = (
         (last.ran_ns - first.ran_ns) / 1e9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -62,3 +63,15 @@ def test_a_rank_that_sleeps_has_stood_still_since_it_fell_asleep() -> None:
 
     assert found.still_seconds is not None
     assert 1 <= found.still_seconds < 30
+
+
+def test_without_py_spy_the_kernel_still_says_who_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(py_spy, "program", lambda: None)
+
+    with running(SLEEPS) as process:
+        process.send_signal(signal.SIGSTOP)
+        found = seen(process)
+
+    assert found.is_stopped
+    assert (found.trouble, found.threads) == ("py-spy is not installed", ())
+    assert found.way_in == "pip install py-spy, into the environment of distdoctor"

@@ -1,13 +1,13 @@
 """
-DD608 stacks-not-readable: the kernel refuses access to a process's stacks; the finding names the setting that allows it.
+DD608 stacks-not-readable: a process's stacks cannot be read; the finding names the setting or the package that is missing.
 
 What it means    Reading another process's memory requires permission to ptrace it. Another user's process,
                  kernel.yama.ptrace_scope, a container without CAP_SYS_PTRACE and a process that made itself undumpable all
-                 refuse it.
+                 refuse it. It also takes py-spy, which has to be installed beside distdoctor.
 Why it hurts     Without stacks a hang is visible, but not its location.
-How we know      py-spy was refused; the reason is read from /proc and from distdoctor's own capabilities.
-What to do       Change the one setting that the finding names. Jobs started with distdoctor run need none: they record
-                 themselves.
+How we know      py-spy was refused or is not there; the reason is read from /proc and from distdoctor's own capabilities.
+What to do       Change the one setting that the finding names, or install the package. Jobs started with distdoctor run
+                 record themselves: they are diagnosed without stacks, too.
 When it is fine  Never reported for processes that could be read.
 Source           man 2 ptrace, "Ptrace access mode checking"; https://docs.kernel.org/admin-guide/LSM/Yama.html
 """
