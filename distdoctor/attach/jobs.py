@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from distdoctor.attach import spawned_ranks
 from distdoctor.attach.processes import FoundJob, HostProcesses, Process, RankPlacement, jobs_of, ranks_by_environment
 from distdoctor.attach.py_spy import dump, dump_all
 from distdoctor.errors import CouldNotLook, NothingToInspect
+from distdoctor.recording.trace.probe_settings import VARIABLE
 from distdoctor.recording.trace.reader import read_trace
 from distdoctor.recording.trace.run_folder import trace_paths
 
@@ -81,22 +82,49 @@ def _require_python(process: Process) -> None:
 
 
 def job_of_run(folder: Path, host: HostProcesses) -> FoundJob:
-    """The processes that record into a run folder.
+    """The processes that record into a run folder, and those that were told to and have not come that far.
 
     NothingToInspect: none of them is alive on this host.
     """
     places: dict[int, RankPlacement] = {}
-    for rank, path in trace_paths(folder).items():
+    traces = trace_paths(folder)
+    for rank, path in traces.items():
         head = read_trace(path, only=frozenset()).head
         if head.pid in host.processes and head.process.lives_here:  # elsewhere its pid is somebody else's
             places[head.pid] = RankPlacement(rank, head.world_size, head.local_rank)
-    found = jobs_of(host, places)
+    found = jobs_of(host, _with_later_ones(places, traces.keys(), folder, host))
     if not found:
         raise NothingToInspect(
             f"no process of the run in {folder} is alive on this host",
             way_out=f"`distdoctor examine {folder}` diagnoses what it left.",
         )
     return replace(found[0], run_folder=folder)
+
+
+def _with_later_ones(
+    places: Mapping[int, RankPlacement], recorded: Container[int], folder: Path, host: HostProcesses
+) -> dict[int, RankPlacement]:
+    """Those that record, with the number of ranks on this host, and the ranks beside them that have not imported torch yet.
+    `recorded` are all ranks that left a recording, those of other hosts too.
+    """
+    found, world = dict(places), max((place.world_size for place in places.values()), default=0)
+    for pid, told in ranks_by_environment(host).items() if places else ():
+        known = places.get(pid)
+        if known is not None and known.rank == told.rank:
+            found[pid] = replace(known, local_size=told.local_size)
+        elif (
+            known is None
+            and told.rank < world
+            and told.rank not in recorded
+            and _is_to_record(host.processes[pid], folder)
+        ):
+            found[pid] = replace(told, world_size=world)
+    return found
+
+
+def _is_to_record(process: Process, folder: Path) -> bool:
+    settings = (process.environment or {}).get(VARIABLE, "")
+    return bool(settings) and Path(settings).parent.resolve() == folder.resolve()
 
 
 def _spawned(host: HostProcesses, known: Iterable[int]) -> list[FoundJob]:

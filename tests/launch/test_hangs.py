@@ -45,6 +45,22 @@ def test_a_hung_rank_that_ignores_sigterm_is_ended_all_the_same(
     assert [end["signal"] for end in done.job["ends"].values()] == [signal.SIGKILL, signal.SIGKILL]
 
 
+def test_a_rank_that_has_not_imported_torch_is_no_rank_of_another_host(
+    start: Callable[..., Command], script: Script
+) -> None:
+    path = script("")
+    path.write_text("import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(1000)\n" + path.read_text())
+    job = start("run", "--nproc", 2, "--on-hang", "report", "train.py")
+
+    said = next(line for line in job.hear("DD118", within=100).splitlines() if "DD118" in line)
+    job.process.terminate()
+    done = job.finish()
+
+    assert "DD118 error  rank 1  train.py:3" in said
+    assert "(likely)" in said
+    assert "other hosts" not in done.out + done.err
+
+
 def test_a_hang_is_reported_and_left_alone_where_that_is_asked_for(
     start: Callable[..., Command], script: Script, tmp_path: Path, toy_plugin: dict[str, str]
 ) -> None:
