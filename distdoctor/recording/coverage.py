@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from distdoctor.recording.rank_set import named
@@ -70,12 +71,12 @@ class Coverage:
             tuple(rank for rank, log in recording.ranks.items() if log.unsealed),
         )
 
-    @property
+    @cached_property
     def seen(self) -> Ranks:
         """Ranks of which there is a record, whole or not."""
         return _sorted({*self.whole, *self.silenced})
 
-    @property
+    @cached_property
     def unseen(self) -> Ranks:
         """Ranks of which nothing could be read."""
         return _sorted({*self.torn, *self.unreadable, *self.missing})
@@ -83,7 +84,7 @@ class Coverage:
     @property
     def all_ranks(self) -> bool:
         """Every rank that the job had was seen whole: nobody's silence can hide a cause."""
-        return not (self.unseen or self.silenced)
+        return not (self.torn or self.unreadable or self.missing or self.silenced)
 
     @property
     def complete(self) -> bool:
@@ -102,7 +103,7 @@ class Coverage:
         """The recording is readable and holds nothing that a check could look at."""
         return not (self.torn or self.unreadable or self.damaged or self.silenced) and (self.idle or not self.seen)
 
-    @property
+    @cached_property
     def gaps(self) -> tuple[str, ...]:
         """What is missing, one clause each: `rank 1 left no recording`."""
         clauses = (

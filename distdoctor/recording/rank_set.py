@@ -8,7 +8,10 @@ from collections.abc import Iterable
 def spans(ranks: Iterable[int]) -> list[tuple[int, int]]:
     """The runs of consecutive ranks as (first, last), in rising order."""
     runs: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
+    ranks = sorted(set(ranks))
+    if ranks and ranks[-1] - ranks[0] + 1 == len(ranks):  # of a million that are missing, a million go in one step
+        return [(ranks[0], ranks[-1])]
+    for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
             runs[-1] = (runs[-1][0], rank)
         else:

@@ -26,9 +26,10 @@ def left_open(recording: Recording) -> tuple[str, ...]:
 
 
 def _missing(recording: Recording) -> Iterator[str]:
-    if recording.missing:
-        yield f"{named(recording.missing)} of {recording.world_size} left no dump"
-    torn = sorted({trouble.rank for trouble in recording.troubles if trouble.rank in recording.missing})
+    missing = recording.missing
+    if missing:
+        yield f"{named(missing)} of {recording.world_size} left no dump"
+    torn = sorted({trouble.rank for trouble in recording.troubles if trouble.rank in missing})
     if torn:
         yield f"the {'dump' if len(torn) == 1 else 'dumps'} of {named(torn)} cannot be read"
 
