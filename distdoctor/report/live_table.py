@@ -51,11 +51,11 @@ def _row(ranks: Sequence[RankProgress]) -> tuple[str, ...]:
 
 
 def _doing(one: RankProgress) -> str:
-    """`all_reduce #128 for 3.2 s at train.py:41`, or the call that it has left behind."""
+    """`all_reduce #128 at train.py:41 for 3.2 s`, or the call that it has left behind: a narrow terminal cuts off the seconds."""
     if one.call is None:
         return "-"
     site = one.call.site
     place = f" at {os.path.basename(site.path)}:{site.line}" if site.path else ""
     if one.in_call:
-        return f"{one.call.words} for {one.seconds:.1f} s{place}"
-    return f"past {one.call.words} for {one.seconds:.1f} s{place}" if one.seconds else f"past {one.call.words}{place}"
+        return f"{one.call.words}{place} for {one.seconds:.1f} s"
+    return f"past {one.call.words}{place} for {one.seconds:.1f} s" if one.seconds else f"past {one.call.words}{place}"

@@ -64,7 +64,7 @@ def assert_table_below_the_jobs_own_words(text: str) -> None:
     table = text[taken:given_back]
     assert f"\x1b[{ROWS - 3};1H\x1b[2Kdistdoctor: 2 of 2 ranks, waiting for rank 1 for" in table
     assert re.search(r"rank +step +step time +samples/s +memory +in\x1b", table)
-    assert re.search(r" 0 +0 +- +- +[\d,]+ MiB +barrier #2 for [\d.]+ s at wait.py:11", table)
+    assert re.search(r" 0 +0 +- +- +[\d,]+ MiB +barrier #2 at wait.py:11 for [\d.]+ s", table)
     assert "distdoctor: 2 ranks, 0 steps" in text[given_back:]
 
 
