@@ -476,7 +476,9 @@ def _report(
     where = os.path.relpath(folder)
     job_failed = failed(diagnosis.job) or bool(outcome.interrupted)
     if outcome.recording.ranks and gap(diagnosis):
-        elsewhere = set(outcome.recording.missing) - outcome.recording.job.ends.keys()  # whose process nobody here saw end
+        elsewhere = (
+            set(outcome.recording.missing) - outcome.recording.job.ends.keys()
+        )  # whose process nobody here saw end
         shared = "; on several nodes, point --run-dir at a shared folder" if elsewhere else ""
         notice(f"{gap(diagnosis)}{shared}")
     if not outcome.recording.ranks:

@@ -35,10 +35,12 @@ class Standing:
 class StandingFindings:
     """All that stands, by code and ranks. `withdrawn`: what was only a wait, with the seconds after which its ranks moved.
 
-    `waits`: codes that say no more than that somebody waits. What else is certain stays true when the ranks go on.
+    `waits`: codes that say no more than that somebody waits. What else is certain stays true when the ranks go on. `symptoms`:
+    codes of what always has another cause.
     """
 
     waits: frozenset[str] = frozenset()
+    symptoms: frozenset[str] = frozenset()
     by_key: dict[Key, Standing] = field(default_factory=dict)
     withdrawn: list[tuple[Finding, float]] = field(default_factory=list)
     last_moved: dict[int, float] = field(default_factory=dict)
@@ -83,6 +85,11 @@ class StandingFindings:
             for one in self.by_key.values()
             if one.polls > 1 and one.finding.stalls is Stalls.FOREVER and one.finding.severity == ERROR
         ]
+
+    def explains(self, finding: Finding) -> bool:
+        """Whether this is a symptom, and the reason why its ranks hold the others up stands already."""
+        reasons = [one.finding for one in self.by_key.values() if one.finding.code not in self.symptoms]
+        return finding.code in self.symptoms and any({*finding.ranks} <= {*reason.ranks} for reason in reasons)
 
     def standing_for(self, seconds: float) -> list[Finding]:
         """What has held ranks up for so long."""

@@ -77,7 +77,8 @@ class Watcher:
         self._from_outside = frozenset(check.code for check in self._checks if check.outside)
         self._of_processes = frozenset(check.code for check in self._checks if set(check.facts) == {Stall})
         self._waits = frozenset(check.code for check in self._checks if check.stalls is Stalls.MAYBE)
-        self.standing = StandingFindings(self._waits)
+        self._symptoms = frozenset(check.code for check in self._checks if check.symptom)
+        self.standing = StandingFindings(self._waits, self._symptoms)
         self._all_remedies: dict[str, Remedy] = {}
         self._proven_since = math.inf
         self._pulses: dict[Path, Heartbeat] = {}
@@ -124,7 +125,7 @@ class Watcher:
         with self._lock:
             self._told.clear()
             self._heard.clear()
-            self.standing = StandingFindings(self._waits)
+            self.standing = StandingFindings(self._waits, self._symptoms)
             self._recorded, self._leaving = set(), set()
             self.hang = self.last = self.stacks = self._seen_at_rest = None
             self._examined_with_stacks = ()
@@ -213,6 +214,8 @@ class Watcher:
         failing = bool(self._leaving) or any(end.exit_code or end.signal for end in diagnosis.job.ends.values())
         for finding in diagnosis.findings:
             key = _key(finding)
+            if self.standing.explains(finding):
+                continue
             if key not in self._told and (not failing or key in self._heard):
                 self._told[key] = finding
                 self._tell(finding, diagnosis)

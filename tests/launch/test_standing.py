@@ -82,6 +82,21 @@ def test_what_stands_is_withdrawn_when_its_own_ranks_move_and_not_when_others_do
     assert standing.open() == ()
 
 
+def test_that_somebody_waits_is_no_news_while_the_reason_stands() -> None:
+    standing = StandingFindings(symptoms=frozenset({"DD123"}))
+    slow = replace(finding(Stalls.MAYBE, 1), code="DD123")
+    standing.polled([slow], with_stacks=False)
+    assert not standing.explains(slow)
+
+    standing.polled([finding(Stalls.MAYBE, 1)], with_stacks=True)
+
+    assert standing.explains(slow)
+    assert not standing.explains(replace(slow, ranks=(0, 1)))
+    assert not standing.explains(finding(Stalls.MAYBE, 1))
+    standing.moved([1])
+    assert not standing.explains(slow)
+
+
 def test_a_standstill_is_proven_by_two_polls_between_which_nobody_moves() -> None:
     standing = StandingFindings()
     standing.polled([finding(Stalls.FOREVER, 1)], with_stacks=False)
