@@ -51,8 +51,7 @@ def test_the_rank_that_is_waited_for_is_seen_until_the_job_is_over(tmp_path: Pat
     finally:
         (tmp_path / "go").touch()
         job.exit_code(60)
-    assert "barrier #2 for" in once
-    assert "at wait.py:11" in once
+    assert "barrier #2 at wait.py:11 for" in once
     assert "the job is over" in shown.text
     assert_table_below_the_jobs_own_words(job.text)
 
