@@ -56,11 +56,13 @@ def _name(code: str, slug: str) -> str:
 
 def _seconds(recording: Recording | None) -> float:
     """From the first that any rank noted to the last or to its end, by the clock of its own host."""
+    if recording is None:
+        return 0.0
     longest = 0
-    for rank, log in recording.ranks.items() if recording is not None else ():
+    for rank, log in recording.ranks.items():
         noted = [int(rows["at_ns"][at]) for rows in (log.events, log.steps) if len(rows) for at in (0, -1)]
-        end = recording.job.ends.get(rank) if noted and recording is not None else None
-        noted += [end.at_ns] if end is not None and end.at_ns else []
+        end = recording.job.ends.get(rank)
+        noted += [end.at_ns] if noted and end is not None and end.at_ns else []
         longest = max(longest, max(noted, default=0) - min(noted, default=0))
     return longest / 1e9
 

@@ -16,6 +16,7 @@ from launching import FINISH, Command, Finished
 pytestmark = pytest.mark.job
 Run = Callable[..., Finished]
 Script = Callable[..., Path]
+SLEEPS = "open(f'pid-{rank}', 'w').write(str(os.getpid()))\ntime.sleep(100)"
 
 
 def test_a_healthy_script_ends_with_one_quiet_line_and_leaves_a_recording(
@@ -140,24 +141,42 @@ def test_a_report_in_a_file_leaves_stdout_to_the_job(distdoctor: Run, script: Sc
 def test_an_interrupted_job_ends_its_ranks_and_keeps_its_recording(
     start: Callable[..., Command], script: Script, tmp_path: Path, number: int
 ) -> None:
-    script("open(f'pid-{rank}', 'w').write(str(os.getpid()))\ntime.sleep(100)")
+    script(SLEEPS)
     command = start("run", "--nproc", 2, "--on-hang", "wait", "train.py")
     command.wait_for(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)))
 
     command.process.send_signal(number)
-    if number == signal.SIGINT:  # again, when the launcher has heard the first one
-        command.wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid-0").read_text())))
-        command.process.send_signal(number)
     done = command.finish()
 
     assert done.code == 1
     assert ("interrupted (SIGINT)" if number == signal.SIGINT else "ended from outside by SIGTERM") in done.err
+    assert all(end["ended_by_launcher"] for end in done.job["ends"].values())
+    assert_ended_whole(done, tmp_path)
+
+
+def test_ctrl_c_again_ends_the_report_at_most(start: Callable[..., Command], script: Script, tmp_path: Path) -> None:
+    """It comes when the ranks have gone: the report is made then, or is there already."""
+    script(SLEEPS)
+    command = start("run", "--nproc", 2, "--on-hang", "wait", "train.py")
+    command.wait_for(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)))
+
+    command.process.send_signal(signal.SIGINT)
+    command.wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid-0").read_text())))
+    command.process.send_signal(signal.SIGINT)
+    done = command.finish()
+
+    assert done.code in (1, 130)
+    assert "the job was interrupted (SIGINT)" in done.err or "interrupted" in done.err.splitlines()[-1]
+    assert_ended_whole(done, tmp_path)
+
+
+def assert_ended_whole(done: Finished, folder: Path) -> None:
+    """No traceback of the launcher, a trace of each rank, and no rank left."""
     assert "Traceback" not in done.err.replace("KeyboardInterrupt", "") or "distdoctor/launch" not in done.err
     assert done.traces == ["rank-00000.a0.trace", "rank-00001.a0.trace"]
-    assert all(end["ended_by_launcher"] for end in done.job["ends"].values())
     for rank in (0, 1):
         with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / f"pid-{rank}").read_text()), 0)
+            os.kill(int((folder / f"pid-{rank}").read_text()), 0)
 
 
 def test_a_restarted_job_is_judged_by_its_last_start(distdoctor: Run, script: Script) -> None:
