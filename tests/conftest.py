@@ -4,6 +4,7 @@ are run again when they fail, and no process outlives the session."""
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from commands import say  # noqa: F401 - a fixture for all
@@ -13,6 +14,9 @@ from leftovers import Leftovers
 from reruns import Reruns
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+FEWER_COLLECTIONS = str(Path(__file__).parent / "fewer_collections")
+if FEWER_COLLECTIONS not in os.environ.get("PYTHONPATH", ""):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (FEWER_COLLECTIONS, os.environ.get("PYTHONPATH"))))
 
 # Quick while one works, thorough in CI. `--hypothesis-profile NAME` on the command line wins over both.
 settings.register_profile("quick", max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
