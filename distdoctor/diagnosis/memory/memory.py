@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Evaluated, OutOfMemory
-from distdoctor.recording.trace.layout import HolderFlag, Phase
+from distdoctor.recording.trace.layout import HOOKS, HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
@@ -118,9 +118,18 @@ class Holder:
     @property
     def plain_growth(self) -> tuple[HeldBytes, ...]:
         """All looks, where every one found more bytes than the one before, at a rate that does not fall off; else ()."""
-        if self.flags & HolderFlag.BOUNDED or len(self.looks) < 5:
+        return () if self.flags & HolderFlag.BOUNDED else self._growing([look.bytes for look in self.looks])
+
+    @property
+    def hook_growth(self) -> tuple[HeldBytes, ...]:
+        """All looks at hooks, where every one found more of them, at a rate that does not fall off; else ()."""
+        return self._growing([look.length for look in self.looks]) if self.kind == HOOKS else ()
+
+    def _growing(self, amounts: Sequence[int]) -> tuple[HeldBytes, ...]:
+        if len(amounts) < 5:
             return ()
-        rates = [(b.bytes - a.bytes) / (b.step - a.step) for a, b in pairwise(self.looks)]
+        pairs = pairwise(zip(self.looks, amounts, strict=True))
+        rates = [(more - less) / (later.step - look.step) for (look, less), (later, more) in pairs]
         if min(rates) <= 0 or min(rates[-2:]) < 0.5 * float(np.median(rates)):
             return ()
         return self.looks
@@ -212,11 +221,11 @@ class RankMemory:
     @cached_property
     def holders(self) -> list[Holder]:
         """Everything that was seen to hold tensors, by name."""
-        found: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+        found: dict[tuple[str, str, str, bool], list[Any]] = defaultdict(list)
         for row in self.log.rows("holders"):
-            site = self.log.site(row["site"])
-            found[self.log.text(int(row["label"])), site.path, site.function].append(row)
-        return [self._holder(label, rows) for (label, _, _), rows in found.items()]
+            site, hooks = self.log.site(row["site"]), self.log.text(int(row["kind"])) == HOOKS
+            found[self.log.text(int(row["label"])), site.path, site.function, hooks].append(row)
+        return [self._holder(label, rows) for (label, *_), rows in found.items()]
 
     def _holder(self, label: str, rows: Sequence[Any]) -> Holder:
         looks = {int(row["step"]): row for row in rows}

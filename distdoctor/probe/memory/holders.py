@@ -26,7 +26,7 @@ from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.graphs import Graph
 from distdoctor.probe.memory.storages import Storages
 from distdoctor.probe.variables import attributes_of, locals_of
-from distdoctor.recording.trace.layout import HolderFlag, site_text
+from distdoctor.recording.trace.layout import HOOKS, HolderFlag, site_text
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _KEEPING = (Tensor, *_CONTAINERS)
@@ -35,7 +35,7 @@ _DEEPEST = 4  # objects within objects
 _MANY = 2048  # elements; of longer containers a sample is looked at
 _SAMPLE = 64
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PILED = 4  # hooks that are the same method of as many objects: somebody registers one more in every step
+_PILED = 4  # hooks of one function on a module: somebody registers one more in every step
 _OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
 
 
@@ -65,6 +65,9 @@ class HolderScan:
     only_frames: bool = False
     _seen: set[int] = field(default_factory=set)
     _deadline: float = 0.0
+    _piles: dict[tuple[str, types.CodeType], list[Any]] = field(
+        default_factory=dict
+    )  # [label, hooks, most on one module]
 
     def units(self) -> list[Unit]:
         """Every holder with tensors in it."""
@@ -83,6 +86,10 @@ class HolderScan:
                     failed += 1
                     if failed == looked == FAILURES:
                         raise  # no: it is us
+        for (_, code), (label, hooks, most) in self._piles.items():
+            if most >= _PILED:
+                site = site_text(code.co_filename, 0, code.co_name)
+                found.append(Unit(label, HOOKS, site, hooks, 0, 0, Graph(), 0))
         return found
 
     def _below(self, label: str, value: Any, site: str, found: list[Unit]) -> None:
@@ -183,19 +190,21 @@ class HolderScan:
                         yield from self._leaves(f"{prefix}.{name}", own[name], there, depth + 1)
 
     def _of_hooks(self, label: str, own: dict[str, Any]) -> Iterator[tuple[str, Any, str]]:
-        """The objects whose one method is registered on a module again and again, with what they keep."""
+        """The objects whose one method is registered on a module again and again, with what they keep. Counts all hooks."""
         for name in _HOOKS:
             hooks = own.get(name)
-            if not hooks or len(hooks) < _PILED:
+            if not hooks:
                 continue
-            methods = [hook for hook in dict.values(hooks) if type(hook) is types.MethodType]
             by_code: dict[types.CodeType, list[Any]] = {}
-            for hook in methods:
-                code = getattr(hook.__func__, "__code__", None)
-                if isinstance(code, types.CodeType) and sites.belongs_to_user(code.co_filename):
-                    by_code.setdefault(code, []).append(hook.__self__)
+            for hook in dict.values(hooks):
+                code, owner = _written_as(hook)
+                if code is not None and sites.belongs_to_user(code.co_filename):
+                    by_code.setdefault(code, []).append(owner)
             for code, owners in by_code.items():
-                if len({id(one) for one in owners}) >= _PILED:
+                pile = self._piles.setdefault((name, code), [f"{label}.{name}", 0, 0])
+                pile[1] += len(owners)
+                pile[2] = max(pile[2], len(owners))
+                if len({id(one) for one in owners if one is not None}) >= _PILED:
                     yield f"{label}.{name}", owners, site_text(code.co_filename, 0, code.co_name)
 
     # -- what lies in it -----------------------------------------------------------------------------------------------
@@ -254,6 +263,15 @@ def users_class(value: Any) -> str:
     module = sys.modules.get(type(value).__module__)
     path = getattr(module, "__dict__", {}).get("__file__")
     return path if isinstance(path, str) and sites.belongs_to_user(path) else ""
+
+
+def _written_as(hook: Any) -> tuple[types.CodeType | None, Any]:
+    """(the code of a hook, the object whose method it is): of a function, a method, or a `partial` of one."""
+    while type(hook) is functools.partial:
+        hook = hook.func
+    owner = hook.__self__ if type(hook) is types.MethodType else None
+    code = getattr(hook.__func__ if type(hook) is types.MethodType else hook, "__code__", None)
+    return (code if type(code) is types.CodeType else None), owner
 
 
 def _length(value: Any) -> int:

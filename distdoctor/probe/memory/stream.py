@@ -31,7 +31,7 @@ from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory.storages import Categories, categories
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import DeviceContext, OutOfMemory
-from distdoctor.recording.trace.layout import HolderFlag, Phase
+from distdoctor.recording.trace.layout import HOOKS, HolderFlag, Phase
 
 THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
 FIRST_STEPS = 64  # every one of them is written down
@@ -232,7 +232,7 @@ class MemoryStream(MemoryContext):
         self.count_categories()
         before, self._looked_at = self._looked_at, graphs.now()
         units = HolderScan(self.known, before=before, seconds=0.2 if self.deep else 0.02).units()
-        worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES]
+        worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES or one.kind == HOOKS]
         worth.sort(key=lambda one: (-one.graph.old, -one.graph.saved, -one.bytes))
         for unit in worth[:MOST_UNITS]:
             self.write_unit(unit)

@@ -478,6 +478,9 @@ class Phase(IntEnum):
         return ("setting up", "loading data", "forward", "backward", "optimizer step")[self]
 
 
+HOOKS = "hooks"  # the kind of a holder whose hooks are counted: `layer._forward_hooks`
+
+
 class HolderFlag(IntFlag):
     BOUNDED = 1  # a deque with maxlen
     GRAPH = 4  # some tensor in it has a graph behind it

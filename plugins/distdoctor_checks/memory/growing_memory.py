@@ -5,10 +5,11 @@ What it means    A variable holds on to tensors of earlier steps: `total += loss
                  every output, a hidden state that is never detached drags its whole history along, a cache has no bound.
 Why it hurts     The job runs well for hours and then runs out of memory; until then, the graph slows down every step.
 How we know      The user's variables, and objects whose method is registered as a hook of a module again and again, are sampled
-                 after steps 3, 6, 9, 12, 18, 24, ... A graph in which ever more operations are
-                 older than the previous sample has grown with the steps (certain). A container whose tensors take more bytes at
-                 every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely to keep growing. If no sampled
-                 variable grows but the process (or the device) does, only that is reported, as a possibility.
+                 after steps 3, 6, 9, 12, 18, 24, ..., and the hooks of one function are counted. A graph in which ever
+                 more operations are older than the previous sample has grown with the steps (certain). A container whose
+                 tensors take more bytes at every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely
+                 to keep growing; so are hooks of which there are more at each of five samples. If no sampled variable
+                 grows but the process (or the device) does, only that is reported, as a possibility.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
                  maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long, or kept for a backward
@@ -47,6 +48,7 @@ UNSEEN_STEPS = 48  # for a process that grows, and nobody knows by what
 UNSEEN_GROWTH = 64 * MIB
 UNSEEN_SHARE = 0.1  # of what it had
 MOST = 3  # findings about variables
+REGISTER_ONCE = "register the hook once, before the loop, or call remove() of each handle after the step"
 # Names that people give to what has a bound, which may be far off.
 _BOUNDED_NAME = re.compile(r"replay|buffer|memory|queue|pool|bank|reservoir|window", re.IGNORECASE)
 
@@ -74,6 +76,15 @@ class Growth:
     def nodes_per_step(self) -> float:
         return slope([look.step for look in self.looks], [look.nodes for look in self.looks])
 
+    @property
+    def hooks_per_step(self) -> float:
+        return slope([look.step for look in self.looks], [look.length for look in self.looks])
+
+    @property
+    def only_hooks(self) -> bool:
+        """Whether it is the number of hooks that grows, and nothing is known of what they keep."""
+        return bool(self.holder.hook_growth)
+
 
 @check("DD401", "growing-memory", severity=WARNING, stands_alone=True)
 def examine(memory: Memory) -> Iterator[Finding]:
@@ -96,12 +107,13 @@ def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:
     graphs, plain = list[Growth](), list[Growth]()
     for holder in rank.holders:
         graph = bool(holder.graph_growth)
-        if not graph and not _is_plain_growth(holder):
+        if not graph and not holder.hook_growth and not _is_plain_growth(holder):
             continue
         sources = memory.recording.sources
         keeping = keeping_line(sources, holder.site, holder.label)
         let_go = is_let_go(sources, holder.site, holder.label)
-        growth = Growth(holder, holder.graph_growth or holder.plain_growth, graph, keeping, let_go)
+        looks = holder.graph_growth or holder.hook_growth or holder.plain_growth
+        growth = Growth(holder, looks, graph, keeping, let_go)
         (graphs if graph else plain).append(growth)
     carriers = [one for one in graphs if one.keeping is not None]
     if not carriers and graphs:
@@ -120,26 +132,12 @@ def _is_plain_growth(holder: Holder) -> bool:
 
 
 def _finding(growths: Sequence[Growth]) -> Finding:
-    one = max(growths, key=lambda growth: growth.looks[-1].step)
+    one = max(growths, key=lambda growth: (not growth.only_hooks, growth.looks[-1].step))
     ranks = tuple(sorted(growth.holder.rank for growth in growths))
-    holder, keeping, first, last = one.holder, one.keeping, one.looks[0], one.looks[-1]
+    holder, keeping = one.holder, one.keeping
     place = keeping.site if keeping is not None else holder.site if holder.site.line else SourceLine()
-    bounded = None if one.graph else _BOUNDED_NAME.search(holder.label)
-    size = one.bytes_per_step
-    if one.graph:
-        kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
-        title = f"`{holder.label}` keeps the graph of every step: {kept} more graph nodes every step"
-        why = (
-            f"`{holder.label}` referenced {first.old_nodes} graph nodes of earlier steps after step {first.step}, "
-            f"and {last.old_nodes} after step {last.step}"
-            + ("; the source lets go of it in a loop, after more steps than were seen" if one.doubted else "")
-        )
-    else:
-        title = f"`{holder.label}` keeps {mib(size)} more every step"
-        why = (
-            f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
-            f"{mib(last.bytes)} after step {last.step}, more at every sample; if it is bounded, this run did not reach the bound"
-        )
+    bounded = None if one.graph or one.only_hooks else _BOUNDED_NAME.search(holder.label)
+    title, why = _words(one)
     return Finding(
         title=title,
         ranks=ranks,
@@ -151,8 +149,9 @@ def _finding(growths: Sequence[Growth]) -> Finding:
             "steps": [look.step for look in one.looks],
             "bytes": [look.bytes + look.saved for look in one.looks],
             "operations": [look.nodes for look in one.looks],
-            "bytes_per_step": round(size),
+            "bytes_per_step": round(one.bytes_per_step),
         }
+        | ({"hooks": [look.length for look in one.looks]} if one.only_hooks else {})
         | ({"tipped_by": [bounded[0]]} if bounded else {}),
         why=why,
         prescriptions=(_cure(one),),
@@ -161,13 +160,39 @@ def _finding(growths: Sequence[Growth]) -> Finding:
     )
 
 
+def _words(one: Growth) -> tuple[str, str]:
+    """(the title, why) of a finding about this variable."""
+    holder, first, last, size = one.holder, one.looks[0], one.looks[-1], one.bytes_per_step
+    if one.graph:
+        kept = f"{mib(size)} and {one.nodes_per_step:.0f}" if size >= 1 else f"{one.nodes_per_step:.0f}"
+        return f"`{holder.label}` keeps the graph of every step: {kept} more graph nodes every step", (
+            f"`{holder.label}` referenced {first.old_nodes} graph nodes of earlier steps after step {first.step}, "
+            f"and {last.old_nodes} after step {last.step}"
+            + ("; the source lets go of it in a loop, after more steps than were seen" if one.doubted else "")
+        )
+    if one.only_hooks:
+        return (
+            f"hooks are registered in every step and stay: {one.hooks_per_step:.3g} more every step, all run in each pass",
+            (
+                f"`{holder.site.function}` was a hook of the model's modules {first.length} times after step {first.step}, "
+                f"and {last.length} times after step {last.step}; the first module is `{holder.label}`"
+            ),
+        )
+    return f"`{holder.label}` keeps {mib(size)} more every step", (
+        f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
+        f"{mib(last.bytes)} after step {last.step}, more at every sample; if it is bounded, this run did not reach the bound"
+    )
+
+
 def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
+    if growth.only_hooks:
+        effect = f"{growth.hooks_per_step:.3g} calls less in each further forward or backward pass, for every step that was made"
+        return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
     effect = f"{less} less every step, as measured between samples of `{holder.label}`"
     if keeps_hooks(holder.label):
-        change = "register the hook once, before the loop, or call remove() of its handle after each step"
-        return Prescription("bound-what-is-kept", change=change, effect=effect)
+        return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     if not growth.graph:
         return Prescription("bound-what-is-kept", effect=effect)
     if keeping is None:

@@ -15,7 +15,7 @@ from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line, keeps_hooks
 from distdoctor.recording.recording import SourceLine
-from distdoctor.recording.trace.layout import HolderFlag
+from distdoctor.recording.trace.layout import HOOKS, HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
 from distdoctor_checks.memory import bucket_copy
 
@@ -70,6 +70,21 @@ def test_a_container_is_not_accused_before_24_steps_nor_with_a_bound() -> None:
     assert found(looks, label="replay_buffer") == ["possible note"]
     assert found({**looks, 48: {"bytes": 36 * MIB, "tensors": 36}}) == []  # has reached its bound
     assert found({**looks, 36: {"bytes": 2 * MIB, "tensors": 2}}) == []  # was emptied
+
+
+def test_hooks_of_which_there_are_ever_more_are_told_although_they_keep_nothing() -> None:
+    def found(counts: dict[int, int]) -> list[str]:
+        looks = {step: {"length": hooks, "tensors": 0} for step, hooks in counts.items()}
+        job = memory_job(1).trains(24).holds("net._forward_hooks", "train.py:0 note", looks, kind=HOOKS)
+        return [f"{one.confidence} {one.title}" for one in CHECK.look(job.recording())]
+
+    every_step = {step: 7 * step for step in (3, 6, 9, 12, 18, 24)}
+
+    (told,) = found(every_step)
+    assert told.startswith("likely hooks are registered in every step and stay: 7 more every step")
+    assert found(dict.fromkeys(every_step, 7)) == []
+    assert found({step: min(step, 12) for step in every_step}) == []  # as many as there are layers
+    assert found({**every_step, 24: 7}) == []  # were removed
 
 
 def test_a_graph_that_was_let_go_once_is_still_seen_to_have_grown() -> None:

@@ -20,7 +20,7 @@ from distdoctor.probe.memory.host_memory import children, host
 from distdoctor.probe.memory.storages import Storages, categories
 from distdoctor.probe.memory.stream import graphs, is_out_of_memory, looks_at_holders
 from distdoctor.probe.variables import locals_of
-from distdoctor.recording.trace.layout import MORE_RINGS, STREAMS, HolderFlag, plan
+from distdoctor.recording.trace.layout import HOOKS, MORE_RINGS, STREAMS, HolderFlag, plan
 
 
 def test_all_streams_together_take_at_most_4_mib() -> None:
@@ -109,6 +109,27 @@ def test_a_look_finds_what_classes_and_unbounded_caches_hold() -> None:
 
     assert units["Registry.seen"].bytes == 44
     assert units["cached (lru_cache)"].bytes == 52
+
+
+def test_hooks_of_one_function_are_counted_over_all_modules_whatever_they_keep() -> None:
+    def note(number: int, *_: object) -> None:
+        """A hook."""
+
+    piled = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    once = torch.nn.Linear(2, 2)
+    once.register_forward_hook(functools.partial(note, 9))
+
+    def counted() -> list[int]:
+        assert {piled, once}  # they are variables here
+        units = HolderScan(Storages(), seconds=5).units()
+        return [unit.length for unit in units if unit.kind == HOOKS and "_forward_hooks" in unit.label]
+
+    for number in range(3):
+        piled[0].register_forward_hook(functools.partial(note, number))
+        piled[1].register_forward_hook(lambda *_: None)  # each is another object, written in one place
+    assert counted() == []
+    piled[0].register_forward_hook(functools.partial(note, 3))
+    assert counted() == [5]
 
 
 def test_a_look_keeps_nothing_alive() -> None:
