@@ -58,8 +58,12 @@ class TrainedJob:
         buffers: Mapping[str, int] | None = None,
         finds_unused: bool = False,
         owners: Mapping[str, str] | None = None,
+        orders: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """`agree` are the ranks that should hold the same (all, by default): () when nobody knows.
+        """`orders`: the order in which the optimizer of a rank holds the parameters, where it is another one. What is not wrapped
+        is then reduced in that order, whatever it belongs to.
+
+        `agree` are the ranks that should hold the same (all, by default): () when nobody knows.
 
         `flags` of tensors and the classes that own them (`owners`) by name; `buffers` are names with their flags.
         """
@@ -72,6 +76,7 @@ class TrainedJob:
         self.names = list(parameters)
         self.buffers = dict(buffers or {})
         self.owners = dict(owners or {})
+        self.orders, self.wrapped = dict(orders or {}), wrapped
         self._norms: dict[int, float] = {}  # of each gradient of a rank, where it is not the usual one
         self._left: dict[tuple[int, str], int] = {}  # what the last step of a rank left behind
         everybody = tuple(range(ranks))
@@ -80,8 +85,8 @@ class TrainedJob:
             self.members = ",".join(map(str, members))
             if wrapped and members:
                 log.note(Wrapped(tuple(members), searches_unused=bool(finds_unused)), site=WRAP_LINE)
-            for index, (name, shape) in enumerate(parameters.items()):
-                self._tensor(rank, index, name, shape, (flags or {}).get(name, 0))
+            for index, name in enumerate(self.orders.get(rank, parameters)):
+                self._tensor(rank, index, name, parameters[name], (flags or {}).get(name, 0))
             for index, (name, own) in enumerate(self.buffers.items()):
                 self._tensor(rank, index, name, "[4]", own)
 
@@ -158,11 +163,13 @@ class TrainedJob:
             own = {key: value for key, value in own.items() if value is not None}
             broken = set((non_finite or {}).get(rank, ()))
             lanes = dict.fromkeys(("grad", "param", "state"), 0)
-            for number, name in enumerate(self.names):
+            for number, name in enumerate(self.orders.get(rank, self.names)):
                 chosen = names is None or name in names
+                reduced_as = name if self.wrapped else self.names[number]
+                after = name if step == 0 or name == reduced_as else f"{name} by {reduced_as}"
                 row = {
-                    key: digest_of(f"{key} {name} {step} {odd.get(key, {}).get(rank, 0) if chosen else 0}")
-                    for key in ("grad", "before", "param", "state")
+                    key: digest_of(f"{key} {of} {step} {odd.get(key, {}).get(rank, 0) if chosen else 0}")
+                    for key, of in (("grad", reduced_as), ("before", name), ("param", after), ("state", after))
                 }
                 if step == 0:
                     row |= {"grad": 0, "before": 0, "state": 0}

@@ -20,6 +20,15 @@ if is_last:
         source="transformers, Trainer: gradient accumulation at the end of an epoch",
     ),
     Remedy(
+        slug="one-order-everywhere",
+        what="Give the optimizer its parameters in one order on all ranks: sort the names, do not go through a set.",
+        how="""names = sorted(decay)      # a set of names has another order in each process
+groups = [{"params": [named[name] for name in names], "weight_decay": 0.1}]""",
+        effect="What is reduced in the order of the optimizer is the gradient of the same parameter on every rank.",
+        safety="a saved state of this optimizer is in the old order: load it by name, or start without it",
+        source="object.__hash__ in Python's reference: hashes of str differ between processes (PYTHONHASHSEED)",
+    ),
+    Remedy(
         slug="refresh-everywhere",
         what="Take the copy after wrapping (deepcopy(model.module)), and refresh it on every rank in the same step.",
         how="""model = DistributedDataParallel(net)

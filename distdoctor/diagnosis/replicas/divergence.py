@@ -67,9 +67,8 @@ class ReplicaDivergence:
     updates: Mapping[int, Update]
     earlier: Mapping[int, Update]  # of the look before
     started_equal: bool = False  # the parameters are known to have been equal when the step began
-    loaded_on: tuple[
-        int, ...
-    ] = ()  # the ranks that had loaded what differs before the first step, where the others had not
+    # the ranks that had loaded what differs before the first step, where the others had not
+    loaded_on: tuple[int, ...] = ()
     loaded_at: SourceLine = field(default_factory=SourceLine)
     doubt: Confidence = CERTAIN  # no more is known than that, although the ranks are known to be replicas
 
@@ -279,21 +278,18 @@ def _parting(
 ) -> ReplicaDivergence | None:
     if what == STATE and not all(update.has_state for update in updates.values()):
         return None
-    column = _LANE.get(what)
+    by_name = bool(peers.names or gradients.other_orders(peers))
+    column = None if by_name else _LANE.get(what)
     if column is not None and len({update.number(column) for update in updates.values()}) == 1:
         return None
     differences, compared, kept = differences_of(gradients, peers, what, step, list(updates))
-    if column is None or peers.names:
+    if column is None:
         if not differences:
             return None
     elif not differences and kept:
         return None  # they hold different parameters, and what they have in common is equal
     started_equal = what == PARAMS and all(d.started_equal for d in differences)
-    whole = (
-        variants_of({rank: update.number(column) for rank, update in updates.items()})
-        if column and not peers.names
-        else ()
-    )
+    whole = variants_of({rank: update.number(column) for rank, update in updates.items()}) if column else ()
     variants = whole or variants_of(joint(differences, updates))
     found = tuple(differences)
     of_optimizer = what in (STATE, STATE_BEFORE) or started_equal

@@ -81,6 +81,9 @@ class Gradients:
     _agreeing: dict[tuple[ReplicaGroup, bool], Mapping[str, TensorInfo]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _firsts: dict[ReplicaGroup, Mapping[str, tuple[int, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _updates: dict[ReplicaGroup, _UpdatesOf] = field(default_factory=dict, init=False, repr=False, compare=False)
     _alike: dict[tuple[ReplicaGroup, str], tuple[tuple[int, ...], ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -107,6 +110,30 @@ class Gradients:
         if (peers, on_gradients) not in self._agreeing:
             self._agreeing[peers, on_gradients] = self._parameters(peers, on_gradients)
         return self._agreeing[peers, on_gradients]
+
+    def other_orders(self, peers: ReplicaGroup) -> Mapping[str, tuple[int, ...]]:
+        """The first parameter that is not the same -> the ranks that hold it there, where the peers hold the same parameters in
+        different orders; {} where they do not. One digest over all of them says nothing then."""
+        if peers not in self._firsts:
+            self._firsts[peers] = self._first_of_each_order(peers)
+        return self._firsts[peers]
+
+    def _first_of_each_order(self, peers: ReplicaGroup) -> dict[str, tuple[int, ...]]:
+        known: dict[int, tuple[str, ...]] = {}
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for one in self._ranks_of(peers):
+            if id(one.tensors) not in known:
+                own = {t.index: t.name for t in one.tensors.values()
+                       if t.optimizer == peers.optimizer and not t.flags & TensorFlag.BUFFER}  # fmt: skip
+                known[id(one.tensors)] = tuple(own[index] for index in sorted(own))
+            found[known[id(one.tensors)]].append(one.rank)
+        if len(found) < 2 or len({tuple(sorted(names)) for names in found}) > 1:
+            return {}
+        at = next(number for number, names in enumerate(zip(*found, strict=True)) if len({*names}) > 1)
+        firsts: dict[str, list[int]] = defaultdict(list)
+        for names, ranks in found.items():
+            firsts[names[at]].extend(ranks)
+        return {name: tuple(sorted(ranks)) for name, ranks in firsts.items()}
 
     def tensors_of(self, ranks: Iterable[int]) -> Iterator[TensorInfo]:
         """The tensors of these ranks; those that several share once."""

@@ -10,6 +10,7 @@ from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS, TensorDifference
+from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
@@ -53,6 +54,24 @@ def places(parting: ReplicaDivergence) -> tuple[Place, ...]:
     if parting.loaded_at:
         rows.insert(0, Place(parting.loaded_at, parting.loaded_on, "loads a saved state, before the first step"))
     return tuple(rows)
+
+
+def in_other_orders(orders: Mapping[str, tuple[int, ...]]) -> str:
+    """What `Gradients.other_orders` says, and what follows from it."""
+    held = " and ".join(f"`{name}` on {named(ranks)}" for name, ranks in list(orders.items())[:3])
+    return (
+        f"the optimizers hold the same parameters in different orders: where there is {held}, "
+        "what is reduced in that order adds up gradients of different parameters"
+    )
+
+
+def ordered_at(
+    parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], sources: Mapping[str, str]
+) -> tuple[Place, ...]:
+    """Where the source makes the list of parameters in the order of a set."""
+    lines = lists_in_set_order(sources, parting.site.path)
+    ranks = tuple(sorted(rank for own in orders.values() for rank in own))
+    return tuple(Place(line, ranks, "in the order of a set, another one in each process") for line in lines[:2])
 
 
 def _norm(first: TensorDifference | None, rank: int, parting: ReplicaDivergence) -> str:

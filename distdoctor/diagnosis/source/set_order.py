@@ -7,16 +7,18 @@ split into. What is sorted, a list or a dict has an order of its own.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at, node_replaced
 from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import lineno
+from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
 from distdoctor.diagnosis.source.text_sets import set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
+
+_WITHOUT_ORDER = frozenset({"sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "len", "dict"})
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,46 @@ def _depends(call: ast.Call, loop: ast.For) -> bool:
 
 def _mentions(expression: ast.AST, names: set[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(expression))
+
+
+def lists_in_set_order(sources: Mapping[str, str], near: str) -> list[SourceLine]:
+    """The lines that make a list of parameters in the order of a set, for where the orders are known to differ: those in a file
+    first that are given as `params`, then all. By the names that its sets have, whatever is in them."""
+    file = source_file(sources, near)
+    if file is None:
+        return []
+    sets = {name for node in file.nodes(ast.Assign) for name in _named_sets(node)}
+    found: dict[SourceLine, bool] = {}
+    for node in file.nodes(ast.ListComp, ast.GeneratorExp):
+        first = node.generators[0].iter
+        if (isinstance(first, ast.Name) and first.id in sets) or _is_set(first):
+            above = [parent for parent, _ in file.enclosing(node)]
+            if any(isinstance(one, ast.Call) and last_word(one.func) in _WITHOUT_ORDER for one in above[:1]):
+                continue
+            function = next((one.name for one in above if isinstance(one, FunctionNode)), "<module>")
+            given = any(isinstance(one, ast.Dict) and _says_params(one, node) for one in above)
+            found[SourceLine(near, node.lineno, function)] = given
+    return sorted(found, key=lambda line: (not found[line], line.line))
+
+
+def _named_sets(statement: ast.Assign) -> Iterator[str]:
+    for target in statement.targets:
+        pairs = [(target, statement.value)]
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            pairs = list(zip(target.elts, statement.value.elts, strict=False))
+        yield from (name.id for name, value in pairs if isinstance(name, ast.Name) and _is_set(value))
+
+
+def _is_set(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
+        return _is_set(value.left) or _is_set(value.right)
+    return isinstance(value, ast.Set | ast.SetComp) or (
+        isinstance(value, ast.Call) and last_word(value.func) in ("set", "frozenset")
+    )
+
+
+def _says_params(owner: ast.Dict, node: ast.AST) -> bool:
+    return any(
+        isinstance(key, ast.Constant) and key.value == "params" and any(inner is node for inner in ast.walk(value))
+        for key, value in zip(owner.keys, owner.values, strict=True)
+    )

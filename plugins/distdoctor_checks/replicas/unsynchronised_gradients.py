@@ -5,8 +5,10 @@ What it means    When optimizer.step() begins, the gradient of one parameter is 
 Why it hurts     Each rank takes its own step. From then on the replicas are different models, although every loss looks fine.
 How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
                  placement, one group whose gradients are reduced by hand, or of one model named by
-                 `distdoctor.watch(model)`. Correct training agrees bit for bit. Where the wrapper's forward ran and no backward
-                 pass did, the line that takes gradients (torch.autograd.grad, which averages nothing) is searched in the source.
+                 `distdoctor.watch(model)`. Correct training agrees bit for bit. Where the optimizers hold the same
+                 parameters in different orders, that is told, with the set whose order it is. Where the wrapper's forward
+                 ran and no backward pass did, the line that takes gradients (torch.autograd.grad, which averages nothing)
+                 is searched in the source.
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
 When it is fine  Local training whose weights the program brings together again (local SGD, DiLoCo): not reported, and while
@@ -19,7 +21,7 @@ Source           torch.nn.parallel.DistributedDataParallel, notes on gradient sy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
@@ -28,7 +30,16 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
-from distdoctor.diagnosis.replicas.wording import evidence, line_with, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import (
+    evidence,
+    in_other_orders,
+    line_with,
+    ordered_at,
+    places,
+    sides,
+    tie,
+    which,
+)
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -42,15 +53,18 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             continue
         asked = _asked_for_gradients(parting, sources)
         by_hand = _reduced_at(parting, partings, sources)
+        orders = partings.gradients.other_orders(parting.peers)
+        if orders:
+            by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
-            undecided=parting.is_tie,
+            undecided=parting.is_tie and not orders,
             place=asked or (by_hand[0].site if by_hand else parting.site),
             places=(*_taken_at(asked, parting), *by_hand, *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
-            why=_why(parting),
-            prescriptions=(Prescription("all-reduce-gradients"),),
+            why=_why(parting, orders),
+            prescriptions=(Prescription("one-order-everywhere" if orders else "all-reduce-gradients"),),
             confidence=parting.confidence,
             severity=NOTE if parting.confidence == POSSIBLE else None,
             at_ns=parting.at_ns,
@@ -88,9 +102,11 @@ def _reduced_at(parting: ReplicaDivergence, partings: ReplicaDivergences, source
     )
 
 
-def _why(parting: ReplicaDivergence) -> str:
+def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]]) -> str:
     parts = []
-    if _without_backward(parting):
+    if orders:
+        parts.append(in_other_orders(orders))
+    elif _without_backward(parting):
         parts.append(
             f"{parting.peers.by} averages gradients in backward() only, and none was seen: those that the optimizer steps "
             "with were computed in another way (torch.autograd.grad) and stayed each rank's own"
@@ -106,7 +122,7 @@ def _why(parting: ReplicaDivergence) -> str:
     none = parting.first.none_on if parting.first else ()
     if none:
         parts.append(f"{named(none)} had no gradient: it did not use that parameter in this step")
-    parts.append(tie(parting))
+    parts.append("" if orders else tie(parting))
     return ". ".join(part for part in parts if part)
 
 
