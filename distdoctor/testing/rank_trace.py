@@ -73,6 +73,9 @@ def shape_text(shape: Sequence[int] | str) -> str:
     return shape if isinstance(shape, str) else str(list(shape))
 
 
+_BYTES = dict.fromkeys(("bool", "uint8", "int8"), 1) | dict.fromkeys(("bfloat16", "float16", "int16"), 2) | {"int64": 8}
+
+
 class TraceBuilder:
     """Grows the log of one rank. Times are monotonic nanoseconds; what is not given moves on by a millisecond."""
 
@@ -167,7 +170,7 @@ class TraceBuilder:
             returned_ns=self.at(None) if returned_ns is None else returned_ns,
             waited_ns=waited_ns,
             number=number,
-            nbytes=nbytes or 4 * elements(text),
+            nbytes=nbytes or _BYTES.get(dtype, 4) * elements(text),
             signature=signature,
             prefix=row["prefix"],
             site_prefix=row["site_prefix"],

@@ -19,6 +19,9 @@ from distdoctor.recording.trace.layout import EQUAL_SIZES, ROOTED, CallFlag, Op,
 # What can differ between two calls of one number, the most telling first. A different reduction alone hangs nobody.
 OPERATION, ROOT, DTYPE, SHAPE, REDUCTION = "operation", "root", "dtype", "shape", "reduction"
 _ONE_BYTE = frozenset({"bool", "uint8", "int8"})  # hold 0 and 1 alike
+_CARRIERS = frozenset(
+    {"uint8", "int8", "uint16", "int16"}
+)  # what others are viewed as, where a backend does not know them
 # These take tensors of different sizes on NCCL, where they become broadcasts (torch 2.15, ProcessGroupNCCL.cpp, check_same_size).
 _UNEVEN_ON_NCCL = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER})
 
@@ -76,19 +79,24 @@ def difference(one: Call, other: Call, backend: str = "") -> str:
         return SHAPE if one.shape != other.shape else ""
     if one.op in EQUAL_SIZES and not (one.flags | other.flags) & CallFlag.OBJECT:
         uneven = one.op in _UNEVEN_ON_NCCL and "nccl" in backend
-        if one.dtype != other.dtype and one.dtype and other.dtype and not _reads_the_same(one, other):
+        if not reads_the_same(one, other):
             return DTYPE
-        if one.shape != other.shape and not uneven and elements(one.shape) != elements(other.shape):
+        same_bytes = one.dtype != other.dtype and one.nbytes == other.nbytes > 0
+        if not same_bytes and one.shape != other.shape and not uneven and elements(one.shape) != elements(other.shape):
             return SHAPE
     unseen = ReduceOp.UNSEEN in (one.reduce_op, other.reduce_op)
     return REDUCTION if one.reduce_op is not other.reduce_op and not unseen else ""
 
 
-def _reads_the_same(one: Call, other: Call) -> bool:
-    """Whether a dtype reads what the other one wrote: of masks, which are sent as bool and received as bytes, where nothing is
-    added up."""
-    adds_up = ReduceOp.NONE not in (one.reduce_op, other.reduce_op)
-    return not adds_up and {one.dtype, other.dtype} <= _ONE_BYTE
+def reads_the_same(one: Call, other: Call) -> bool:
+    """Whether a dtype reads what the other one wrote. Where nothing is added up, so do masks, which are sent as bool and received
+    as bytes, and as many bytes that one side views as small integers (bfloat16 sent as int16)."""
+    if one.dtype == other.dtype or not (one.dtype and other.dtype):
+        return True
+    if ReduceOp.NONE not in (one.reduce_op, other.reduce_op):
+        return False
+    carried = one.nbytes == other.nbytes > 0 and bool({one.dtype, other.dtype} & _CARRIERS)
+    return carried or {one.dtype, other.dtype} <= _ONE_BYTE
 
 
 def is_object_list(call: Call) -> bool:

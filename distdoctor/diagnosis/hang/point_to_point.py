@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.hang.alignment import elements
+from distdoctor.diagnosis.hang.alignment import elements, reads_the_same
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import Op
 
@@ -149,7 +149,7 @@ ANNOUNCED_BY = 16  # integers at most: the sizes, or the shape, of what follows
 
 
 def _misfit(one: Call, other: Call) -> bool:
-    return one.nbytes != other.nbytes or (one.dtype != other.dtype and bool(one.dtype and other.dtype))
+    return one.nbytes != other.nbytes or not reads_the_same(one, other)
 
 
 def _is_announced(one: Call, other: Call, sent: list[Call]) -> bool:

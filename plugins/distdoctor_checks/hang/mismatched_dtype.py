@@ -5,7 +5,8 @@ What it means    At the same sequence number of a group, ranks run the same oper
 Why it hurts     The backend misreads the bytes: it aborts, hangs, or returns meaningless numbers.
 How we know      Same operation, same sequence number in the group, different dtypes.
 What to do       Convert the tensor to one dtype on every rank before the collective.
-When it is fine  all_to_all and object collectives, where the dtype belongs to the data; bool and bytes, where nothing is reduced.
+When it is fine  all_to_all and object collectives, where the dtype belongs to the data; where nothing is reduced, bool and bytes,
+                 and as many bytes viewed as 8- or 16-bit integers.
 Source           torch.distributed: the tensors of one collective have the same dtype on all ranks.
 """
 

@@ -199,6 +199,37 @@ def test_a_mask_that_is_received_as_bytes_reads_the_same_where_nothing_is_added_
     assert [code for code, _ in told(script.live())] == codes
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "size", "codes"),
+    [
+        ("broadcast", "int16", 32, []),
+        ("broadcast", "uint8", 64, []),
+        ("broadcast", "float16", 32, ["DD104"]),
+        ("broadcast", "int16", 16, ["DD104"]),  # half of the bytes
+        ("all_reduce", "int16", 32, ["DD104"]),
+    ],
+)
+def test_bytes_that_one_side_views_as_small_integers_are_the_same_bytes(
+    op: str, dtype: str, size: int, codes: list[str]
+) -> None:
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.collective(op, [32], dtype="bfloat16", site="train.py:41 share").instead(1, dtype=dtype, shape=[size])
+
+    assert [code for code, _ in told(script.live())] == codes
+
+
+@pytest.mark.parametrize(("dtype", "codes"), [("int16", []), ("float16", ["DD113"])])
+def test_a_message_may_be_viewed_as_small_integers(dtype: str, codes: list[str]) -> None:
+    script = recording(ranks=2)
+    for _ in range(3):
+        script.send(0, 1, [8], dtype=dtype, site="train.py:41 push").recv(
+            1, 0, [8], dtype="bfloat16", site="train.py:51 pull"
+        )
+
+    assert [code for code, _ in told(script.live())] == codes
+
+
 def announced(dtype: str) -> Script:
     script = recording(ranks=2)
     for size in (4, 10, 64):
