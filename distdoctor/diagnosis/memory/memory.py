@@ -320,7 +320,7 @@ class RankMemory:
             if len(mine := rows[rows["phase"] == phase])
         }
 
-    @property
+    @cached_property
     def peak(self) -> int:
         """The highest bytes: allocated on its device where it has one, else resident."""
         if self.on_device:

@@ -39,7 +39,7 @@ from distdoctor.diagnosis.replicas.tensor_differences import (
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted, StateLoaded
+from distdoctor.recording.trace.events import Averaging, BackwardRng, Converted, StateLoaded, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 
 # Steps of local training between two averagings: DiLoCo takes 500. Before that a running job may yet bring its replicas together.
@@ -70,6 +70,10 @@ class ReplicaDivergence:
     # the ranks that had loaded what differs before the first step, where the others had not
     loaded_on: tuple[int, ...] = ()
     loaded_at: SourceLine = field(default_factory=SourceLine)
+    said_at: Mapping[int, SourceLine] = field(
+        default_factory=dict
+    )  # of the first of each variant, where it differs from the
+    # start: the line that makes it a replica (a wrapper, `distdoctor.watch`), else its first step
     doubt: Confidence = CERTAIN  # no more is known than that, although the ranks are known to be replicas
 
     @property
@@ -298,9 +302,32 @@ def _parting(
     if agreed <= 0 and what != GRADS:
         loaded_on, loaded_at = _loaded_by_some(gradients, "optimizer" if of_optimizer else "module", variants, updates)
     variants = tuple(sorted(variants, key=lambda ranks: ranks != loaded_on))  # what was loaded is what was meant
+    firsts = [ranks[0] for ranks in variants] if what == INITIAL else []
+    said_at = {rank: site for rank in firsts if (site := _said_at(gradients, peers, rank))}
     return ReplicaDivergence(
-        what, step, agreed, peers, variants, found, compared, updates, earlier, started_equal, loaded_on, loaded_at
+        what,
+        step,
+        agreed,
+        peers,
+        variants,
+        found,
+        compared,
+        updates,
+        earlier,
+        started_equal,
+        loaded_on,
+        loaded_at,
+        said_at,
     )
+
+
+def _said_at(gradients: Gradients, peers: ReplicaGroup, rank: int) -> SourceLine:
+    """The line that makes this rank a replica of its peers, else that of the first step; none where neither is known."""
+    own = gradients.ranks[rank]
+    said: list[Wrapped | Averaging] = [*own.events(Wrapped), *own.events(Averaging)]
+    words = (event.site for event in said if event.ranks == peers.ranks)
+    steps = (update.site for update in gradients.updates(peers)[rank])
+    return next((site for site in (*words, *steps) if site), SourceLine())
 
 
 def _loaded_by_some(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Container, Mapping
+from math import isfinite
 from typing import Any
 
 from distdoctor.diagnosis.finding import Place
@@ -50,7 +51,8 @@ def places(parting: ReplicaDivergence) -> tuple[Place, ...]:
     for number, ranks in enumerate(parting.variants[:4]):
         update = parting.updates.get(ranks[0])
         words = f"version {chr(65 + number)} of the {'gradients' if parting.what == GRADS else parting.what}"
-        rows.append(Place(update.site if update else SourceLine(), ranks, words + _norm(first, ranks[0], parting)))
+        site = parting.said_at.get(ranks[0]) or (update.site if update else SourceLine())
+        rows.append(Place(site, ranks, words + _norm(first, ranks[0], parting)))
     if parting.loaded_at:
         rows.insert(0, Place(parting.loaded_at, parting.loaded_on, "loads a saved state, before the first step"))
     return tuple(rows)
@@ -79,7 +81,10 @@ def _norm(first: TensorDifference | None, rank: int, parting: ReplicaDivergence)
         return ""
     if rank in first.none_on:
         return f", {first.name} has none"
-    return f", |{first.name}| = {first.norms[rank]:.6g}" if rank in first.norms else ""
+    if rank not in first.norms:
+        return ""
+    norm = first.norms[rank]
+    return f", |{first.name}| = {norm:.6g}" if isfinite(norm) else f", {first.name} holds a NaN or an infinity"
 
 
 def evidence(parting: ReplicaDivergence, **more: object) -> dict[str, object]:

@@ -5,11 +5,11 @@ On a device these are the times that Python spent there: the work itself runs be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.speed.timing import RankTimes, rank_times
@@ -77,16 +77,14 @@ def _medians(times: RankTimes) -> StepTimes:
     }
     known = sum(np.nan_to_num(part) for part in parts.values())
     parts["other"] = np.maximum(wall - known, 0.0)
-    return StepTimes(
-        times.rank,
-        len(times.steps),
-        _median(wall),
-        **{name: _median(part) for name, part in parts.items()},
-        on_cpu=times.on_cpu,
-    )
+    step, *medians = _medians_of(np.stack([wall, *parts.values()]))
+    return StepTimes(times.rank, len(times.steps), step, **dict(zip(parts, medians, strict=True)), on_cpu=times.on_cpu)
 
 
-def _median(values: Iterable[float]) -> float:
-    known = np.asarray(values, dtype=float)
-    known = known[~np.isnan(known)]
-    return float(np.median(known)) if len(known) else float("nan")
+def _medians_of(rows: NDArray[np.float64]) -> list[float]:
+    """The median of each row without its NaNs, NaN where it holds nothing else. A job has thousands of ranks with seven rows
+    each: those of one rank are sorted at once, NaNs to the end."""
+    known = rows.shape[1] - np.isnan(rows).sum(axis=1)
+    ordered, row = np.sort(rows, axis=1), np.arange(len(rows))
+    middle: list[float] = ((ordered[row, (known - 1) // 2] + ordered[row, known // 2]) / 2).tolist()
+    return middle

@@ -265,7 +265,7 @@ def _companions(traces: Iterable[Path]) -> list[Path]:
 
 def _damaged(folder: Path, contents: Mapping[str, object]) -> Iterator[Trouble]:
     """What lies beside the traces and cannot be read."""
-    contents = {**contents, JOB_FILE: _job_of_one_file(folder, 0)}
+    contents = {**contents, JOB_FILE: _job_of_one_file(folder, 0) or _streams_alone(folder)}
     paths = [folder / name for name, content in contents.items() if content is None]
     paths += [path for path in sorted(folder.glob(PATTERN)) if read_host_file(path) is None]
     for path in paths:
@@ -370,6 +370,19 @@ def _job_of_one_file(folder: Path, attempt: int) -> Job | None:
         strategy=fields.strategy,
         attempt=attempt,
     )
+
+
+class _StreamsAlone(msgspec.Struct, forbid_unknown_fields=True):
+    """`job.json` of ranks that record themselves, where some streams are left out: nobody launched them."""
+
+    streams: list[str]
+
+
+def _streams_alone(folder: Path) -> _StreamsAlone | None:
+    try:
+        return msgspec.convert(read_json(folder / JOB_FILE, LARGEST_JSON), _StreamsAlone)
+    except (UnreadableRecording, msgspec.ValidationError):
+        return None
 
 
 def is_run_folder(folder: Path) -> bool:

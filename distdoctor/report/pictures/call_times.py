@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
-from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
+from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
 from distdoctor.recording.recording import Call
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.report.pictures.drawing import LETTER, ROW, Sheet, cut, ticks
 
 WIDE, MARGIN = 820.0, 150.0
@@ -41,47 +44,73 @@ class Span:
         return f"#{self.number}: {self.words}, {self.site}, {self.times}{more}"
 
 
+@dataclass(frozen=True)
+class What:
+    """What calls have in common that look alike: `all_reduce` of `[64, 3]`, and the line."""
+
+    op: str
+    words: str
+    site: str
+
+
+class Issued(NamedTuple):
+    """A call of one rank: when it was entered and when it came back (0: it has not), wall clock, nanoseconds."""
+
+    what: What
+    entered: int
+    returned: int
+    open: bool  # somebody waits in it
+
+
+def issued(group: GroupCalls, numbers: range, waiting: frozenset[tuple[int, int]]) -> dict[int, dict[int, Issued]]:
+    """rank -> number -> call, of all ranks of a group. `waiting`: rank and number of the calls that somebody waits in, an
+    asynchronous one by its handle. Thousands of ranks call the same: it is put into words once."""
+    words: dict[tuple[int, str, str], What] = {}
+    return {rank: dict(_issued(track, numbers, waiting, words)) for rank, track in sorted(group.tracks.items())}
+
+
+def _issued(
+    track: Track, numbers: range, waiting: frozenset[tuple[int, int]], words: dict[tuple[int, str, str], What]
+) -> Iterator[tuple[int, Issued]]:
+    log, timeline = track.timeline.log, track.timeline
+    first, last = np.searchsorted(track.rows["number"], [numbers.start, numbers.stop])
+    rows = track.rows[first:last]
+    columns = (rows[name].tolist() for name in ("number", "op", "shape", "site", "flags", "entered_ns", "returned_ns"))
+    for at, (number, op, shape, site, flags, entered, returned) in enumerate(zip(*columns, strict=True)):
+        key = op, log.text(shape), log.text(site)
+        what = words.get(key)
+        if what is None:
+            what = words[key] = _what(log.call(rows[at]))
+        is_async = bool(flags & CallFlag.ASYNC)
+        is_open = (track.rank, number) in waiting or not (returned or is_async)
+        back = 0 if is_open else timeline.wall(returned or entered)
+        yield number, Issued(what, timeline.wall(entered), back, is_open)
+
+
+def _what(call: Call) -> What:
+    return What(call.op.word, f"{call.op.word} {call.shape}".strip(), call.site.short if call.site else "")
+
+
 def spans_of(
-    facts: Collectives,
-    group: GroupCalls,
-    rows: Sequence[Sequence[int]],
-    numbers: range,
-    waiting: frozenset[tuple[int, int]],
+    facts: Collectives, calls: Mapping[int, Mapping[int, Issued]], rows: Sequence[Sequence[int]], numbers: range
 ) -> list[dict[int, Span]]:
-    """For each row of ranks its calls by number. `waiting`: rank and number of those that somebody waits in."""
-    calls = [{n: list(_calls(group, ranks, n, waiting)) for n in numbers} for ranks in rows]
-    entered = [since for row in calls for found in row.values() for _, since, _ in found]
-    start = min(entered, default=0)
+    """For each row of ranks its calls by number."""
+    found = [
+        {n: [call for rank in ranks if (call := calls[rank].get(n)) is not None] for n in numbers} for ranks in rows
+    ]
+    start = min((call.entered for row in found for alike in row.values() for call in alike), default=0)
     now = (timeline.wall(at) for timeline in facts.timelines.values() if (at := facts.now_ns(timeline)))
     last = max(facts.last_wall_ns, *now, 0)
-    return [
-        {n: _span(n, found, start, last) for n, found in row.items() if found}
-        for row in calls
-    ]  # fmt: skip
+    return [{n: _span(n, alike, start, last) for n, alike in row.items() if alike} for row in found]
 
 
-def _calls(
-    group: GroupCalls, ranks: Sequence[int], number: int, waiting: frozenset[tuple[int, int]]
-) -> Iterator[tuple[Call, int, int]]:
-    """The call of that number of each rank, when it was entered and when it came back (0: it has not), on the wall clock."""
-    for rank in ranks:
-        track = group.tracks[rank]
-        call = track.call(number)
-        if call is not None:
-            returned = call.returned_ns or (call.entered_ns if call.is_async else 0)
-            returned = 0 if (rank, number) in waiting else returned
-            yield call, track.timeline.wall(call.entered_ns), track.timeline.wall(returned)
-
-
-def _span(number: int, found: Sequence[tuple[Call, int, int]], start: int, last: int) -> Span:
-    call = found[0][0]
-    since = min(entered for _, entered, _ in found)
-    over = all(returned for _, _, returned in found)
-    until = (max(returned for _, _, returned in found) - start) / 1e9 if over else None
+def _span(number: int, alike: Sequence[Issued], start: int, last: int) -> Span:
+    what = alike[0].what
+    since = min(call.entered for call in alike)
+    over = all(call.returned for call in alike)
+    until = (max(call.returned for call in alike) - start) / 1e9 if over else None
     waited = 0.0 if over else max(0.0, (last - since) / 1e9)
-    site = call.site.short if call.site else ""
-    words = f"{call.op.word} {call.shape}".strip()
-    return Span(number, call.op.word, words, site, (since - start) / 1e9, until, waited)
+    return Span(number, what.op, what.words, what.site, (since - start) / 1e9, until, waited)
 
 
 def draw(label: str, names: Sequence[str], rows: Sequence[dict[int, Span]], kinds: dict[str, str]) -> Markup:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from distdoctor.diagnosis.derived import derived
-from distdoctor.diagnosis.facts.collectives import GroupCalls
+from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Call, Recording
+from distdoctor.recording.recording import Recording
 from distdoctor.report.pictures import call_times
 from distdoctor.report.pictures.drawing import LETTER, ROW, Picture, Sheet, View, colour, cut
 from distdoctor.report.table import Table
@@ -42,15 +42,16 @@ def picture(recording: Recording) -> Picture | None:
     waiting = frozenset(
         (call.rank, call.number) for wait in verdict.waits if wait.group is group for call in wait.calls
     )
+    calls = call_times.issued(group, numbers, waiting)
     rows: dict[tuple[_Cell, ...], list[int]] = {}
-    for rank in sorted(group.tracks):
-        rows.setdefault(tuple(_cell(group, rank, n, waiting) for n in numbers), []).append(rank)
+    for rank, own in calls.items():
+        rows.setdefault(tuple(_cell(group.tracks[rank], n, own.get(n)) for n in numbers), []).append(rank)
     numbers = range(numbers[0], _last_used(numbers, rows) + 1)
     shown = sorted(rows.items(), key=lambda row: (-len(row[1]), row[1]))[:MOST_ROWS]
     kinds = _kinds(cell.words for cells, _ in shown for cell in cells)
     label = f"collectives of {group.words} around #{number}"
     by_number = _draw(label, numbers, number, shown, kinds)
-    spans = call_times.spans_of(verdict.facts, group, [ranks for _, ranks in shown], numbers, waiting)
+    spans = call_times.spans_of(verdict.facts, calls, [ranks for _, ranks in shown], numbers)
     by_time = call_times.draw(f"{label}, by time", [_name(ranks) for _, ranks in shown], spans, kinds)
     return Picture(
         "collectives",
@@ -84,21 +85,10 @@ def _around(verdict: Verdict) -> tuple[GroupCalls, int] | None:
     return None
 
 
-def _cell(group: GroupCalls, rank: int, number: int, waiting: frozenset[tuple[int, int]]) -> _Cell:
-    """`waiting`: rank and number of the calls that somebody waits in, an asynchronous one by its handle."""
-    track = group.tracks[rank]
-    call = track.call(number)
+def _cell(track: Track, number: int, call: call_times.Issued | None) -> _Cell:
     if call is None:
         return _Cell(forgotten=number < track.first and number <= track.count)
-    return _Cell(_what(call), _where(call), open=(rank, number) in waiting or not (call.returned_ns or call.is_async))
-
-
-def _what(call: Call) -> str:
-    return f"{call.op.word} {call.shape}".strip()
-
-
-def _where(call: Call) -> str:
-    return call.site.short if call.site else ""
+    return _Cell(call.what.words, call.what.site, call.open)
 
 
 def _last_used(numbers: range, rows: dict[tuple[_Cell, ...], list[int]]) -> int:

@@ -34,7 +34,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             continue
         update = parting.updates[parting.odd[0]]
         differ = "differs" if len(parting.differences) == 1 else "differ"
-        sites = (parting.loaded_at, update.site, *(u.site for u in partings.gradients.every_update()))
+        sites = (parting.loaded_at, *parting.said_at.values(), update.site)
         yield Finding(
             title=f"{which(parting)} {differ} before the first step: {sides(parting)}",
             ranks=parting.odd,

@@ -9,7 +9,16 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.events import Averaging, BackwardRng, Bypassed, Copied, CopyUsed, FirstStep, Orphaned
+from distdoctor.recording.trace.events import (
+    WATCHED,
+    Averaging,
+    BackwardRng,
+    Bypassed,
+    Copied,
+    CopyUsed,
+    FirstStep,
+    Orphaned,
+)
 from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
 
@@ -251,3 +260,12 @@ def test_a_line_that_gives_all_ranks_one_random_state_comes_before_the_backward_
     )
 
     assert lines(told("DD216", job.recording(sources=text))) == [12, 12, 16, 31]
+
+
+# -- replicas that begin with other weights ------------------------------------------------------------------------------------
+
+
+def test_weights_that_differ_from_the_start_are_shown_where_the_model_was_said_to_be_a_replica() -> None:
+    job = trained_job(2, wrapped=False).note(Averaging((0, 1), WATCHED), site="train.py:9 main")
+
+    assert lines(told("DD201", job.initial({1: 1}).step(params={1: 1}).recording())) == [9, 9, 9]
