@@ -148,10 +148,14 @@ class _Test:
 
 @dataclass(frozen=True, eq=False)
 class _Way:
-    """How a line is reached: by body, the nodes in it that lead there, and how many calls away it is."""
+    """How a line is reached: by body, the nodes in it that lead there, and how many calls away it is.
+
+    `recorded`: what was recorded to run a function, whether or not the source shows that it does (`self.callback()`).
+    """
 
     nodes: dict[Scope, list[ast.AST]]
     depth: dict[Scope, int]
+    recorded: dict[Scope, ast.AST] = field(default_factory=dict)
 
 
 def deciding_condition(
@@ -402,36 +406,41 @@ def _names_the_main_module(test: ast.expr) -> bool:
 
 def _way_to(program: UserProgram, site: SourceLine, callers: Sequence[SourceLine] = ()) -> _Way | None:
     """How a line is reached; only by these callers where the source shows them."""
-    file = next((file for file in program.files if file.path == site.path), None)
-    node = _node_at(file, site.line) if file is not None else None
+    node = _node_of(program, site)
     if node is None:
         return None
     nodes: dict[Scope, list[ast.AST]] = {program.scope_of(node): [node]}
     depth = {program.scope_of(node): 0}
+    recorded: dict[Scope, ast.AST] = {}
     waiting = list(nodes)
     for scope in waiting:
         if depth[scope] >= DEEPEST:
             continue
         called_at = callers[depth[scope]] if depth[scope] < len(callers) else None
-        for caller in _called_from(program, scope, called_at):
+        shown = program.callers.get(scope, [])
+        calling = [n for n in shown if called_at is not None and _stands_at(program, n, called_at)]
+        if not calling and called_at is not None and (node := _node_of(program, called_at)) is not None:
+            calling = [node]
+        if calling:
+            recorded[scope] = calling[0]
+        for caller in calling or shown:
             where = program.scope_of(caller)
             if where not in depth:
                 depth[where], nodes[where] = depth[scope] + 1, []
                 waiting.append(where)
             if depth[where] == depth[scope] + 1:
                 nodes[where].append(caller)
-    return _Way(nodes, depth)
+    return _Way(nodes, depth, recorded)
 
 
-def _called_from(program: UserProgram, scope: Scope, site: SourceLine | None) -> list[ast.AST]:
-    """The nodes that may run a function; those of one line alone, where it has any."""
-    nodes = program.callers.get(scope, [])
-    there = [n for n in nodes if site is not None and program.scope_of(n).path == site.path and _covers(n, site.line)]
-    return there or nodes
+def _stands_at(program: UserProgram, node: ast.AST, site: SourceLine) -> bool:
+    ends = getattr(node, "end_lineno", None) or 0
+    return program.scope_of(node).path == site.path and lineno(node) <= site.line <= ends
 
 
-def _covers(node: ast.AST, line: int) -> bool:
-    return lineno(node) <= line <= (getattr(node, "end_lineno", None) or 0)
+def _node_of(program: UserProgram, site: SourceLine) -> ast.AST | None:
+    file = next((file for file in program.files if file.path == site.path), None)
+    return _node_at(file, site.line) if file is not None else None
 
 
 def _node_at(file: SourceFile, line: int) -> ast.AST | None:
@@ -471,8 +480,8 @@ def _candidates(program: UserProgram, mine: _Way, theirs: _Way) -> Iterator[_Tes
 
 
 def _around(program: UserProgram, way: _Way) -> list[_Test]:
-    """The questions in the body that a line stands in."""
-    nodes = next(iter(way.nodes.values()))
+    """The questions in the body that a line stands in, and in those that were recorded to lead there."""
+    nodes = [*next(iter(way.nodes.values())), *way.recorded.values()]
     return [test for node in nodes for test in tests_around(program, node) if not test.is_loop]
 
 
@@ -509,7 +518,7 @@ def _led_to(program: UserProgram, node: ast.AST, way: _Way) -> ast.AST | None:
 
 def _run_by(program: UserProgram, node: ast.AST, way: _Way) -> Iterator[Scope]:
     for scope in way.nodes:
-        if node in program.callers.get(scope, ()):
+        if node in program.callers.get(scope, ()) or way.recorded.get(scope) is node:
             yield scope
 
 

@@ -37,7 +37,10 @@ _THROUGH = (
     "c10d_logger.py",
     f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
 )  # what only hands on between the two
-_FRONT, _USER, _OTHER, _HANDS_ON = 1, 2, 3, 4
+_MODULES = tuple(os.sep.join(("torch", "nn", "modules", name)) for name in ("module.py", "container.py"))
+_FRONT, _USER, _HANDS_ON, _OTHER, _MODULE = 1, 2, 3, 4, 5
+_KINDS = ((_TORCH_FRONT, _FRONT), (_THROUGH, _HANDS_ON), (_MODULES, _MODULE))
+_CALLERS = 2  # of a line that are told; what calls a module's forward is no caller
 _DEEPEST = 96  # frames; deeper than any training loop seen, and a bound on the cost
 _BACKWARD = "_engine_run_backward"  # torch.autograd.graph's, from which the engine of autograd is called
 _KEPT = 10_000  # entries; a program that makes functions without end must not fill the rank's memory
@@ -98,23 +101,28 @@ class Codes:
         known, learn = self.known, self.learn
         key: tuple[int, ...] = (id(frame.f_code), frame.f_lasti)
         outer = frame.f_back
-        if outer is not None:
+        callers = 0
+        while outer is not None:
             code = outer.f_code
-            if (known.get(id(code)) or learn(code))[0] == _USER:
+            kind = (known.get(id(code)) or learn(code))[0]
+            if kind == _USER:
                 key += (id(code), outer.f_lasti)
-                outer = outer.f_back
-                if outer is not None:
-                    code = outer.f_code
-                    if (known.get(id(code)) or learn(code))[0] == _USER:
-                        key += (id(code), outer.f_lasti)
+                callers += 1
+                if callers == _CALLERS:
+                    break
+            elif kind != _MODULE:
+                break
+            outer = outer.f_back
         place = self._places.get(key)
         return place if place is not None else self._first_time(frame, key)
 
     def _first_time(self, frame: FrameType, key: tuple[int, ...]) -> tuple[int, int]:
-        texts, calls, outer = self._trace.texts, [], frame
-        for _ in range(len(key) // 2):
-            calls.append(_call_of(outer))
+        texts, calls = self._trace.texts, [_call_of(frame)]
+        outer = frame
+        while 2 * len(calls) < len(key):
             outer = outer.f_back  # type: ignore[assignment]
+            if _kind_of(outer.f_code) == _USER:
+                calls.append(_call_of(outer))
         text = chain_text(calls)
         place = texts.id(sites.site_of(frame)), digest_of(text)
         if len(self._places) < _KEPT:
@@ -128,7 +136,10 @@ def _kind_of(code: CodeType) -> int:
     path = code.co_filename.removesuffix(PASSED_OVER)
     if sites.belongs_to_user(path):
         return _USER
-    return _FRONT if path.endswith(_TORCH_FRONT) else _HANDS_ON if path.endswith(_THROUGH) else _OTHER
+    for ends, kind in _KINDS:
+        if path.endswith(ends):
+            return kind
+    return _OTHER
 
 
 def _call_of(frame: FrameType) -> tuple[str, tuple[int, int, int, int], str]:
@@ -180,7 +191,7 @@ class Caller:
                     self.front = frame
                 if about[2]:
                     self.blocking_pair = True
-            elif kind == _OTHER:
+            elif kind >= _OTHER:
                 self.by_user = False
             frame = frame.f_back
         self.site = frame

@@ -151,3 +151,51 @@ def test_where_a_timeout_was_given() -> None:
         (at(5), "4"),
     ]
     assert given_at({"train.py": dedent(TIMEOUT)}, at(5), "timeout") == []
+
+
+STORED = """\
+    class Timed:
+        def __init__(self, run):
+            self.run, self.last = run, time.monotonic()
+        def __call__(self):
+            due = time.monotonic() - self.last > 1
+            if not due:
+                return
+            self.run()
+    def main(model, steps):
+        timed = Timed(report)
+        for step in range(steps):
+            model(step)
+            timed()
+    def report():
+        dist.all_reduce(total)
+    main(model, 100)
+    """
+
+
+def test_what_was_recorded_to_call_counts_where_the_source_does_not_show_it() -> None:
+    found = decided(STORED, at(15, "report"), at(12), callers=([at(8, "__call__"), at(13)], []))
+
+    assert (found.site.line, found.test) == (6, "if not due")
+    assert found.way[0][1] == "time.monotonic() - self.last > 1"
+
+
+DROPPED = """\
+    class Gather(Function):
+        def forward(ctx, part):
+            dist.all_gather(parts, part)
+        def backward(ctx, grad):
+            dist.all_reduce(grad)
+    class Deep(nn.Module):
+        def forward(self, x):
+            for block in self.blocks:
+                if random.random() < self.drop:
+                    continue
+                x = block(x)
+    """
+
+
+def test_where_no_body_leads_to_both_lines_those_on_record_are_asked() -> None:
+    found = decided(DROPPED, at(5, "backward"), at(3, "forward"), callers=([], [at(11, "forward")]))
+
+    assert (found.site.line, found.test) == (9, "if random.random() < self.drop")
