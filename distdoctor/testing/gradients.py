@@ -78,6 +78,7 @@ class TrainedJob:
         self.owners = dict(owners or {})
         self.orders, self.wrapped = dict(orders or {}), wrapped
         self._norms: dict[int, float] = {}  # of each gradient of a rank, where it is not the usual one
+        self._frozen = False
         self._left: dict[tuple[int, str], int] = {}  # what the last step of a rank left behind
         everybody = tuple(range(ranks))
         for rank, log in enumerate(self.logs):
@@ -128,12 +129,14 @@ class TrainedJob:
         none: Mapping[int, Sequence[str]] | None = None,
         only: Sequence[int] | None = None,
         norms: Mapping[int, float] | None = None,
+        frozen: bool = False,
         **fields: Any,
     ) -> Self:
         """One optimizer step that was looked at, after `skip` that were not.
 
         `grads={1: 5}`: rank 1 holds other bits than most, variant 5, of the tensors in `names` (all). `sums` are added to the
         sums of words, `norms={1: 0.3}` are those of its gradients; `none={1: ["head.weight"]}`: rank 1 has no such gradient.
+        `frozen`: the step leaves every parameter as it was.
         Any field of `layout.UPDATE` can be given, for all ranks or as a dict by rank; sites and roots as words.
         """
         self.steps += 1 + skip
@@ -145,7 +148,7 @@ class TrainedJob:
             "sum": sums or {},
             "buffer": buffers or {},
         }
-        self._norms = dict(norms or {})
+        self._norms, self._frozen = dict(norms or {}), frozen
         return self._look(self.steps, odd, names, fields, non_finite or {}, only, none or {})
 
     def _look(
@@ -175,6 +178,8 @@ class TrainedJob:
                     row |= {"grad": 0, "before": 0, "state": 0}
                 elif not (chosen and rank in odd.get("before", {})):
                     row["before"] = self._left.get((rank, name), digest_of(name))
+                if self._frozen and step:
+                    row["param"] = row["before"]
                 if name in (none or {}).get(rank, ()):
                     row["grad"] = 0
                 self._left[rank, name] = row["param"]

@@ -20,6 +20,18 @@ if is_last:
         source="transformers, Trainer: gradient accumulation at the end of an epoch",
     ),
     Remedy(
+        slug="as-long-as-the-training",
+        what="Lay the schedule out for as many moves as it makes: count updates, move it once in each, or let accelerate "
+        "prepare a schedule that is num_processes times as long.",
+        how="""updates = epochs * len(loader)                     # after prepare(): the batches of one process
+scheduler = LinearLR(optimizer, total_iters=updates)   # not prepared: it moves once per update
+# or prepared, which moves it num_processes times per update:
+scheduler = accelerator.prepare(LinearLR(optimizer, total_iters=updates * accelerator.num_processes))""",
+        effect="The learning rate falls to zero when the training ends, not before.",
+        safety="changes the learning rate of every step, to the intended one",
+        source="accelerate.scheduler.AcceleratedScheduler: step_with_optimizer, split_batches",
+    ),
+    Remedy(
         slug="one-order-everywhere",
         what="Give the optimizer its parameters in one order on all ranks: sort the names, do not go through a set.",
         how="""names = sorted(decay)      # a set of names has another order in each process

@@ -1,11 +1,14 @@
 """
 DD218 diverging-schedule: the learning rate, weight decay or another optimizer setting differs between replicas.
 
-What it means    Gradients agree, but the ranks take steps of different sizes: their param_groups hold different values.
+What it means    Gradients agree, but the ranks take steps of different sizes: their param_groups hold different values. Or the
+                 schedule has gone apart from the training: it is over, at a learning rate of zero, long before that.
 Why it hurts     The replicas become different models, usually slowly, while every rank's log looks plausible.
 How we know      The values in param_groups are digested at each sampled step, and parameters differ from then on. If the ranks
                  go through the same values at a different pace, one of them left a loop earlier; the condition that lets it
                  leave is searched in the source around the step; so is a condition on the rank around scheduler.step().
+                 Of a schedule that is over, that the last steps (at least 10, and 15 %) left every bit of the parameters as it
+                 was, although there were gradients: likely.
 What to do       Call scheduler.step() on every rank, outside of any `if is_main():`. Base schedules on values that all ranks
                  share: reduce the validation loss before ReduceLROnPlateau.step(), count steps rather than local batches, load
                  the scheduler's state on every rank.
@@ -20,10 +23,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, differing_settings
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.idle_steps import IdleSteps, idle_steps
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
@@ -39,15 +43,16 @@ FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree
 
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas", specificity=40)
-def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Finding]:
-    for parting in partings.found:
+def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording: Recording) -> Iterator[Finding]:
+    yield from (_over(idle, recording) for idle in idle_steps(gradients))
+    for parting in partings.found if partings is not None else ():
         if parting.what != PARAMS or not differing_settings(parting):
             continue
         rates = {rank: update.value("lr") for rank, update in parting.updates.items()}
         differ = len(set(rates.values())) > 1
-        line = _line(parting, recording)
+        line = _line(parting.site, recording)
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
-        ahead = _ahead(parting, partings.gradients)
+        ahead = _ahead(parting, gradients)
         exits = exits_around(recording.sources, parting.site)[:2] if ahead else ()
         guard = _guard_of(line, rates, recording)
         yield Finding(
@@ -77,6 +82,40 @@ def examine(partings: ReplicaDivergences, recording: Recording) -> Iterator[Find
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _over(idle: IdleSteps, recording: Recording) -> Finding:
+    """A schedule that has ended before the training."""
+    line = _line(idle.site, recording)
+    ranks = recording.job.world_size
+    pace = ""
+    if ranks > 1 and _is_prepared(recording.sources.get(line.path, "")):
+        pace = f"; a schedule that accelerate has prepared moves {ranks} times in every step, once for each process"
+    return Finding(
+        title=f"the learning rate is 0 from step {idle.since} on: {idle.steps} steps or more changed nothing",
+        ranks=idle.ranks,
+        place=line,
+        places=(
+            *((Place(line, idle.ranks, "moves the schedule"),) if line != idle.site else ()),
+            Place(idle.site, idle.ranks, "steps with a learning rate of 0"),
+        ),
+        evidence={
+            "since_step": idle.since,
+            "steps": idle.until,
+            "optimizer": idle.optimizer,
+            "compared": idle.parameters,
+        },
+        why=f"{idle.parameters} parameters had a gradient, and no bit of them was changed" + pace,
+        prescriptions=(Prescription("as-long-as-the-training", effect=f"{idle.steps} steps or more that train"),),
+        confidence=LIKELY,
+        severity=WARNING,
+        at_ns=idle.at_ns,
+    )
+
+
+def _is_prepared(text: str) -> bool:
+    """Whether a file hands its schedule to accelerate, which moves it for all processes."""
+    return "accelerat" in text and ".prepare(" in text
 
 
 def _way(line: SourceLine, parting: ReplicaDivergence, recording: Recording, *, apart: bool) -> Iterator[Place]:
@@ -148,14 +187,14 @@ def _text(line: SourceLine, recording: Recording) -> str:
     return line_of(recording.sources, line.path, line.line).strip().partition("  #")[0].rstrip()
 
 
-def _line(parting: ReplicaDivergence, recording: Recording) -> SourceLine:
-    """Where the schedule moves, when the source near the step shows it."""
-    schedules = ((f"{name}.step(",) for name in schedule_names(recording.sources, parting.site.path))
+def _line(step: SourceLine, recording: Recording) -> SourceLine:
+    """Where the schedule moves, when the source near the optimizer's step shows it."""
+    schedules = ((f"{name}.step(",) for name in schedule_names(recording.sources, step.path))
     for words in (*schedules, ("scheduler.step(",), ("sched", ".step("), ('["lr"]', "="), ("['lr']", "=")):
-        found = line_with(recording.sources, parting.site, *words)
+        found = line_with(recording.sources, step, *words)
         if found:
             return found
-    return parting.site
+    return step
 
 
 def sick() -> Recording:
