@@ -8,7 +8,8 @@ How we know      The user's variables, and objects whose method is registered as
                  after steps 3, 6, 9, 12, 18, 24, ..., and the hooks of one function are counted. A graph in which ever
                  more operations are older than the previous sample has grown with the steps (certain). A container whose
                  tensors take more bytes at every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely
-                 to keep growing; so are hooks of which there are more at each of five samples. If no sampled variable
+                 to keep growing; so are hooks of which there are more at each of five samples, and process groups of the same
+                 ranks that are made at one line in eight steps or more and never destroyed. If no sampled variable
                  grows but the process (or the device) does, only that is reported, as a possibility.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
@@ -30,6 +31,7 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
+from distdoctor.diagnosis.memory.piled_groups import PiledGroups, piled_groups
 from distdoctor.diagnosis.source.edits import Edit, rows_replaced
 from distdoctor.diagnosis.source.keeping_line import (
     ADDS,
@@ -97,7 +99,13 @@ def examine(memory: Memory) -> Iterator[Finding]:
     ordered = sorted(by_key.values(), key=lambda own: (not own[0].graph, -own[0].bytes_per_step, own[0].holder.key))
     for growths in ordered[:MOST]:
         yield _finding(growths)
-    unseen = {rank.rank: found for rank in memory.each() if rank.rank not in growing and (found := _unseen(rank))}
+    groups = piled_groups(memory.recording.ranks)
+    yield from map(_groups_made_again, groups)
+    unseen = (
+        {}
+        if groups
+        else {rank.rank: found for rank in memory.each() if rank.rank not in growing and (found := _unseen(rank))}
+    )
     if unseen:
         yield _unknown(memory, unseen)
 
@@ -235,6 +243,33 @@ def _unseen(rank: RankMemory) -> tuple[str, float, float, int] | None:
         if enough and grows_steadily(steps[late], values[late]):
             return what, slope(steps[late], values[late]), grown, int(steps[-1] - steps[late][0])
     return None
+
+
+def _groups_made_again(piled: PiledGroups) -> Finding:
+    sets = f"{piled.sets} sets of ranks" if piled.sets > 1 else "the same ranks"
+    return Finding(
+        title=f"process groups are made again and again and stay: {piled.made} of {sets}",
+        ranks=piled.ranks,
+        place=piled.site,
+        places=(Place(piled.site, piled.ranks, f"makes groups, in {piled.steps} different steps"),),
+        evidence={
+            "groups": piled.made,
+            "sets": piled.sets,
+            "steps": piled.of,
+            "groups_per_step": round(piled.per_step, 2),
+        },
+        why=f"new_group was called {piled.made} times in {piled.of} steps, and no group was destroyed; each keeps connections, "
+        "threads and descriptors until the process ends, although its owner has forgotten it",
+        prescriptions=(
+            Prescription(
+                "bound-what-is-kept",
+                change="make each group once and keep it in a dictionary by its ranks, or call destroy_process_group(group)",
+                effect=f"{piled.made - piled.sets} groups less",
+            ),
+        ),
+        confidence=LIKELY,
+        at_ns=piled.at_ns,
+    )
 
 
 def _unknown(memory: Memory, unseen: dict[int, tuple[str, float, float, int]]) -> Finding:
