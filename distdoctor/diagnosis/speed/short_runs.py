@@ -54,8 +54,7 @@ def _in(met: Arrivals, facts: Collectives) -> Straggler | None:
     worth = mine > max(WORTH_SECONDS * SECOND, WORTH_SHARE * step_ns)
     if not step_ns or worth.sum() < FEWEST or worth.mean() < ALWAYS:
         return None
-    meetings = np.flatnonzero(met.last == place)
-    site = met.site(rank, int(meetings[np.argmax(met.late[meetings])]))
+    site = met.late_at(place, range(2, done + 1))
     others = tuple(other for other in met.ranks if other != rank)
     wait = float(np.median(mine)) / SECOND
     return Straggler(rank, others, len(mine), wait, step_ns / SECOND, site, not uses_devices(log))

@@ -7,8 +7,8 @@ hosts are not compared.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -209,6 +209,14 @@ class Arrivals:
         log = self.group.tracks[rank].timeline.log
         return log.site(self.rows[self.ranks.index(rank)]["site"][meeting])
 
+    def late_at(self, place: int, steps: Sequence[int]) -> SourceLine:
+        """The line at which a member has cost the others most in these steps, all its arrivals there together."""
+        lost: dict[int, float] = defaultdict(float)
+        for meeting in np.flatnonzero((self.last == place) & np.isin(self.steps, steps)).tolist():
+            lost[int(self.rows[place]["site"][meeting])] += float(self.late[meeting])
+        log = self.group.tracks[self.ranks[place]].timeline.log
+        return log.site(max(lost, key=lambda site: lost[site])) if lost else SourceLine()
+
     def lateness(self) -> dict[int, Floats]:
         """step -> [members] nanoseconds that the others lost because of each.
 
@@ -309,12 +317,7 @@ class Timing:
             for place, rank in enumerate(arrivals.ranks):
                 mine = table[:, place]
                 share = float(np.mean((worst == place) & (mine > 0)))
-                meetings = np.flatnonzero(arrivals.last == place)
-                site = (
-                    arrivals.site(rank, int(meetings[np.argmax(arrivals.late[meetings])]))
-                    if len(meetings)
-                    else SourceLine()
-                )
+                site = arrivals.late_at(place, list(by_step))
                 found.append(Late(rank, RobustMedian.of(mine), share, site, float(mine.sum())))
         best: dict[int, Late] = {}
         for one in sorted(found, key=lambda late: -late.step.value):

@@ -36,6 +36,13 @@ def test_the_rank_that_takes_longer_is_the_late_one(where: str, rank: int) -> No
     assert codes(recording) == [("DD504" if where == "data" else "DD123", (rank,))]
 
 
+def test_the_line_is_where_most_is_lost_in_all_steps_and_not_where_a_rank_was_latest_once() -> None:
+    job = timed_job(2).steps(1, synced=0, forward={1: 9000}, meetings=[Meeting("barrier", site="train.py:9 setup")])
+    (late,) = (one for one in Timing.of(job.steps(60, forward={1: 32}).recording()).late if one.rank == 1)
+
+    assert late.site.function == "train"
+
+
 def test_what_the_late_rank_does_meanwhile_is_named() -> None:
     recording = timed_job(2).steps(60, backward={1: 50}).recording()
     timing = Timing.of(recording)
