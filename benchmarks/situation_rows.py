@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "launch"))
 
 from network import Hosts
 
-LIMIT_SECONDS = 75.0  # for distdoctor, from the start
+LIMIT_SECONDS = 75.0  # for distdoctor, from where all ranks train
 NPROC = 2
 
 HEAD = """
@@ -98,6 +98,7 @@ class Row:
     kind: str = "c10d"
     act: Callable[[Hosts], None] | None = None  # what happens to the hosts once all ranks train
     by: tuple[int, ...] = (1, 2)  # the hosts that are left to tell
+    stays: int = 0  # the host that stays up, with its ranks, when its launcher has ended
     starts: str = "both"  # both, one, later, mixed
     limit: float = LIMIT_SECONDS
     words: str = ""  # what each of them must say where no code says it
@@ -111,8 +112,13 @@ def _cut(hosts: Hosts) -> None:
     hosts.cut(2)
 
 
-def kill_agent(hosts: Hosts) -> None:
-    hosts.signal(2, signal.SIGKILL)
+def _signal_agent(host: int, number: signal.Signals) -> Callable[[Hosts], None]:
+    """Its launcher alone gets the signal; its ranks stay."""
+
+    def act(hosts: Hosts) -> None:
+        hosts.signal(host, number)
+
+    return act
 
 
 def _kill_host(hosts: Hosts) -> None:
@@ -132,7 +138,10 @@ ROWS = [
     _row("stuck", STUCK, "DD116", [3]),
     _row("killed-rank", KILLED, "DD110", [3]),
     _row("raises", RAISES, "DD110", [3]),
-    _row("killed-agent", LOOP, "DD132", [2, 3], act=kill_agent, by=(1,)),
+    _row("killed-agent", LOOP, "DD132", [2, 3], act=_signal_agent(2, signal.SIGKILL), stays=2, by=(1,)),
+    _row("aborted-agent", LOOP, "DD132", [2, 3], act=_signal_agent(2, signal.SIGABRT), stays=2, by=(1,)),
+    _row("killed-agent-0", LOOP, "DD132", [0, 1], act=_signal_agent(1, signal.SIGKILL), stays=1, by=(2,)),
+    _row("aborted-agent-0", LOOP, "DD132", [0, 1], act=_signal_agent(1, signal.SIGABRT), stays=1, by=(2,)),
     _row("killed-host", LOOP, "DD132", [2, 3], act=_kill_host, by=(1,)),
     _row("absent-host", LOOP, options=("--rdzv-conf", "join_timeout=35"), starts="one", by=(1,),
          words="1 of 2 hosts have come: ddh1"),

@@ -37,8 +37,9 @@ import signal
 
 from launching import Command
 from network import Hosts, made_hosts, why_not
-from situation_rows import NPROC, ROWS, Row, kill_agent
+from situation_rows import NPROC, ROWS, Row
 
+START_SECONDS = 180.0  # that all ranks get to come to their first step; an idle machine takes 15
 PLAIN_SECONDS = 12.0  # that torchrun gets once the trouble is there
 AFTERWARDS_SECONDS = 12.0  # that a job which cannot end is watched after both hosts have told
 
@@ -144,28 +145,34 @@ class Played:
 def play(row: Row, *, plain: bool, shared: bool = False) -> Played:
     """The situation from its start to its end, or to where all has been told. A torchrun that stands is not examined."""
     with lab(row) as (hosts, _):
-        if row.act is kill_agent:
-            hosts.keep_up(2)
+        if row.stays:
+            hosts.keep_up(row.stays)
         there, began = hosts.folder / "there", time.time()
         heard = []
         for host in (1,) if row.starts == "one" else (1, 2):
             if host == 2 and row.starts == "later":
-                _until((hosts.folder / "at-1").exists, began + 60)
+                _until((hosts.folder / "at-1").exists, began + START_SECONDS)
             heard.append(
                 Heard(hosts.begin(words=_words(row, hosts, host, plain=plain, shared=shared), env=_env(row, host)))
             )
+        if row.starts in ("both", "mixed"):
+            _until(lambda: _all_train(hosts) or any(one.code is not None for one in heard), began + START_SECONDS)
+        since = time.time()
         if row.act is not None:
-            _until(lambda: all((hosts.folder / f"at-{rank}").exists() for rank in range(2 * NPROC)), began + 60)
             time.sleep(2)
             there.write_text(f"{time.time()}\n")
             row.act(hosts)
-        _watch(row, heard, there, began, plain=plain)
+        _watch(row, heard, there, since, plain=plain)
         codes = [one.code for one in heard]
         if not plain:
             codes = _ended(row, hosts, heard)
         moment = max(map(float, there.read_text().split())) if there.exists() else began
         folders = {host: hosts.folder / ("run" if shared else f"run{host}") for host in row.by}
         return Played(heard, codes, moment, {host: _diagnosis(folder) for host, folder in folders.items()})
+
+
+def _all_train(hosts: Hosts) -> bool:
+    return all((hosts.folder / f"at-{rank}").exists() for rank in range(2 * NPROC))
 
 
 def _ended(row: Row, hosts: Hosts, heard: list[Heard]) -> list[int | None]:
@@ -179,10 +186,10 @@ def _ended(row: Row, hosts: Hosts, heard: list[Heard]) -> list[int | None]:
     return [one.code for one in heard]
 
 
-def _watch(row: Row, heard: list[Heard], there: Path, began: float, *, plain: bool) -> None:
+def _watch(row: Row, heard: list[Heard], there: Path, since: float, *, plain: bool) -> None:
     """Until all have ended, or all who are to tell have told and some time has passed; torchrun tells nothing."""
     done: float | None = None
-    while time.time() < began + row.limit and any(one.code is None for one in heard):
+    while time.time() < since + row.limit and any(one.code is None for one in heard):
         tellers = [heard[host - 1] for host in row.by]
         if all(one.code is not None for one in tellers):
             return
