@@ -144,7 +144,7 @@ class _CommandLine:
         outcome = replace(outcome, diagnosis=diagnosis)
         with finishing():
             code = _report_or_say(outcome, self.settings, self.plugins, folder, self.values["output"], report_to)
-        self.notifier.at_the_end(diagnosis, folder.name, interrupted=bool(outcome.interrupted))
+            self.notifier.at_the_end(diagnosis, folder.name, interrupted=bool(outcome.interrupted))
         return code
 
 

@@ -56,8 +56,8 @@ class CallDivergence:
 
     @property
     def is_tie(self) -> bool:
-        """No variant has more ranks than every other."""
-        return len(self.variants[0].ranks) == len(self.variants[1].ranks)
+        """No variant has more ranks than every other, whatever the members did of whom nothing is on record."""
+        return len(self.variants[0].ranks) <= len(self.variants[1].ranks) + len(self.group.unseen)
 
     @property
     def odd_ranks(self) -> tuple[int, ...]:

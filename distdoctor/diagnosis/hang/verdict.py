@@ -9,9 +9,9 @@ swapped calls of equal size) is an incident of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.derived import derived
@@ -284,13 +284,17 @@ class _Judge:
         """Which of two equal sides left the path of the other, how sure that is, and whether a word of the source told it; None
         when nothing tells.
 
-        What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
+        What it used to do itself tells best, then whose loader ran out, then a condition on the rank in the source. Sides are
+        equal too where members of whom nothing is on record may make the smaller one the larger; that is not likely of a few.
         """
+        by_rank = self._is_under_a_guard
+        if unseen := parted.group.unseen:
+            by_rank = partial(self._is_outvoted, unseen)
         for left_the_path in (
             _receives_another_list,
             self._strays,
             self._ran_out,
-            self._is_under_a_guard,
+            by_rank,
             self._strayed_before,
         ):
             suspects = [
@@ -298,8 +302,10 @@ class _Judge:
             ]
             if len(suspects) == 1:
                 by = CERTAIN if left_the_path == self._ran_out else LIKELY
-                return suspects[0], by, left_the_path == self._is_under_a_guard
-        return None, CERTAIN, False
+                return suspects[0], by, left_the_path == by_rank
+        sides = [len(variant.ranks) for variant in parted.variants[:2]]
+        most_are_seen = sum(sides) > len(parted.group.unseen)
+        return (1, LIKELY, False) if sides[0] > sides[1] and most_are_seen else (None, CERTAIN, False)
 
     def _chosen(self, parted: CallDivergence) -> tuple[Guard | None, int | None]:
         """The expression in the source that gives one of two equal sides another value, and which side: that is no proof."""
@@ -341,6 +347,20 @@ class _Judge:
             return False
         guard, call = found
         return guard.how == ENCLOSES if call is mine.call else guard.how == LEAVES
+
+    def _is_outvoted(self, unseen: Sequence[int], mine: Variant, other: Variant) -> bool:
+        """Whether a condition on the rank tells that these ranks are the fewer ones, counted with those of whom nothing is on
+        record; where both sides have as many, whether it is theirs."""
+        found = self._guard_of(mine.call, other.call, mine.ranks, other.ranks)
+        if found is None or not found[0].on_rank:
+            return False
+        guard, call = found
+        through = [guard.lets_through(rank) for rank in unseen]
+        if None in through:
+            return False
+        joined = sum(reached is (call is mine.call) for reached in through)
+        sizes = len(mine.ranks) + joined, len(other.ranks) + len(unseen) - joined
+        return sizes[0] < sizes[1] or (sizes[0] == sizes[1] and self._is_under_a_guard(mine, other))
 
     def _departure(self, incident: Incident) -> CallEdit:
         assert incident.odd is not None

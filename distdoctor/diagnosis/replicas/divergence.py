@@ -75,6 +75,7 @@ class ReplicaDivergence:
     )  # of the first of each variant, where it differs from the
     # start: the line that makes it a replica (a wrapper, `distdoctor.watch`), else its first step
     doubt: Confidence = CERTAIN  # no more is known than that, although the ranks are known to be replicas
+    unseen: int = 0  # peers of which nothing is on record
 
     @property
     def key(self) -> str:
@@ -86,7 +87,7 @@ class ReplicaDivergence:
         if self.loaded_on:
             return False
         sizes = [len(ranks) for ranks in self.variants]
-        return len(sizes) > 1 and sizes[0] <= sizes[1]
+        return len(sizes) > 1 and sizes[0] <= sizes[1] + self.unseen
 
     @property
     def odd(self) -> tuple[int, ...]:
@@ -304,6 +305,7 @@ def _parting(
     variants = tuple(sorted(variants, key=lambda ranks: ranks != loaded_on))  # what was loaded is what was meant
     firsts = [ranks[0] for ranks in variants] if what == INITIAL else []
     said_at = {rank: site for rank in firsts if (site := _said_at(gradients, peers, rank))}
+    unseen = sum(rank not in gradients.ranks for rank in peers.ranks)
     return ReplicaDivergence(
         what,
         step,
@@ -318,6 +320,7 @@ def _parting(
         loaded_on,
         loaded_at,
         said_at,
+        unseen=unseen,
     )
 
 

@@ -41,7 +41,8 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         bit = single_bit(parting)
         if bit is None or parting.first is None or parting.what not in (BEFORE, GRADS, PARAMS):
             continue
-        ranks = (parting.is_tie and changed_between_steps(parting, partings.gradients)) or parting.odd
+        changed = changed_between_steps(parting, partings.gradients) if parting.is_tie else ()
+        ranks = changed or parting.odd
         what = "gradient" if parting.what == "gradients" else "parameter"
         first = parting.first
         yield Finding(
@@ -66,6 +67,7 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             confidence=LIKELY,
             at_ns=parting.at_ns,
             explains=(parting.key,),
+            undecided=parting.is_tie and not changed,
         )
 
 

@@ -37,6 +37,16 @@ def test_the_rank_that_loaded_no_weights_is_odd_even_where_most_did_not() -> Non
     assert (found.code, found.ranks) == ("DD201", (1, 2))
 
 
+@pytest.mark.parametrize(("unseen", "odd"), [([0], (1, 2, 3)), ([], (3,))])
+def test_the_fewer_among_those_on_record_are_not_odd_where_who_left_nothing_may_be_on_their_side(
+    unseen: list[int], odd: tuple[int, ...]
+) -> None:
+    whole = trained_job(4).initial().step().step(params={3: 1}).recording()
+    seen = {rank: log for rank, log in whole.ranks.items() if rank not in unseen}
+    found = first_of(replace(whole, ranks=seen))
+    assert found.ranks == odd
+
+
 @pytest.mark.parametrize("by", [[0, 1], []])
 def test_a_load_on_every_rank_or_on_none_breaks_no_tie(by: list[int]) -> None:
     job = trained_job(2).note(loaded("module"), only=by, site=LOAD).initial({1: 1})
