@@ -499,7 +499,10 @@ class RunningJob:
         self.exchange.part(deadline)
         if self.exchange.silent:
             came, hosts = self.rendezvous.hosts - len(self.exchange.silent), self.rendezvous.hosts
-            self.orders.notice(f"{came} of {hosts} hosts have answered; this is host {self.rendezvous.host_number}")
+            here, silent = self.rendezvous.host_number, self.presence.named(self.exchange.silent)
+            self.orders.notice(
+                f"{came} of {hosts} hosts have answered, nothing came from {silent}; this is host {here}"
+            )
         whole = self._joined(recording, others)
         return replace(whole, job=replace(whole.job, running=False))
 

@@ -33,6 +33,7 @@ EARLY_SHARE = 0.25  # of a beat, until all whom we watch were heard once: before
 EARLY_BEATS = 10  # for so long after the ranks were started; where no distdoctor is, there is nobody to hear
 SLACK_SECONDS = 2.5  # for a word that is late on a busy machine
 STORE_SECONDS = 3.0  # for the store to answer; on a living host it takes milliseconds
+MOST_NAMES = 8  # of silent hosts, in one sentence
 PREFIX = "distdoctor/alive"
 
 
@@ -155,6 +156,13 @@ class Presence:
                 for host, at in sorted(silent.items())
                 if not self._heard[host][0].is_last
             )
+
+    def named(self, hosts: Iterable[int]) -> str:
+        """`ddh2, ddh3 and 4 more`; a host of which no word has come has its number alone."""
+        with self._lock:
+            names = [self._heard[host][0].host if host in self._heard else f"host {host}" for host in hosts]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        return ", ".join(names[:MOST_NAMES]) + more
 
     def end(self) -> None:
         """Say goodbye: nobody is to miss us."""
