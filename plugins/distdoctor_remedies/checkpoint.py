@@ -73,6 +73,17 @@ model.load_state_dict(state)                    # strict: missing names are an e
         source="torch.nn.modules.utils.consume_prefix_in_state_dict_if_present",
     ),
     Remedy(
+        slug="tie-again",
+        what="Tie the weights again after load_state_dict(assign=True), before the wrapper and the optimizer are made.",
+        how="""model.load_state_dict(state, assign=True)
+model.head.weight = model.embed.weight      # or model.tie_weights(), where the model has it
+model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())""",
+        effect="One parameter again: as many weights as meant, and gradients of both uses in it.",
+        safety="what was trained apart meanwhile is lost on one of the two",
+        source="torch.nn.Module.load_state_dict, assign",
+    ),
+    Remedy(
         slug="wait-for-the-save",
         what="Wait for the save before the next one starts and before the job ends; write the pointer last.",
         how="""future = dcp.async_save(state, checkpoint_id=folder)

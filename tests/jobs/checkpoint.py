@@ -7,6 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
@@ -258,3 +259,30 @@ def saved_by_others(
             torch.save(optimizer.state_dict(), f"{folder}/{how}.optimizer")
     dist.barrier()
     return digest
+
+
+class Tied(nn.Module):
+    """An embedding that is the weight of the head too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.embed(words))
+        return scores
+
+
+def loaded_into_tied(rank: int, world_size: int, *, ties_again: bool) -> None:
+    """Weights are assigned from a state in which each name has its own."""
+    model = Tied()
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    if ties_again:
+        model.head.weight = model.embed.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        words = torch.arange(16)
+        optimizer.zero_grad()
+        cross_entropy(model(words), (words + step) % 16).backward()
+        optimizer.step()

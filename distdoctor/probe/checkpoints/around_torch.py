@@ -145,12 +145,19 @@ def _around_rename(stream: CheckpointStream) -> Make:
 
 
 def _around_module(stream: CheckpointStream) -> Make:
-    loaded = stream.guarded(stream.state_loaded)
+    loaded, tied, untied = (
+        stream.guarded(stream.state_loaded),
+        stream.guarded(stream.tied),
+        stream.guarded(stream.untied),
+    )
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            ties = tied(self) if kwargs.get("assign") or args[1:] else None
             found = stream.outermost(lambda: original(self, state_dict, *args, **kwargs))
             loaded("module", self, state_dict, found, bool(args[0] if args else kwargs.get("strict", True)))
+            if ties:
+                untied(self, ties)
             return found
 
         return skipped(load_state_dict)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from distdoctor.recording.trace.events import (
     StateLoaded,
     TraceEvent,
     Unfinished,
+    Untied,
     place_of,
 )
 
@@ -165,6 +166,20 @@ class CheckpointStream(ProbeStream):
         own = given - len(unexpected) + len(missing)
         event = StateLoaded(what, names, len(missing), len(unexpected), own, strict, self.rank.step)
         self.note(event, sites.user_site())
+
+    def tied(self, owner: Any) -> list[list[str]]:
+        """The names of a module's parameters that are one and the same."""
+        found: dict[int, list[str]] = {}
+        for name, parameter in owner.named_parameters(remove_duplicate=False):
+            found.setdefault(id(parameter), []).append(name)
+        return [names for names in found.values() if len(names) > 1]
+
+    def untied(self, owner: Any, before: Sequence[Sequence[str]] | None) -> None:
+        """Note what `tied` had found before a state was loaded, where it is not one and the same any more."""
+        own = {name: id(one) for name, one in owner.named_parameters(remove_duplicate=False)} if before else {}
+        for names in before or ():
+            if len({own.get(name) for name in names}) > 1:
+                self.note(Untied(type(owner).__name__, tuple(names[:4])), sites.user_site())
 
     # -- the end -------------------------------------------------------------------------------------------------------------
 

@@ -563,3 +563,11 @@ class Pointer(TraceEvent):
     path: str = ""
     target: str = ""  # absolute
     there: bool = False
+
+
+@kind(66)
+class Untied(TraceEvent):
+    """load_state_dict(assign=True) gave parameters of their own to names that had shared one."""
+
+    owner: str = ""  # the class that was loaded into
+    names: Names = ()

@@ -11,6 +11,7 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted and resumed,
                  and compares every step: certain. So are shards of a split model that are, to the bit, those that another
                  rank saved, and were other parts of it when the earlier run began.
+                 Names that shared one parameter until load_state_dict(assign=True), and are two in the optimizer: certain.
                  Within one run likewise: a rank saves with its schedule, builds a new optimizer, brings weights and moments back
                  to the bit, and the schedule begins anew.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
@@ -36,15 +37,20 @@ from distdoctor.diagnosis.checkpoint.restored import (
     words_of,
 )
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
+from distdoctor.recording.trace.events import Untied
 from distdoctor.recording.trace.state_file import SCHEDULE, WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
-def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding]:
+def examine(restored: Restored | None, gradients: Gradients | None, recording: Recording) -> Iterator[Finding]:
+    ties = list(_trained_apart(gradients)) if gradients is not None else []
+    if ties:
+        yield _untied(ties)
     replay = recording.replay
     if replay is not None:
         if replay.trouble:
@@ -53,6 +59,8 @@ def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding
             yield _replayed(replay)
         return
     if restored is None:
+        if ties:
+            return
         raise NotApplicable("no earlier run of this program left a save next to this one")
     if restored.misplaced is not None:
         yield _misplaced(restored.misplaced, restored, recording)
@@ -62,6 +70,31 @@ def examine(restored: Restored | None, recording: Recording) -> Iterator[Finding
             alike[tuple(piece.kind for piece in one.pieces)].append(one)
     for found in alike.values():
         yield _finding(found, restored, recording)
+
+
+def _trained_apart(gradients: Gradients) -> Iterator[tuple[int, Untied]]:
+    """(rank, event) of the names that shared a parameter until a state was loaded, and that an optimizer holds as two."""
+    for rank, own in gradients.ranks.items():
+        held = {tensor.name for tensor in own.tensors.values()}
+        for event in own.events(Untied):
+            if all(any(name == one or name.endswith(f".{one}") for name in held) for one in event.names):
+                yield rank, event
+
+
+def _untied(found: list[tuple[int, Untied]]) -> Finding:
+    ranks, event = tuple(sorted({rank for rank, _ in found})), found[0][1]
+    first, *others = event.names
+    return Finding(
+        title=f"load_state_dict(assign=True) untied {' and '.join(others)} from {first}: they train apart now",
+        ranks=ranks,
+        confidence=CERTAIN,
+        place=event.site,
+        places=(Place(event.site, ranks, f"loads into {event.owner}"),),
+        evidence={"names": list(event.names), "owner": event.owner},
+        why=f"{' and '.join(event.names)} were one parameter before the load; afterwards the optimizer held {len(event.names)}",
+        prescriptions=(Prescription("tie-again"),),
+        at_ns=event.at_ns,
+    )
 
 
 def _is_of_the_data(recording: Recording, replay: Replay) -> bool:
