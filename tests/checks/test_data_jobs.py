@@ -287,14 +287,14 @@ def test_training_in_order_is_a_note_and_a_swap_with_the_evaluation_a_warning() 
     ("about", "alike", "severity"),
     [
         ({"source": "numpy", "seed_workers": "alike"}, "workers 0-1 of ranks 0-1", WARNING),
-        ({"source": "own", "persistent": True}, "workers 0-1 of ranks 0-1", WARNING),
+        ({"source": "transform", "persistent": True}, "workers 0-1 of ranks 0-1", WARNING),
         ({"source": "own", "how": "forkserver"}, "workers 0-1 of ranks 0-1", WARNING),
         ({"source": "torch", "seed": 0}, "ranks 0-1 draw", NOTE),
         ({"source": "torch", "seed": 0, "workers": 0}, "ranks 0-1 draw", NOTE),
     ],
     ids=[
         "numpy seeded with a constant",
-        "a generator of the dataset",
+        "a generator of a transform",
         "from a fork server",
         "ranks alike",
         "ranks alike without workers",

@@ -421,6 +421,16 @@ def in_order(rank: int, world_size: int, *, swapped: bool = False) -> Handed:
     return handed
 
 
+class Noise:
+    """A transform with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.state = np.random.RandomState(0)
+
+    def __call__(self) -> float:
+        return float(self.state.normal())
+
+
 class Augmented(Numbers):
     """Draws from NumPy or torch, or from a generator of its own."""
 
@@ -428,9 +438,15 @@ class Augmented(Numbers):
         super().__init__(length)
         self.source = source
         self.rng = np.random.default_rng(0)
+        self.transforms = [Noise()]
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        noise = {"numpy": np.random.random, "own": self.rng.random, "torch": lambda: float(torch.rand(()))}[self.source]
+        noise = {
+            "numpy": np.random.random,
+            "own": self.rng.random,
+            "transform": self.transforms[0],
+            "torch": lambda: float(torch.rand(())),
+        }[self.source]
         return super().__getitem__(index) + 0 * noise()
 
 

@@ -8,34 +8,30 @@ a file in the run folder from the function that initialises them, which goes to 
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import mmap
 import multiprocessing
 import os
-import random
 import struct
-import sys
-from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch.utils.data import dataloader, get_worker_info
 
 from distdoctor.probe import wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
+from distdoctor.probe.samples import generators
+from distdoctor.probe.samples.generators import Reading
 from distdoctor.probe.writer import TraceWriter, file_stem
 from distdoctor.recording.trace.layout import RNG_SOURCES
 
 PASSES = 8  # of one rank whose workers are looked at
 WORKERS = 16  # of one loader
 BATCHES = 2  # of one worker
-ATTRIBUTES = 64  # of a data set, among which its own generators are looked for
 _SLOT = struct.Struct("<BB6x4Q")  # batches looked at, generators drawn from (a bit each), digests of the states before
+_OWN = 1 << RNG_SOURCES.index("dataset")
 SLOTS_BYTES = _SLOT.size * PASSES * WORKERS
 
 
@@ -62,31 +58,32 @@ class Slots:
         original, left = fetcher.fetch, [BATCHES]
 
         def fetch(index: Any) -> Any:
-            before, seeds = _states(dataset), _seeds(dataset)
+            before = _look(dataset)
             try:
                 return original(index)
             finally:
                 left[0] -= 1
-                after = _states(dataset)
-                if after and _seeds(dataset) != seeds:
-                    after = (
-                        *after[:-1],
-                        before[-1],
-                    )  # given another seed on the way: what it began with is never drawn from
-                if not before or not self._leave(at, before, after) or left[0] <= 0:
+                if before is None or not self._leave(at, before) or left[0] <= 0:
                     fetcher.__dict__.pop("fetch", None)
 
         fetcher.fetch = fetch
 
-    def _leave(self, at: int, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-        """Put a batch's states where the rank finds them; False when they could not be read."""
-        if not after:
-            return False
+    def _leave(self, at: int, before: _Look) -> bool:
+        """Put what a batch began with where the rank finds it; False when that could not be read.
+
+        Of the data set's own generators only those are told that the batch drew from, so that one which nobody uses, or which
+        was seeded for this worker, does not hide another that was not.
+        """
         try:
             batches, drawn, *digests = _SLOT.unpack_from(self.memory, at)
-            for number, (one, other) in enumerate(zip(before, after, strict=True)):
-                drawn |= (one != other) << number
-            _SLOT.pack_into(self.memory, at, batches + 1, drawn, *(digests if batches else before))
+            own = [one for one in before.own if generators.drawn_from(one)]
+            if own and not drawn & _OWN:
+                digests[-1] = generators.digest(one.state for one in own)
+            if not batches:
+                digests[:-1] = [generators.digest([one.state]) for one in before.defaults]
+            for number, one in enumerate(before.defaults):
+                drawn |= generators.drawn_from(one) << number
+            _SLOT.pack_into(self.memory, at, batches + 1, drawn | (_OWN if own else 0), *digests)
         except Exception as error:
             hand_on(error)
             return False
@@ -186,58 +183,20 @@ def _map(path: str, flags: int = 0) -> mmap.mmap:
         os.close(fd)
 
 
-def _states(dataset: Any) -> tuple[int, ...]:
-    """Digests of the states of torch's, Python's and NumPy's default generators, and of generators that the data set holds.
+class _Look(NamedTuple):
+    """The generators before a batch: those of everybody, and those that the data set holds."""
 
-    () when they cannot be read, which ends the look.
-    """
+    defaults: list[Reading]
+    own: list[Reading]
+
+
+def _look(dataset: Any) -> _Look | None:
+    """None when the states cannot be read, which ends the look."""
     try:
-        return _digests(dataset)
+        return _Look(generators.read(generators.defaults()), generators.read(generators.held_by(dataset)))
     except Exception as error:
         hand_on(error)
-        return ()
-
-
-def _digests(dataset: Any) -> tuple[int, ...]:
-    held = itertools.islice(getattr(dataset, "__dict__", {}).values(), ATTRIBUTES)
-    own = b"".join(map(_state_of, held))
-    numpy = sys.modules.get("numpy")
-    states = (
-        torch.get_rng_state().numpy().tobytes(),
-        _python_state(random.getstate()),
-        repr(numpy.random.get_state(legacy=False)["state"]["pos"]).encode()
-        + numpy.random.get_state(legacy=False)["state"]["key"].tobytes()
-        if numpy is not None
-        else b"",
-        own,
-    )
-    return tuple(int.from_bytes(hashlib.blake2b(s, digest_size=8).digest(), "little") if s else 0 for s in states)
-
-
-def _seeds(dataset: Any) -> tuple[int, ...]:
-    """With what torch's generators that the data set holds were seeded; () when that cannot be read."""
-    try:
-        held = itertools.islice(getattr(dataset, "__dict__", {}).values(), ATTRIBUTES)
-        return tuple(one.initial_seed() for one in held if isinstance(one, torch.Generator))
-    except Exception as error:
-        hand_on(error)
-        return ()
-
-
-def _python_state(state: tuple[Any, ...]) -> bytes:
-    return array("I", state[1]).tobytes()
-
-
-def _state_of(held: Any) -> bytes:
-    """The state of a generator, b"" for anything else."""
-    if isinstance(held, torch.Generator):
-        return held.get_state().numpy().tobytes() if held.device.type == "cpu" else b""
-    if type(held) is random.Random:
-        return _python_state(held.getstate())
-    if type(held).__module__.startswith("numpy.random"):
-        bits = getattr(held, "bit_generator", None)
-        return repr(bits.state).encode() if bits is not None else repr(held.get_state()).encode()
-    return b""
+        return None
 
 
 def install(rank: Rank, trace: TraceWriter) -> WorkerRngWatch:

@@ -6,11 +6,12 @@ What it means    The samples draw random numbers, and two workers begin an epoch
                  the ranks use the same seed.
 Why it hurts     The augmentation repeats and has a fraction of its variety. Nothing else shows it.
 How we know      Digests of the generators' states before a worker's first batch, for the generators that changed while samples
-                 were read: torch's, Python's and NumPy's own, and generators that the dataset holds (every worker gets a copy).
+                 were read: torch's, Python's and NumPy's own, and generators that the dataset or its transforms hold (every
+                 worker gets a copy).
 What to do       Let torch seed the workers (it seeds all three differently in each worker and epoch), drop the worker_init_fn
                  that seeds them alike, create generators in worker_init_fn from get_worker_info().seed, and seed each rank
                  differently.
-When it is fine  Samples that draw nothing are never blamed, nor a generator of the dataset that each sample seeds anew. Ranks
+When it is fine  Samples that draw nothing are never blamed, nor a generator that each sample seeds anew. Ranks
                  alike but workers different is a note: different samples get the same draws, which costs little.
 Source           torch.utils.data._utils.worker._worker_loop (torch 2.15): base_seed + worker_id; "NumPy's random in workers".
 """
