@@ -78,9 +78,7 @@ class Backwards:
             self._sum += loss
             suspect = self.origins.take_suspect()
             if not math.isfinite(loss) and not self.scalers.at_work:
-                self.origins.tell("loss", repr(loss))
-                if suspect is not None:
-                    self.origins.tell(*suspect)
+                self.origins.tell_loss(loss, suspect, root)
         if count <= FIRST or count % FIRST == 0:
             texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())

@@ -1,4 +1,5 @@
-"""Where the first NaN or infinity comes from: which module's output, or which parameter's local gradient. For deep looks only.
+"""Where the first NaN or infinity comes from: which module's output, or which parameter's local gradient. For deep looks only; in
+others the values that autograd has kept are asked when the loss is not finite.
 
 Gradients are seen as this rank computed them, before they are averaged: afterwards a NaN of one rank is everybody's.
 """
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.kept_values import origin_of
 from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.events import NonFinite
@@ -46,6 +48,19 @@ class Origins:
         suspect, self.suspect = self.suspect, None
         return suspect
 
+    def tell_loss(self, loss: float, suspect: tuple[str, str] | None, root: Tensor) -> None:
+        """Note the first loss that is not finite, and what was so first before it."""
+        if "loss" in self._told:
+            return
+        self.tell("loss", repr(loss))
+        found = suspect or origin_of(root, self._holder_of)
+        if found is not None:
+            self.tell(*found)
+
+    def _holder_of(self, parameter: Tensor) -> tuple[str, str]:
+        held = self.context.trees.names([parameter]).get(id(parameter))
+        return (held.name, held.owner) if held is not None else ("", "")
+
     def tell(self, what: str, name: str) -> None:
         """Note the first value of its kind that is not finite."""
         if what in self._told:
@@ -71,8 +86,7 @@ class Origins:
         if self._found or self.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
             return
         self._found = True
-        held = self.context.trees.names([parameter]).get(id(parameter))
-        name = held.name if held is not None else f"parameter of shape {list(parameter.shape)}"
+        name = self._holder_of(parameter)[0] or f"parameter of shape {list(parameter.shape)}"
         self.tell("gradient", name)
 
     def _name_of(self, module: nn.Module) -> str:

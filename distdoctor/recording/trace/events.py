@@ -287,7 +287,9 @@ class Clipped(TraceEvent):
 class NonFinite(TraceEvent):
     """The first NaN or infinity."""
 
-    what: str = ""  # `loss`, `gradient`, `output`, `input`
+    what: str = (
+        ""  # `loss`, `gradient`, `output`, `input`; of what autograd had kept: `nan`, `infinity`, `outside`, `weight`
+    )
     name: str = ""
     step: int = 0
     backward: int = 0

@@ -4,8 +4,9 @@ DD801 non-finite-origin: the first NaN or infinity, with its rank, step, layer, 
 What it means    A loss, an activation or a gradient is not finite. Averaging carries it to every rank within one step, and the
                  optimizer into every weight.
 Why it hurts     From then on everything is NaN everywhere, and nothing shows any longer where it began.
-How we know      The loss is read on each rank when backward begins, before averaging. `check-grads` also checks each module's
-                 output and every local gradient, so that the layer is known.
+How we know      The loss is read on each rank when backward begins, before averaging. Once it is not finite, the values that
+                 autograd has kept for backward are read in their order, unless checkpointing or offloading has put hooks before
+                 them. `check-grads` checks each module's output and every local gradient.
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
@@ -26,6 +27,31 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NonFinite
 from distdoctor.recording.trace.layout import DigestFlag
+
+# What is noted besides the loss: how the title says it, and why it is the first.
+_WHERE = {
+    "output": ("the first non-finite value came out of", "everything before that layer was finite"),
+    "input": (
+        "the first non-finite value was already in the input of",
+        "the batch or its preprocessing produced a NaN or an infinity",
+    ),
+    "nan": (
+        "the first NaN that autograd kept arose in",
+        "all that autograd kept for backward from before was a number; an operation there made the NaN, or was given it",
+    ),
+    "infinity": (
+        "the first infinity that autograd kept arose in",
+        "all that autograd kept for backward from before was finite",
+    ),
+    "outside": (
+        "the first NaN that autograd kept was given to",
+        "no operation that is differentiated made it: it is of the batch, or was computed without gradients",
+    ),
+    "weight": (
+        "before that forward pass there was a NaN or an infinity in",
+        "an earlier step or a loaded state put it there",
+    ),
+}
 
 
 @check("DD801", "non-finite-origin", severity=ERROR, family="non-finite")
@@ -62,7 +88,7 @@ def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> 
     first = [one for _, one in by_rank]
     when = first[0].step, first[0].backward
     ranks = tuple(sorted({rank for rank, _ in by_rank}))
-    layer = next((one for one in first if one.what in ("output", "input")), None)
+    layer = next((one for one in first if one.what in _WHERE), None)
     gradient = next((one for one in first if one.what == "gradient"), None)
     loss = next((one for one in first if one.what == "loss"), None)
     place = next((one.site for one in first if one.site), SourceLine())
@@ -89,26 +115,26 @@ def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> 
 
 def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
     if layer is not None:
-        came = "came out of" if layer.what == "output" else "was already in the input of"
-        return f"the loss is {loss.name if loss else 'not finite'}: the first non-finite value {came} {layer.name}"
+        return f"the loss is {loss.name if loss else 'not finite'}: {_WHERE[layer.what][0]} {layer.name}"
     if loss is not None:
         return f"the loss is {loss.name} when backward begins"
     return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, but the loss is"
 
 
 def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
-    if layer is not None and layer.what == "input":
-        return "the batch or its preprocessing produced a NaN or an infinity"
-    if loss is not None and layer is None:
+    if layer is not None:
+        return _WHERE[layer.what][1]
+    if loss is not None:
         return "it arose in the forward pass or in the loss"
-    if gradient is not None and loss is None:
-        return "the forward pass was finite: it arose in backward, in this layer or between it and the loss"
-    return "everything before that layer was finite"
+    return "the forward pass was finite: it arose in backward, in this layer or between it and the loss"
 
 
 def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None, ranks: tuple[int, ...]) -> str:
     """What to look at next, as far as it is known where the first value arose."""
-    if layer is not None and layer.what == "input":
+    if layer is not None and layer.what == "weight":
+        first = f"look for what first made {layer.name} non-finite on {named(ranks)}"
+        return f"{first}: the gradients of earlier steps, or a loaded state"
+    if layer is not None and layer.what in ("input", "outside"):
         return f"look at the batch of {named(ranks)} in step {layer.step}: how it is read and normalized"
     named_one = layer or (gradient if loss is None else None)
     if named_one is not None:

@@ -31,6 +31,20 @@ def test_an_infinity_that_the_optimizer_uses_is_an_error() -> None:
     assert (finding.severity, finding.confidence) == (ERROR, CERTAIN)
 
 
+def test_what_autograd_kept_names_the_layer_without_deep_looks() -> None:
+    job = _overflow(trained_job().initial().step())
+    job.note(NonFinite("infinity", "log after body (Linear)", step=2, backward=2), only=[0])
+    broken = {0: ["head.weight"], 1: ["head.weight"]}
+    (finding,) = _told(job.step(non_finite=broken))
+
+    assert (
+        "the loss is inf: the first infinity that autograd kept arose in log after body (Linear) on rank 0"
+        in finding.title
+    )
+    assert finding.evidence["layer"] == "log after body (Linear)"
+    assert "check-grads" not in finding.prescriptions[0].change
+
+
 def test_while_the_job_runs_the_next_step_decides() -> None:
     job = _overflow(trained_job().initial().step())
     assert not _told(job, running=True)
