@@ -17,6 +17,7 @@ from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.kept_values import origin_of
 from distdoctor.probe.gradients.scalers import Scalers
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.events import NonFinite
 
@@ -53,9 +54,16 @@ class Origins:
         if "loss" in self._told:
             return
         self.tell("loss", repr(loss))
-        found = suspect or origin_of(root, self._holder_of)
+        found = suspect or self._kept_origin(root)
         if found is not None:
             self.tell(*found)
+
+    def _kept_origin(self, root: Tensor) -> tuple[str, str] | None:
+        try:
+            return origin_of(root, self._holder_of)
+        except Exception as error:  # a part of the graph was gone through before, and is free
+            hand_on(error)
+            return None
 
     def _holder_of(self, parameter: Tensor) -> tuple[str, str]:
         held = self.context.trees.names([parameter]).get(id(parameter))

@@ -287,9 +287,8 @@ class Clipped(TraceEvent):
 class NonFinite(TraceEvent):
     """The first NaN or infinity."""
 
-    what: str = (
-        ""  # `loss`, `gradient`, `output`, `input`; of what autograd had kept: `nan`, `infinity`, `outside`, `weight`
-    )
+    # `loss`, `gradient`, `output`, `input`; of what autograd had kept: `nan`, `infinity`, `outside`, `weight`
+    what: str = ""
     name: str = ""
     step: int = 0
     backward: int = 0
