@@ -46,6 +46,8 @@ from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths, unused_attempt
 
 LAST_SLACK_SECONDS = 1.5  # for a late word at the end of the job, of those that others get
+# After the wait for the others' last words: a word may have been read a beat late, and the store have been asked a beat ago.
+MISSED_SECONDS = 2.0
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for ranks that hang; a rank that waits in C++ ends at once by either
 
@@ -509,10 +511,24 @@ class RunningJob:
     def _with_lost_hosts(self, recording: Recording) -> Recording:
         """The recording with the hosts that were silent before the job was over, or have not been heard since. Of the store's own
         host the latter is not said: it may have come to its end before us."""
-        since = [one for one in self.presence.lost(LAST_SLACK_SECONDS) if not one.keeps_store]
-        lost = still_lost((*recording.job.lost, *self._lost_hosts, *since), ())
+        lost = still_lost((*recording.job.lost, *self._lost_hosts, *self._lost_meanwhile()), ())
         self._write(lost=lost)
         return replace(recording, job=replace(recording.job, lost=lost))
+
+    def _lost_meanwhile(self) -> list[LostHost]:
+        """Those who have not been heard since. Ours may have failed the moment a host went down: where somebody has sent nothing
+        we wait until its next word would be late."""
+        deadline = time.monotonic() + MISSED_SECONDS
+        while True:
+            found = [one for one in self.presence.lost(LAST_SLACK_SECONDS) if not one.keeps_store]
+            if not self.presence.hears or len(found) >= self._sent_nothing() or time.monotonic() >= deadline:
+                return found
+            time.sleep(0.1)
+
+    def _sent_nothing(self) -> int:
+        """How many hosts have not told how their part ended."""
+        others = (host for host in self._launchers_here() if host.name != self.host.name)
+        return len(self.exchange.silent) or sum(host.still_runs for host in others)
 
     def _ranks_move(self) -> None:
         """Ranks of ours that had come to rest move again."""

@@ -157,6 +157,11 @@ class Presence:
                 if not self._heard[host][0].is_last
             )
 
+    @property
+    def hears(self) -> bool:
+        """Whether more may be known in a moment: we have begun, and the store has not gone."""
+        return self._thread is not None and not self._is_broken
+
     def named(self, hosts: Iterable[int]) -> str:
         """`ddh2, ddh3 and 4 more`; a host of which no word has come has its number alone."""
         with self._lock:
