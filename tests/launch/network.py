@@ -106,15 +106,6 @@ class Hosts:
             for host in self.addresses
         ]
 
-    def elastic(
-        self, nodes: str, *, until: Callable[[], bool], env: dict[str, str] | None = None
-    ) -> tuple[Command, Command]:
-        """One job that host 1 starts, and that host 2 joins as soon as a condition holds."""
-        options = ["--nnodes", nodes, "--nproc-per-node", 1, *self.meeting(1), "--max-restarts", 1, "--run-dir", "run"]
-        first = self.start(1, "run", *options, "train.py", env=env)
-        first.wait_for(until)
-        return first, self.start(2, "run", *options, "train.py", env=env)
-
     def keep_up(self, host: int) -> None:
         """The host stays up when its launcher has ended."""
         (self.folder / f"host{host}-stays").touch()

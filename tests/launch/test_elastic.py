@@ -57,20 +57,6 @@ def until(command: Command, path: Path) -> None:
     command.wait_for(path.exists)
 
 
-@pytest.mark.parametrize("separate", [False])
-def test_a_rank_that_fails_once_leaves_a_healthy_job(hosts: Hosts, script: Script, separate: bool) -> None:
-    script(
-        "if rank == 1 and not os.path.exists('tried'):\n    open('tried', 'w').close()\n    raise ValueError('once')\n"
-        + TRAIN + FINISH
-    )  # fmt: skip
-
-    done = finished([start(hosts, host, "--max-restarts", 1, folder=folder_of(host, separate)) for host in (1, 2)])
-
-    assert [one.code for one in done] == [0, 0], said(done)
-    assert not any(findings(hosts, folder_of(host, separate)) for host in (1, 2)), said(done)
-    assert all("attempt 2 finished" in one.err for one in done), said(done)
-
-
 @pytest.mark.parametrize("separate", [True])
 def test_a_host_that_is_taken_away_leaves_a_healthy_job_to_the_others(
     hosts: Hosts, script: Script, separate: bool

@@ -34,16 +34,6 @@ def said(done: list[Finished]) -> str:
     return "\n".join(one.out + one.err for one in done)
 
 
-def test_a_healthy_job_is_healthy_on_both_hosts(hosts: Hosts, script: Callable[..., Path]) -> None:
-    script(TRAIN + FINISH)
-
-    done = finished(hosts.torchrun(1))
-
-    assert [one.code for one in done] == [0, 0], said(done)
-    assert read_run(hosts.folder / "run").ranks.keys() == {0, 1}
-    assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
-
-
 def test_a_rank_that_is_killed_and_restarted_leaves_a_job_that_finished(
     hosts: Hosts, script: Callable[..., Path]
 ) -> None:
@@ -132,18 +122,6 @@ def test_a_healthy_job_without_a_shared_folder_is_one_job(hosts: Hosts, script: 
 
     assert [one.code for one in done] == [0, 0], said(done)
     assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
-
-
-def test_a_host_that_joins_later_is_no_illness(hosts: Hosts, script: Callable[..., Path]) -> None:
-    script("open(f'at-{world}', 'w').close()\nfor step in range(4000 if world == 1 else 20):\n"
-           "    dist.all_reduce(t)\n    time.sleep(0.05 if world == 1 else 0)\n" + FINISH)  # fmt: skip
-    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    first, second = hosts.elastic("1:2", env=env, until=lambda: (hosts.folder / "at-1").exists())
-
-    done = finished([first, second])
-
-    assert [one.code for one in done] == [0, 0], said(done)
-    assert not findings(hosts.folder / "run"), said(done)
 
 
 def test_a_cut_link_is_an_end_that_both_hosts_report(hosts: Hosts, script: Callable[..., Path]) -> None:
