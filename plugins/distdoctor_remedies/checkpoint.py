@@ -6,6 +6,16 @@ from distdoctor.diagnosis.remedy import Remedy
 
 REMEDIES = (
     Remedy(
+        slug="broadcast-the-folder",
+        what="Name the folder on rank 0 alone, and broadcast the name to all ranks.",
+        how="""name = [make_name() if dist.get_rank() == 0 else None]
+dist.broadcast_object_list(name, src=0)
+folder = name[0]""",
+        effect="One folder holds all parts of the checkpoint.",
+        safety="changes no training",
+        source="torch.distributed.broadcast_object_list",
+    ),
+    Remedy(
         slug="gather-before-the-save",
         what="Gather the whole tensors on every rank, and write them on one; or let every rank write its part.",
         how="""state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))  # every rank

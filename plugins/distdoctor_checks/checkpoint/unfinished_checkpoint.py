@@ -3,16 +3,18 @@ DD707 unfinished-checkpoint: a checkpoint was not complete when the job ended or
 
 What it means    The job did not wait for an asynchronous save before it read the checkpoint or ended, a writer thread was cut off
                  with the process, or a small file such as `latest` names a checkpoint that does not exist. Or only some ranks
-                 wrote their shards of a sharded model.
+                 wrote their shards of a sharded model, or each rank wrote its part into a folder that it named by its clock.
 Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
 How we know      The save had begun but not finished when the rank exited on its own: certain. A rank that was killed or failed
                  leaves half a file as a consequence: likely. A thread that had called torch.save was working (not waiting for
                  work) when the interpreter shut down. Targets of pointers were checked as the process ended. A load that
                  failed had begun on the same rank before the asynchronous save of the same path was over: certain. Tensors that
                  torch.save got under the names of sharded parameters have the sizes of this rank's shards, and fewer ranks
-                 saved such than share the parameters: likely.
+                 saved such than share the parameters: likely. The same line saved at one step on ranks that work together, files
+                 named by the rank in folders whose names differ in a time of day or a UUID alone: likely.
 What to do       Wait for the save's future, join the thread, and write the pointer last. Gather a sharded model on every rank
-                 (get_model_state_dict with full_state_dict, full_tensor), or write it with torch.distributed.checkpoint.
+                 (get_model_state_dict with full_state_dict, full_tensor), or write it with torch.distributed.checkpoint. Let
+                 rank 0 name the folder, and broadcast the name.
 When it is fine  A pointer to a location outside its own folder, in a format of its own: it is not read. Shards that the other
                  ranks hand on in another way than by torch.save.
 Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
@@ -25,6 +27,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, NOT_YET, CheckpointLoad, Checkpoints, Saved
+from distdoctor.diagnosis.checkpoint.scattered import scattered
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -43,6 +46,7 @@ def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | N
         yield from _cut_off(checkpoints, recording)
         yield from _threads(checkpoints, recording)
         yield from _shards_of_some(checkpoints)
+    yield from _scattered(checkpoints)
     yield from _pointers(checkpoints, recording)
 
 
@@ -68,6 +72,24 @@ def _shards_of_some(checkpoints: Checkpoints) -> Iterator[Finding]:
             evidence={"path": event.path, "parts": parts, "saved_by": sorted(saved), "saves": len(saves)},
             why=f"its tensors have the sizes of the shards of {named(ranks)}, and no other rank has saved any",
             prescriptions=(Prescription("gather-before-the-save"),),
+            at_ns=event.at_ns,
+        )
+
+
+def _scattered(checkpoints: Checkpoints) -> Iterator[Finding]:
+    for one in scattered(checkpoints):
+        ranks, folders = tuple(sorted(one.saves)), one.folders
+        event = one.saves[ranks[0]].event
+        apart = len(set(folders.values()))
+        yield Finding(
+            title=f"{named(ranks)} wrote their parts of one checkpoint into {apart} folders: no folder holds all parts",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=one.site,
+            places=tuple(Place(one.site, (rank,), f"writes into {folders[rank]}") for rank in ranks[:4]),
+            evidence={"folders": sorted(set(folders.values()))[:8], "step": event.step, "named_by": one.named_by},
+            why=f"each rank named its folder by {one.named_by}, at step {event.step}: the names agree only by chance",
+            prescriptions=(Prescription("broadcast-the-folder"),),
             at_ns=event.at_ns,
         )
 
