@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -31,12 +32,18 @@ MOST_EARLIER_RUNS = 2
 SECTIONS_OF_SAMPLES = frozenset({"passes", "blocks", "steps"})
 
 
+def by_name(path: Path) -> Path:
+    """A run of this working directory by the name that `distdoctor runs` lists, or `latest`, where nothing else is called so."""
+    run = Path.cwd() / RUNS / path
+    return run if len(path.parts) == 1 and not os.path.lexists(path) and is_run_folder(run) else path
+
+
 def find_run(path: Path | None) -> Path:
     """The run folder that the user means: the one given, the newest below it, or the latest of this working directory.
 
     NothingToInspect: there is none.
     """
-    start = Path.cwd() / RUNS / "latest" if path is None else path
+    start = Path.cwd() / RUNS / "latest" if path is None else by_name(path)
     for folder in (start, start / "latest", start / RUNS / "latest"):
         if is_run_folder(folder):
             return folder.resolve()
@@ -77,7 +84,7 @@ def open_recording(*places: Path | Recording | None, means: Means = Means()) -> 
 
     NothingToInspect: at one of them there is none. WrongUse: they are parts of different jobs.
     """
-    named = [place for place in places if isinstance(place, Path)]
+    named = [by_name(place) for place in places if isinstance(place, Path)]
     dumps = [place for place in named if is_dump(place)]
     parts = [part for place in named if place not in dumps for part in _parts(place, means)]
     parts += [place for place in places if isinstance(place, Recording)]

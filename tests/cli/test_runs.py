@@ -46,8 +46,10 @@ def test_runs_are_listed_with_their_verdict_and_pruned(
             run_folder(name, tmp_path_factory), tmp_path / ".distdoctor" / "runs" / f"2026010{number}T120000-{name}"
         )
 
-    listed, pruned = say("runs"), say("runs", "--prune", "--keep", 1)
+    listed, by_name = say("runs"), say("report", "20260101T120000-non-finite")
+    pruned = say("runs", "--prune", "--keep", 1)
 
+    assert "DD801" in by_name.out
     assert "DD801" in listed.out
     assert "2026-01-01 12:00" in listed.out
     assert "1 run removed" in pruned.err
