@@ -16,6 +16,16 @@ folder = name[0]""",
         source="torch.distributed.broadcast_object_list",
     ),
     Remedy(
+        slug="copy-before-the-thread",
+        what="Copy what is saved before the thread begins (clone, or torch.distributed.checkpoint.async_save, which does), "
+        "or wait for the thread before the next optimizer step.",
+        how="""state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+threading.Thread(target=torch.save, args=(state, path)).start()""",
+        effect="Every tensor of the checkpoint is of one step.",
+        safety="takes memory for a copy until the thread is through",
+        source="torch.distributed.checkpoint.async_save: the state is copied before the save goes on in a thread",
+    ),
+    Remedy(
         slug="gather-before-the-save",
         what="Gather the whole tensors on every rank, and write them on one; or let every rank write its part.",
         how="""state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))  # every rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import torch
@@ -286,3 +287,29 @@ def loaded_into_tied(rank: int, world_size: int, *, ties_again: bool) -> None:
         optimizer.zero_grad()
         cross_entropy(model(words), (words + step) % 16).backward()
         optimizer.step()
+
+
+def saved_in_a_thread(rank: int, world_size: int, *, folder: str, copies: bool) -> None:
+    """One tensor after the other, each into a file, while the training goes on."""
+    model = Net()
+    optimizer = adam(model)
+    batches = Batches(rank)
+    state = {name: value.clone() if copies else value for name, value in model.state_dict().items()}
+
+    def write() -> None:
+        for number, value in enumerate(state.values()):
+            torch.save(value, f"{folder}/{number}.pt")
+            saved.release()
+            steps.acquire()
+
+    saved, steps = threading.Semaphore(0), threading.Semaphore(0)
+    thread = threading.Thread(target=write)
+    thread.start()
+    for _ in state:
+        saved.acquire()
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        steps.release()
+    thread.join()

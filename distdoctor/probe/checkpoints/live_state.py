@@ -145,6 +145,14 @@ def fits_into(weights: Iterable[Tensor]) -> str:
     return ""
 
 
+def trained_in(state: Any, trained: Iterable[Tensor]) -> tuple[int, int]:
+    """How many tensors of a state lie where an optimizer changes them, and the place of the first among what it holds, from 1."""
+    storages = {storage: place for place, one in enumerate(trained, 1) if (storage := _storage(one))}
+    tensors = [state] if isinstance(state, Tensor) else [one for _, one in tensors_in(state)]
+    places = [place for one in tensors if (place := storages.get(_storage(one)))]
+    return len(places), places[0] if places else 0
+
+
 def holds_live(state: Any, live: Mapping[str, Named]) -> bool:
     """Whether what is being saved are the tensors that are trained, or copies of what they are now."""
     storages = {_storage(one) for kind in (WEIGHTS, MOMENTS) for one in live[kind].values()} - {0}

@@ -30,6 +30,7 @@ from distdoctor.probe.checkpoints.live_state import (
     is_sharded,
     rng_digest,
     shards_of,
+    trained_in,
 )
 from distdoctor.probe.checkpoints.tensors import holds_schedule, tensors_in
 from distdoctor.probe.compile_guard import not_traced, watched
@@ -180,6 +181,10 @@ class Snapshots:
         """Whether some of these are names of what an optimizer of this rank trains."""
         weights = self.live.tensors()[WEIGHTS] if self.live.optimizers() else {}
         return any(plain_name(name).removeprefix("module.") in weights for name in names)
+
+    def trained_in(self, state: Any) -> tuple[int, int]:
+        """How many tensors of it an optimizer changes where they lie, and the place of the first among all that is trained."""
+        return trained_in(state, list(self.live.trained().values()))
 
     def parts_in(self, state: Any) -> int:
         """Among how many ranks parameters are sharded of which this holds the shard of this rank, as a plain tensor under the

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from distdoctor.recording.trace.events import (
     Loading,
     Pointer,
     Renamed,
+    SavedAside,
     Saving,
     StateLoaded,
     TraceEvent,
@@ -59,6 +61,7 @@ class CheckpointStream(ProbeStream):
         self._asynchronous: set[str] = set()
         self._inside = threading.local()
         self.snapshots = Snapshots(rank, trace, self.guarded)
+        self._aside: dict[tuple[int, int], tuple[SavedAside, str]] = {}  # saves of other threads that are under way
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -90,7 +93,21 @@ class CheckpointStream(ProbeStream):
             self._savers.add(thread)
         self.snapshots.saving(state, path)
         parts = self.snapshots.parts_in(state) if by == "torch.save" and path else 0
-        return self._save_begun(path, by, *count_names(state), parts)
+        noted = self._save_begun(path, by, *count_names(state), parts)
+        if noted and thread in self._savers and by == "torch.save":
+            self._begins_aside(noted, state, path)
+        return noted
+
+    def _begins_aside(self, noted: tuple[int, int], state: Any, path: str) -> None:
+        """Remember what the optimizer may change while this thread saves it."""
+        try:
+            live, first = self.snapshots.trained_in(state)
+        except Exception as error:  # the main thread is at work on what it trains
+            hand_on(error)
+            return
+        if live:
+            thread, step = threading.get_native_id(), self.rank.step
+            self._aside[noted] = SavedAside(path, thread, live, first, step), sites.user_site()
 
     def _save_begun(self, path: str, by: str, tensors: int, wrapped: int, parts: int = 0) -> Noted:
         if not path:
@@ -110,6 +127,10 @@ class CheckpointStream(ProbeStream):
 
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))
+        aside = self._aside.pop(noted, None) if noted else None
+        if aside is not None and not failed:
+            event, site = aside
+            self.note(replace(event, done_step=self.rank.step), site)
 
     def distributed_save_begins(self, state: Any, storage: Any) -> Noted:
         """None where it is the work of an asynchronous save of this folder, noted already."""

@@ -510,9 +510,8 @@ class Saving(TraceEvent):
     done_ns: int = 0
     tensors: int = 0  # in it
     wrapped: int = 0  # of those, the ones whose names begin with a wrapper's prefix
-    parts: int = (
-        0  # among so many ranks the parameters are sharded of which it holds this rank's shards; 0: whole tensors
-    )
+    # among so many ranks the parameters are sharded of which it holds this rank's shards; 0: whole tensors
+    parts: int = 0
 
 
 @kind(61)
@@ -572,3 +571,15 @@ class Untied(TraceEvent):
 
     owner: str = ""  # the class that was loaded into
     names: Names = ()
+
+
+@kind(67)
+class SavedAside(TraceEvent):
+    """A thread besides the main one has saved tensors that lie where an optimizer changes them."""
+
+    path: str = ""
+    thread: int = 0
+    live: int = 0  # such tensors in it
+    first: int = 0  # the place of the first of them among all that optimizers hold, from 1
+    step: int = 0  # when it began
+    done_step: int = 0  # when it was over

@@ -4,6 +4,7 @@ DD707 unfinished-checkpoint: a checkpoint was not complete when the job ended or
 What it means    The job did not wait for an asynchronous save before it read the checkpoint or ended, a writer thread was cut off
                  with the process, or a small file such as `latest` names a checkpoint that does not exist. Or only some ranks
                  wrote their shards of a sharded model, or each rank wrote its part into a folder that it named by its clock.
+                 Or a thread wrote tensors while the optimizer changed them.
 Why it hurts     The next start finds no checkpoint, or half of one, and begins from an older one or from scratch.
 How we know      The save had begun but not finished when the rank exited on its own: certain. A rank that was killed or failed
                  leaves half a file as a consequence: likely. A thread that had called torch.save was working (not waiting for
@@ -11,7 +12,8 @@ How we know      The save had begun but not finished when the rank exited on its
                  failed had begun on the same rank before the asynchronous save of the same path was over: certain. Tensors that
                  torch.save got under the names of sharded parameters have the sizes of this rank's shards, and fewer ranks
                  saved such than share the parameters: likely. The same line saved at one step on ranks that work together, files
-                 named by the rank in folders whose names differ in a time of day or a UUID alone: likely.
+                 named by the rank in folders whose names differ in a time of day or a UUID alone: likely. So is a thread that
+                 saved tensors which lie where an optimizer changes them, with optimizer steps before it was through.
 What to do       Wait for the save's future, join the thread, and write the pointer last. Gather a sharded model on every rank
                  (get_model_state_dict with full_state_dict, full_tensor), or write it with torch.distributed.checkpoint. Let
                  rank 0 name the folder, and broadcast the name.
@@ -24,10 +26,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, NOT_YET, CheckpointLoad, Checkpoints, Saved
 from distdoctor.diagnosis.checkpoint.scattered import scattered
+from distdoctor.diagnosis.checkpoint.torn import Torn, torn
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
@@ -47,6 +51,7 @@ def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | N
         yield from _threads(checkpoints, recording)
         yield from _shards_of_some(checkpoints)
     yield from _scattered(checkpoints)
+    yield from _torn(checkpoints)
     yield from _pointers(checkpoints, recording)
 
 
@@ -91,6 +96,33 @@ def _scattered(checkpoints: Checkpoints) -> Iterator[Finding]:
             why=f"each rank named its folder by {one.named_by}, at step {event.step}: the names agree only by chance",
             prescriptions=(Prescription("broadcast-the-folder"),),
             at_ns=event.at_ns,
+        )
+
+
+def _torn(checkpoints: Checkpoints) -> Iterator[Finding]:
+    by_line: dict[SourceLine, list[Torn]] = defaultdict(list)
+    for one in torn(checkpoints):
+        by_line[one.saves[0].site].append(one)
+    for site, found in by_line.items():
+        first, ranks = found[0], tuple(sorted({one.rank for one in found}))
+        several = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Finding(
+            title=f"{named(ranks)} wrote tensors of steps {first.first} to {first.last} into one checkpoint{several}: a thread "
+            "saves them while the optimizer changes them",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, f"saves {first.tensors} tensors in a thread"),),
+            evidence={
+                "path": first.path,
+                "first_step": first.first,
+                "last_step": first.last,
+                "checkpoints": len(found),
+            },
+            why=f"{first.tensors} tensors of {PurePosixPath(first.path).name} lie where an optimizer changes them, and it "
+            f"stepped {first.last - first.first} times between the begin and the end of the save",
+            prescriptions=(Prescription("copy-before-the-thread"),),
+            at_ns=first.saves[0].at_ns,
         )
 
 
