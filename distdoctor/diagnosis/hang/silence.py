@@ -23,6 +23,7 @@ STEPS_OF_PATIENCE = 5
 # Before a job has a rhythm (first step, compilation, warm caches) it gets a minute; so it does in a phase known to be long.
 WITHOUT_RHYTHM_NS = 60 * SECOND
 AT_START_NS = 30 * SECOND
+RECENT = 64  # calls of a rank among which handles are looked for
 MEETING_NS = 8 * SECOND  # for ranks that cannot meet with what they asked for, or that make a group without the others
 # What other hosts write into a shared folder is seen late: Linux writes dirty pages of a mapped file back after 30 s
 # (vm.dirty_expire_centisecs), and an NFS client keeps attributes for up to 60 s (acregmax).
@@ -149,9 +150,15 @@ def _living(facts: Collectives, ended: dict[int, Ending]) -> dict[int, Timeline]
 
 
 def _may_wait(timeline: Timeline) -> bool:
-    """Whether the last call of a rank gave it a handle: it may be waiting for that, which leaves no trace."""
+    """Whether a call of a rank's last step gave it a handle: it may be waiting for that, which leaves no trace."""
     last = timeline.last_call
-    return last is not None and bool(last.flags & UNBLOCKING)
+    if last is None:
+        return False
+    rows = timeline.log.calls[-RECENT:]
+    open_handles = (
+        ((rows["flags"] & int(UNBLOCKING)) != 0) & (rows["waited_ns"] == 0) & (rows["step"] == rows["step"][-1])
+    )
+    return bool(last.flags & UNBLOCKING) or bool(open_handles.any())
 
 
 def _is_starting(facts: Collectives) -> bool:
