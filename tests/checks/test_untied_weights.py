@@ -29,7 +29,7 @@ def told(*names: str) -> list[Finding]:
 def test_names_that_the_optimizer_holds_as_two_are_told() -> None:
     (finding,) = told("body.weight", "head.weight")
 
-    assert (finding.confidence, finding.ranks, finding.place.line) == ("certain", (0, 1), 12)
+    assert (finding.confidence, finding.ranks, finding.place.line) == ("likely", (0, 1), 12)
     assert finding.prescriptions[0].slug == "tie-again"
 
 

@@ -1,4 +1,4 @@
-"""Parts of one checkpoint in folders that each rank has named by itself: by its clock, a random word or its process number.
+"""Parts of one checkpoint in folders that each rank has named by itself: by its clock, or by a UUID.
 
 How it is known: at one step the same line saved on several ranks, into files that bear the rank's number, below folders whose
 names differ in nothing but what each process has of its own. Ranks that call no collective together are jobs of their own.

@@ -19,9 +19,8 @@ from distdoctor.recording.trace.layout import EQUAL_SIZES, ROOTED, CallFlag, Op,
 # What can differ between two calls of one number, the most telling first. A different reduction alone hangs nobody.
 OPERATION, ROOT, DTYPE, SHAPE, REDUCTION = "operation", "root", "dtype", "shape", "reduction"
 _ONE_BYTE = frozenset({"bool", "uint8", "int8"})  # hold 0 and 1 alike
-_CARRIERS = frozenset(
-    {"uint8", "int8", "uint16", "int16"}
-)  # what others are viewed as, where a backend does not know them
+# What others are viewed as, where a backend does not know them.
+_CARRIERS = frozenset({"uint8", "int8", "uint16", "int16"})
 # These take tensors of different sizes on NCCL, where they become broadcasts (torch 2.15, ProcessGroupNCCL.cpp, check_same_size).
 _UNEVEN_ON_NCCL = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER})
 

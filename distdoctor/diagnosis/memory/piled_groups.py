@@ -52,7 +52,9 @@ def _of_rank(log: RankTrace) -> Iterable[PiledGroups]:
     destroyed = [event for event in log.noted(GroupDestroyed) if event.key]
     by_site: dict[SourceLine, list[NewGroupBegun]] = defaultdict(list)
     for event in log.noted(NewGroupBegun):
-        if event.done_ns and event.site:
+        if (
+            event.done_ns and event.site and (not event.members or log.rank in event.members)
+        ):  # else it holds nothing here
             by_site[event.site].append(event)
     for site, made in by_site.items():
         members = {event.members for event in made}

@@ -70,10 +70,9 @@ class ReplicaDivergence:
     # the ranks that had loaded what differs before the first step, where the others had not
     loaded_on: tuple[int, ...] = ()
     loaded_at: SourceLine = field(default_factory=SourceLine)
-    said_at: Mapping[int, SourceLine] = field(
-        default_factory=dict
-    )  # of the first of each variant, where it differs from the
-    # start: the line that makes it a replica (a wrapper, `distdoctor.watch`), else its first step
+    # of the first of each variant, where it differs from the start: the line that makes it a replica (a wrapper,
+    # `distdoctor.watch`), else its first step
+    said_at: Mapping[int, SourceLine] = field(default_factory=dict)
     doubt: Confidence = CERTAIN  # no more is known than that, although the ranks are known to be replicas
     unseen: int = 0  # peers of which nothing is on record
 

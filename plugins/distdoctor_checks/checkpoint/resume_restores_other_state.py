@@ -11,7 +11,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  may be a fresh start from trained weights. `distdoctor check-resume` runs the job uninterrupted and resumed,
                  and compares every step: certain. So are shards of a split model that are, to the bit, those that another
                  rank saved, and were other parts of it when the earlier run began.
-                 Names that shared one parameter until load_state_dict(assign=True), and are two in the optimizer: certain.
+                 Names that shared one parameter until load_state_dict(assign=True), and are two in an optimizer: likely,
+                 since another model with these names may be trained.
                  Within one run likewise: a rank saves with its schedule, builds a new optimizer, brings weights and moments back
                  to the bit, and the schedule begins anew.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
@@ -87,7 +88,7 @@ def _untied(found: list[tuple[int, Untied]]) -> Finding:
     return Finding(
         title=f"load_state_dict(assign=True) untied {' and '.join(others)} from {first}: they train apart now",
         ranks=ranks,
-        confidence=CERTAIN,
+        confidence=LIKELY,
         place=event.site,
         places=(Place(event.site, ranks, f"loads into {event.owner}"),),
         evidence={"names": list(event.names), "owner": event.owner},

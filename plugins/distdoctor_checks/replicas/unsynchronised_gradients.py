@@ -53,7 +53,8 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             continue
         asked = _asked_for_gradients(parting, sources)
         by_hand = _reduced_at(parting, partings, sources)
-        orders = partings.gradients.other_orders(parting.peers)
+        # A wrapper reduces by an order of its own, and so do placements.
+        orders = partings.gradients.other_orders(parting.peers) if parting.peers.by in (BY_HAND, WATCHED) else {}
         if orders:
             by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
         yield Finding(

@@ -37,3 +37,14 @@ def test_groups_that_are_made_in_every_step_and_never_destroyed_are_told() -> No
 @pytest.mark.parametrize(("every", "destroys"), [(4, False), (1, True)], ids=["a few", "destroyed"])
 def test_groups_of_an_epoch_and_those_that_are_destroyed_are_silent(every: int, destroys: bool) -> None:
     assert PLUGINS.checks["DD401"].look(training(every, destroys=destroys).recording()) == []
+
+
+def test_groups_of_others_hold_nothing_on_a_rank() -> None:
+    """Every rank has to call new_group for all pairs, and destroys its own."""
+    job = memory_job(4)
+    for _ in range(24):
+        for pair in ((0, 1), (2, 3)):
+            job.note(NewGroupBegun(pair, done_ns=1), site=LINE)
+        job.note(GroupDestroyed("7"), site=LINE).trains(1)
+
+    assert PLUGINS.checks["DD401"].look(job.recording()) == []
