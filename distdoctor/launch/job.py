@@ -211,6 +211,7 @@ class RunningJob:
     def _over(self, end: AgentEnd) -> Job:
         """Nobody of ours runs any more, and how each rank ended is written down."""
         self._lost_hosts = self.presence.lost()
+        self.presence.ending()
         self._end_leftovers()
         self.watcher.stop(succeeded=end.exit_code == 0)
         self.state.over = True
@@ -509,8 +510,7 @@ class RunningJob:
         return replace(whole, job=replace(whole.job, running=False))
 
     def _with_lost_hosts(self, recording: Recording) -> Recording:
-        """The recording with the hosts that were silent before the job was over, or have not been heard since. Of the store's own
-        host the latter is not said: it may have come to its end before us."""
+        """The recording with the hosts that were silent before the job was over, or have not been heard since."""
         lost = still_lost((*recording.job.lost, *self._lost_hosts, *self._lost_meanwhile()), ())
         self._write(lost=lost)
         return replace(recording, job=replace(recording.job, lost=lost))
@@ -520,8 +520,11 @@ class RunningJob:
         we wait until its next word would be late."""
         deadline = time.monotonic() + MISSED_SECONDS
         while True:
+            hears, silent = self.presence.hears, self._sent_nothing()
             found = [one for one in self.presence.lost(LAST_SLACK_SECONDS) if not one.keeps_store]
-            if not self.presence.hears or len(found) >= self._sent_nothing() or time.monotonic() >= deadline:
+            # The store's own host may only have come to its end before us: that is said, or its part of the job lies here.
+            found += self.presence.left_without_a_word() if silent else ()
+            if not hears or len(found) >= silent or time.monotonic() >= deadline:
                 return found
             time.sleep(0.1)
 

@@ -6,12 +6,15 @@ first sends the store two small words a beat. Who says goodbye is not missed.
 The store lives on one host, and what all others send arrives there: of more than sixteen hosts each speaks less often, so that it
 takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among sixteen hosts. Among more it is noticed as
 soon where it holds the ranks up, for then all hosts are called (`roll_call`), else later the more there are: `longest_unnoticed`.
+
+Where the launcher that holds the store is killed, torch's launchers on all other hosts end within a second: too soon for a word
+to be late. So a launcher whose ranks have ended says that at once, before it reports (`ending`). A store that goes without it was
+lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,10 +22,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import psutil
-
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.launch.roll_call import Rest, RollCall
+from distdoctor.launch.store_place import Knock, is_here, is_ours, knock
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
 from distdoctor.recording.trace.process_key import ProcessKey
@@ -50,8 +52,8 @@ def longest_unnoticed(hosts: int) -> float:
 
 @dataclass(frozen=True)
 class _Word:
-    """What a host says: how often it has said it, how many roll calls it has heard (-1: it cannot hear any), whether that is the
-    last time, whether the store is there, its ranks."""
+    """What a host says: how often it has said it, how many roll calls it has heard (-1: it cannot hear any), whether its ranks
+    have ended and nobody is to miss it (`is_last`), whether the store is there, its ranks."""
 
     beat: int
     rolls: int
@@ -92,6 +94,9 @@ class Presence:
         self._ranks: tuple[int, ...] = ()
         self._client: Any = None
         self._is_broken = False  # the store closed the connection: torch would knock again and again, and say so
+        self._knock = Knock.ANSWERED  # since then, by ourselves
+        self._is_ending = False
+        self._keeper = 0  # the host with the store, as far as it has said so; among those that we watch
         self._keeps_store = self._serves_store = False  # it is on this host; it is in this process, and ends with it
         self._beat = 0
         self._counted_in = -1  # the newest attempt in which we are counted among those who speak
@@ -113,10 +118,11 @@ class Presence:
             return
         with self._lock:
             self._attempt, self._ranks, self._client, self._is_broken = attempt, tuple(ranks), None, False
+            self._knock, self._keeper = Knock.ANSWERED, 0
             self._heard, self._met, self._deaf, self._said_silent = {}, {}, {}, {}
             self._began = self._answered = time.monotonic()
-            self._rest, self._keeps_store = Rest(), _is_here(self._rendezvous.store)
-            self._serves_store = self._keeps_store and _is_ours(self._rendezvous.store)
+            self._rest, self._keeps_store = Rest(), is_here(self._rendezvous.store)
+            self._serves_store = self._keeps_store and is_ours(self._rendezvous.store)
             if self._rendezvous.hosts > WORDS_A_SECOND:
                 self._rolls = RollCall(self._new_client, f"{PREFIX}/{attempt}", self._wake.set)
         if self._thread is None:
@@ -138,7 +144,7 @@ class Presence:
 
     def call_all(self) -> None:
         """Ask all hosts at once whether they are there, where their words are rare."""
-        if self._rolls is not None and self._client is not None:
+        if self._rolls is not None and self._client is not None and not self._rolls.is_over:
             self._rolls.ask(self._client)
 
     def lost(self, slack: float = SLACK_SECONDS) -> tuple[LostHost, ...]:
@@ -157,6 +163,14 @@ class Presence:
                 if not self._heard[host][0].is_last
             )
 
+    def left_without_a_word(self) -> tuple[LostHost, ...]:
+        """The host of the store, where the store has closed the connection and that host's ranks had not ended. To be asked when
+        our own part is over: in a restart, too, torch closes a store."""
+        with self._lock:
+            if not self._is_broken or self._keeps_store or self._knock is Knock.ANSWERED:
+                return ()
+            return self._the_one_with_the_store(time.monotonic())
+
     @property
     def hears(self) -> bool:
         """Whether more may be known in a moment: we have begun, and the store has not gone."""
@@ -169,13 +183,21 @@ class Presence:
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         return ", ".join(names[:MOST_NAMES]) + more
 
+    def ending(self) -> None:
+        """Our ranks have ended, and we go on to report: nobody is to miss us, nor the store if it is ours. Returns at once."""
+        self._is_ending = True
+        if self._thread is not None and not self._over.is_set():
+            threading.Thread(target=self._say_quietly, name="distdoctor-ending", daemon=True).start()
+            self._wake.set()  # to hear how the others stand
+
     def end(self) -> None:
-        """Say goodbye: nobody is to miss us."""
+        """Say goodbye: the store, where it is ours, ends with us."""
         if self._thread is None or self._over.is_set():
             return
         self._over.set()
         self._wake.set()
-        last = threading.Thread(target=self._say_once_more, name="distdoctor-goodbye", daemon=True)
+        self._is_ending = True
+        last = threading.Thread(target=self._say_quietly, name="distdoctor-goodbye", daemon=True)
         last.start()
         last.join(BEAT_SECONDS)
 
@@ -199,12 +221,15 @@ class Presence:
         )
 
     def _the_one_with_the_store(self, now: float) -> tuple[LostHost, ...]:
+        if self._rolls is not None and self._rolls.is_over:
+            return ()
         keepers = [word for word, _ in self._heard.values() if word.keeps_store and not word.is_last]
         return tuple(self._lost(word, self._answered, now) for word in keepers[:1])
 
     def _lost(self, word: _Word, at: float, now: float) -> LostHost:
-        key = self._process
-        return LostHost(word.host, word.ranks, key.host, key.machine, int(at * 1e9), int(now * 1e9), word.keeps_store)
+        key, has_ended = self._process, word.keeps_store and self._knock is Knock.REFUSED
+        since, noticed = int(at * 1e9), int(now * 1e9)
+        return LostHost(word.host, word.ranks, key.host, key.machine, since, noticed, word.keeps_store, has_ended)
 
     def _run(self) -> None:
         """A round a beat. One that hangs in a store that does not answer is left to hang, and no other is begun."""
@@ -237,21 +262,26 @@ class Presence:
         return beat_of(self._rendezvous.hosts)
 
     def _watched(self) -> set[int]:
-        """The hosts whose words are read: by host 0 all others, by these host 0."""
-        return set(range(1, self._rendezvous.hosts)) if self._rendezvous.host_number == 0 else {0}
+        """The hosts whose words are read: by host 0 all others, by these host 0 and the one with the store."""
+        if self._rendezvous.host_number == 0:
+            return set(range(1, self._rendezvous.hosts))
+        return {0, self._keeper} - {self._rendezvous.host_number}
 
     def _one_round(self) -> None:
         attempt = self._attempt
         try:
             if self._rendezvous.host_number == 0:  # who is missed is said without waiting for the next beat
                 self._listen(attempt)
-                self._say(is_last=False)
+                self._say()
                 self._judge_roll()
             else:
-                self._say(is_last=False)
+                self._say()
                 self._listen(attempt)
         except Exception:
-            self._is_broken = attempt == self._attempt
+            found = knock(self._rendezvous.store)
+            with self._lock:
+                if attempt == self._attempt:
+                    self._knock, self._is_broken = found, True
         self._tell_changes()  # now: the next round of many hosts is a minute away
 
     def _judge_roll(self) -> None:
@@ -264,22 +294,24 @@ class Presence:
             if all_there or is_due:
                 rolls.judge(self._store())
 
-    def _say_once_more(self) -> None:
+    def _say_quietly(self) -> None:
         with contextlib.suppress(Exception):
-            self._say(is_last=True)
-            if self._serves_store and self._rolls is not None:
-                self._rolls.end(self._store())
+            self._say()
 
-    def _say(self, *, is_last: bool) -> None:
+    def _say(self) -> None:
         self._beat += 1
         attempt = self._attempt
         here, store = self._rendezvous.host_number, self._store()
         rolls = self._rolls.heard if self._rolls is not None else 0
-        word = _Word(self._beat, rolls, is_last, self._keeps_store, self._ranks, self._process.host).to_bytes()
+        word = _Word(self._beat, rolls, self._is_ending, self._keeps_store, self._ranks, self._process.host).to_bytes()
         store.set(self._key(here), word + b"\n" + self._silent_hosts() if here == 0 else word)
         if self._counted_in != attempt:
+            if self._keeps_store:
+                store.set(self._key("store"), str(here))
             store.add(self._key("came"), 1)
             self._counted_in = attempt
+        if self._is_ending and self._serves_store and self._rolls is not None and not self._rolls.is_over:
+            self._rolls.end(store)
 
     def _silent_hosts(self) -> bytes:
         """Those that host 0 misses."""
@@ -323,9 +355,15 @@ class Presence:
         if own == _NOTHING.encode():
             return {}, []  # not yet, or no distdoctor there: nobody to be missed
         said = [host for host in ranks_of(late.decode()) if host < self._rendezvous.hosts and host != here]
-        unheard = [host for host in said if host not in self._heard]
+        unheard = {host for host in said if host not in self._heard}
+        host_0 = _Word.of(own)
+        if not (host_0.keeps_store or self._keeps_store):
+            keeper = store.compare_set(self._key("store"), _NOTHING, _NOTHING).decode()
+            if keeper != _NOTHING:
+                self._keeper = int(keeper)
+                unheard.add(self._keeper)
         words = {host: _Word.of(store.get(self._key(host))) for host in unheard}
-        return {0: _Word.of(own), **words}, said
+        return {0: host_0, **words}, said
 
     def _store(self) -> Any:
         if self._client is None:
@@ -339,30 +377,3 @@ class Presence:
 
     def _key(self, word: object) -> str:
         return f"{PREFIX}/{self._attempt}/{word}"
-
-
-def _innermost(store: Any) -> Any:
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    return store
-
-
-def _is_ours(store: Any) -> bool:
-    """Whether this process listens on the store's port."""
-    with contextlib.suppress(psutil.Error, OSError, AttributeError):
-        port = _innermost(store).port
-        listening = (one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN)
-        return any(one.laddr.port == port for one in listening)
-    return False
-
-
-def _is_here(store: Any) -> bool:
-    """Whether the store's address is one of this host."""
-    store = _innermost(store)
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(store.host, 0, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-    except (OSError, AttributeError):
-        return False
-    return True

@@ -53,7 +53,7 @@ class RollCall:
         self.judged = self.number
 
     def end(self, store: Any) -> None:
-        """The host of the store goes: nobody is to wait for it."""
+        """The host of the store goes: nobody is to wait for it, nor to miss it."""
         self.is_over = True
         store.set(self._key("over"), b"1")
         store.set(self._key(f"roll/{self.number}"), b"1")
@@ -91,7 +91,8 @@ class RollCall:
     def _next(self, store: Any) -> bool:
         """The next roll call has come; False where there will be none."""
         store.wait([self._key(f"roll/{self.number}")], _A_LONG_TIME)
-        if self.is_over or store.check([self._key("over")]):
+        self.is_over = self.is_over or store.check([self._key("over")])
+        if self.is_over:
             return False
         self.number, self.since = self.number + 1, time.monotonic()
         return True

@@ -11,7 +11,7 @@ class LostHost:
 
     `ranks` lived there. `since_ns` is its last sign of life and `noticed_ns` when its silence was last seen, monotonic on the
     machine `seen_from` (`ProcessKey.machine`) of the host `seen_by`. `keeps_store`: the job's store lives there, so that nothing
-    can be said of further hosts.
+    can be said of further hosts. `launcher_ended`: the host answers, and nobody listens where its launcher kept the store.
     """
 
     host: str
@@ -21,6 +21,7 @@ class LostHost:
     since_ns: int = 0
     noticed_ns: int = 0
     keeps_store: bool = False
+    launcher_ended: bool = False
 
     @property
     def seconds(self) -> float:

@@ -179,6 +179,23 @@ def test_a_launcher_that_is_killed_is_missed_while_its_ranks_train_on(
     commands[0].finish()
 
 
+def test_the_launcher_of_the_store_that_is_killed_is_why_the_other_host_ends(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(TRAINS_ON)
+    hosts.keep_up(1)
+    commands = hosts.torchrun(1, separate=True)
+    for rank in (0, 1):
+        commands[rank].wait_for(lambda at=hosts.folder / f"at-{rank}": at.exists())  # type: ignore[misc]
+
+    hosts.signal(1, signal.SIGKILL)
+    done = commands[1].finish()
+
+    assert codes(done) == {"DD132"}, done.out + done.err
+    assert "rank 0  lost its launcher: the one on ddh1 ended without a word, and the job's store with it" in done.out
+    assert done.code == 1
+
+
 def test_a_host_that_goes_down_is_named_with_its_ranks(hosts: Hosts, script: Callable[..., Path]) -> None:
     script(TRAINS_ON)
     commands = hosts.torchrun(1, separate=True)

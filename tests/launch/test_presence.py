@@ -139,6 +139,55 @@ def test_a_roll_call_that_host_0_judges_late_leaves_no_word_of_torch_on_the_term
     assert "".join(capfd.readouterr()) == ""
 
 
+KEEPER = """
+import os, sys, time
+import torch.distributed as dist
+from distdoctor.launch.presence import Presence
+from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.recording.trace.process_key import ProcessKey
+
+server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+rendezvous = Rendezvous()
+rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", server), 3, 1
+one = Presence(rendezvous, ProcessKey(host="ddh1"), lambda: None)
+one.begin(0, [1])
+print(server.port, flush=True)
+if sys.stdin.readline() == "its ranks have ended\\n":
+    one.ending()
+    time.sleep(2)
+os._exit(0)
+"""
+
+
+def missed_by_the_others(keeper: subprocess.Popen[str], word: str) -> list[list[str]]:
+    """Whom each of two other hosts misses when the process with the store, which is not host 0, has been told a word."""
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    port, others = int(keeper.stdout.readline()), []
+    for host in (0, 2):
+        client = dist.TCPStore("127.0.0.1", port, is_master=False)
+        rendezvous = Rendezvous()
+        rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", client), 3, host
+        others.append(Presence(rendezvous, ProcessKey(host=f"ddh{host}"), lambda: None))
+        others[-1].begin(0, [host])
+        others[-1]._keeps_store = False  # it lives on another host, they are to think
+    wait_until(lambda: all(1 in one._heard for one in others))
+    keeper.communicate(word)
+    for one in others:
+        one.ending()
+    wait_until(lambda: not any(one.hears for one in others))
+    return [[lost.host for lost in one.left_without_a_word() if lost.launcher_ended] for one in others]
+
+
+@pytest.mark.job
+def test_a_store_that_goes_is_missed_unless_its_launcher_has_said_that_its_ranks_have_ended() -> None:
+    pipe, words = subprocess.PIPE, [sys.executable, "-c", KEEPER]
+    killed, ended = (subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) for _ in range(2))
+
+    assert missed_by_the_others(killed, "") == [["ddh1"], ["ddh1"]]
+    assert missed_by_the_others(ended, "its ranks have ended\n") == [[], []]
+
+
 def test_all_are_called_when_ranks_rest_for_longer_than_ever_and_then_ever_more_rarely() -> None:
     rest = Rest()
 

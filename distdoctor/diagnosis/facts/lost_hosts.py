@@ -21,10 +21,11 @@ BLOCKING = ("gloo", "mpi")  # backends whose synchronous calls come back when al
 
 @dataclass(frozen=True)
 class LostHosts:
-    """`lost` hosts and the traces of all ranks. `interrupted`: the job was ended from outside."""
+    """`lost` hosts and the traces of all ranks. `interrupted`: the job was ended from outside; `failed`: it is over, not well."""
 
     lost: tuple[LostHost, ...]
     interrupted: bool
+    failed: bool
     ranks: tuple[RankTrace, ...]
     has_calls: bool
 
@@ -37,7 +38,8 @@ class LostHosts:
         if job.hosts < 2 and not job.lost:
             raise NotApplicable("the job is not known to have several hosts")
         has_calls = "collectives" in recording.streams
-        return cls(job.lost, bool(job.interrupted), tuple(recording.ranks.values()), has_calls)
+        failed = not job.running and bool(job.exit_code)
+        return cls(job.lost, bool(job.interrupted), failed, tuple(recording.ranks.values()), has_calls)
 
     def were_met_since(self, lost: LostHost) -> bool:
         """Whether a collective that waits for ranks of that host has come back well after its last sign of life."""

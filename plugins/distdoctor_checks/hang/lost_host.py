@@ -6,10 +6,12 @@ What it means    Each launcher says again and again that it is there, through th
                  them has stopped without saying goodbye, or has not answered. If the ranks of that host still
                  take part in collectives, only its launcher has gone: they train on, and nobody watches, restarts or ends them.
 Why it hurts     The other hosts wait for ranks that will not come, or see "connection closed by peer" and look for a bug in the
-                 training. Ranks without a launcher keep their devices and ports when the job has ended.
+                 training. Ranks without a launcher keep their devices and ports when the job has ended. With the launcher
+                 that holds the job's store the whole job ends: torch's launchers on the other hosts cannot go on without it.
 How we know      The last sign of life is older than the interval and 2.5 seconds while the store answers, no answer came to a
                  call within 2.5 seconds, or the store itself has not answered for so long. A collective that waits for its
-                 members and has come back since shows that the ranks are alive. From one side a cut link looks like a dead
+                 members and has come back since shows that the ranks are alive. A launcher says when its ranks have ended: a
+                 store that closes all connections before that was lost with it. From one side a cut link looks like a dead
                  host, so this is never certain.
 What to do       Look at that host (is it up, was the launcher killed, `dmesg`) and at the network between the two. End ranks
                  that live on by hand before the job is started again.
@@ -33,6 +35,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 from distdoctor.testing.rank_trace import SECOND
 
+LAUNCHERS_END_WITH_THE_STORE = "torch ends the launchers of the other hosts, and their ranks, when the store is gone"
 LEAVING_SECONDS = 10.0  # a job that is ended from outside goes host by host
 
 
@@ -44,12 +47,12 @@ def examine(hosts: LostHosts, verdict: Verdict | None) -> Iterator[Finding]:
 
 
 def _finding(hosts: LostHosts, lost: LostHost, verdict: Verdict | None) -> Finding:
-    alive = hosts.were_met_since(lost)
-    going_on = alive or hosts.others_go_on(lost)
+    ended_the_job = lost.launcher_ended and hosts.failed
+    alive = hosts.were_met_since(lost) and not ended_the_job
+    going_on = alive or (hosts.others_go_on(lost) and not ended_the_job)
     silent = f"{lost.host} has given no sign of life for {lost.seconds:.0f} s"
-    seen = f"as {lost.seen_by} saw it" + ("; the job's store is on that host, too" if lost.keeps_store else "")
     return Finding(
-        title=_title(lost, silent, alive=alive, going_on=going_on),
+        title=_title(lost, silent, alive=alive, going_on=going_on) if not ended_the_job else _without_launcher(lost),
         ranks=lost.ranks,
         severity=WARNING if going_on else ERROR,
         confidence=LIKELY,
@@ -60,8 +63,10 @@ def _finding(hosts: LostHosts, lost: LostHost, verdict: Verdict | None) -> Findi
             "seen_by": lost.seen_by,
             "ranks_alive": alive,
             "keeps_store": lost.keeps_store,
+            "launcher_ended": lost.launcher_ended,
         },
-        why=f"{seen}; " + _what_shows(lost, alive=alive, going_on=going_on),
+        why=f"{_as_seen(lost)}; "
+        + (_what_shows(lost, alive=alive, going_on=going_on) if not ended_the_job else LAUNCHERS_END_WITH_THE_STORE),
         prescriptions=(
             Prescription("look-at-the-host", change=f"look at {lost.host}: {_what_to_look_for(lost, alive)}"),
         ),
@@ -78,6 +83,19 @@ def _title(lost: LostHost, silent: str, *, alive: bool, going_on: bool) -> str:
     return f"{'is' if is_one else 'are'} lost, or cut off from {lost.seen_by}: {silent}"
 
 
+def _without_launcher(lost: LostHost) -> str:
+    its = "its" if len(lost.ranks) == 1 else "their"
+    return f"lost {its} launcher: the one on {lost.host} ended without a word, and the job's store with it"
+
+
+def _as_seen(lost: LostHost) -> str:
+    if lost.launcher_ended:
+        return (
+            f"as {lost.seen_by} saw it; {lost.host} answers, but nobody listens at the port of the job's store any more"
+        )
+    return f"as {lost.seen_by} saw it" + ("; the job's store is on that host, too" if lost.keeps_store else "")
+
+
 def _what_shows(lost: LostHost, *, alive: bool, going_on: bool) -> str:
     who = named(lost.ranks)
     if alive:
@@ -90,6 +108,8 @@ def _what_shows(lost: LostHost, *, alive: bool, going_on: bool) -> str:
 def _what_to_look_for(lost: LostHost, alive: bool) -> str:
     if alive:
         return f"its launcher was killed; {named(lost.ranks)} must be ended by hand when the job is over"
+    if lost.launcher_ended:
+        return f"what ended its launcher (`dmesg`, the scheduler's log)? Where {named(lost.ranks)} live on, end them by hand"
     return f"is it up, does {lost.seen_by} reach it, was its launcher killed (`dmesg`)"
 
 

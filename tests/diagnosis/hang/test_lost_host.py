@@ -66,6 +66,33 @@ def test_a_host_that_goes_while_the_job_is_ended_from_outside_is_not_missed() ->
     assert silent(seconds_of_training=6, silent_for=4.0, interrupted=15) == []
 
 
+def of_a_killed_launcher(**job: object) -> list[Finding]:
+    """The one with the store; the ranks of its host have been met since, and the job was over soon."""
+    script = recording(ranks=4)
+    for _ in range(8):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").compute(1.0).step()
+    whole = script.live(silent_for=1.0)
+    now = whole.job.read_at_ns
+    lost = LostHost("node0", (0, 1), "node1", whole.ranks[2].machine, now - 6 * SECOND, now, True, True)
+    here = {rank: whole.ranks[rank] for rank in (2, 3)}
+    return list(examine(replace(whole, job=replace(whole.job, lost=(lost,), **job), ranks=here), [CHECK]).findings)
+
+
+def test_a_job_that_ends_with_the_launcher_of_its_store_has_lost_that_launcher() -> None:
+    (finding,) = of_a_killed_launcher(running=False, exit_code=1)
+
+    assert (finding.severity, finding.ranks) == (ERROR, (0, 1))
+    assert finding.title == "lost their launcher: the one on node0 ended without a word, and the job's store with it"
+    assert finding.why.startswith("as node1 saw it; node0 answers, but nobody listens at the port of the job's store")
+
+
+def test_ranks_that_finish_without_the_launcher_of_their_store_trained_on() -> None:
+    (finding,) = of_a_killed_launcher(running=False, exit_code=0)
+
+    assert finding.severity == WARNING
+    assert finding.title.startswith("train on without their launcher")
+
+
 def test_what_one_host_has_noticed_is_in_its_file_until_the_other_one_comes_to_its_end() -> None:
     lost = LostHost("node1", (2, 3), "node0", "boot", 4, 9)
     first = HostFile(ProcessKey(7, host="node0", boot="boot"), running=False, lost=(lost,))
