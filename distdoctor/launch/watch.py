@@ -28,7 +28,8 @@ from distdoctor.recording.trace.events import Exiting, UncaughtException
 from distdoctor.recording.trace.run_folder import trace_paths
 
 INTERVAL_SECONDS = 0.5
-# A look may cost this share of one core: after a look of 20 ms the next one at a job that moves comes 2 s later.
+# Looks, and the glances between them, may cost this share of one core: after 20 ms the next look at a job that moves comes 2 s
+# later.
 SHARE_OF_A_CORE = 0.01
 # A launcher that sees a rank fail ends the others itself: torch's gives them 30 s to go. Only after that it is a hang.
 LAUNCHERS_PATIENCE_SECONDS = 35.0
@@ -93,6 +94,7 @@ class Watcher:
         self._failing = False  # a rank has raised: what moves now is on its way out
         self._looks_at_rest = 0
         self._not_before = 0.0
+        self._paid = 0.0  # CPU seconds of the thread that have been waited for
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distdoctor-watch", daemon=True)
@@ -257,9 +259,9 @@ class Watcher:
             self._judge(diagnosis)
 
     def _timed_look(self, seen: Recording | None = None) -> Diagnosis | None:
-        before = time.thread_time()
         diagnosis = self.look(seen=seen)
-        self._not_before = time.monotonic() + (time.thread_time() - before) / SHARE_OF_A_CORE
+        spent, self._paid = time.thread_time() - self._paid, time.thread_time()
+        self._not_before = time.monotonic() + spent / SHARE_OF_A_CORE
         return diagnosis
 
     def _look_closer(self) -> Recording | None:

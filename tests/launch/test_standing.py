@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.watch import Watcher
+from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.testing.stacks import looked_at, rank
 from distdoctor_checks.hang import (
@@ -123,3 +125,29 @@ def test_that_nobody_can_look_into_a_process_is_not_told_of_a_job_that_went_on(t
 
     assert told == ["DD608"]
     assert watcher.said(succeeded=True, interrupted=False, aborting=False).told == ()
+
+
+def test_looks_at_a_job_that_moves_wait_for_what_the_last_one_cost(tmp_path: Path) -> None:
+    """A tenth of a second of CPU is a hundredth of ten seconds: within two no second look follows, as often as is polled."""
+    looks: list[float] = []
+
+    def dear(*facts: object) -> list[Finding]:
+        looks.append(time.monotonic())
+        began = time.thread_time()
+        while time.thread_time() - began < 0.1:
+            pass
+        return []
+
+    check = replace(PLUGINS.checks["DD123"], examine=dear, facts=())
+    watcher = Watcher(
+        tmp_path, Job, [check], {}, tell=lambda finding, diagnosis: None, hung=lambda diagnosis, proven: None, interval=0.25
+    )  # fmt: skip
+    trace = TraceWriter(str(tmp_path), 0, 1, 0, 0)
+    watcher.start()
+    ends = time.monotonic() + 2
+    while time.monotonic() < ends:
+        trace.steps.write(at_ns=time.monotonic_ns())
+        time.sleep(0.01)
+    watcher.stop()
+
+    assert len(looks) == 1
