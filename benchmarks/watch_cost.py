@@ -37,7 +37,11 @@ def main() -> None:
         Path(folder, "train.py").write_text(SCRIPT)
         command = [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "train.py"]
         job = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             while not all(Path(folder, f"up-{rank}").exists() for rank in (0, 1)):

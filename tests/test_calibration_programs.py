@@ -24,7 +24,16 @@ def cases(family: str) -> list[dict[str, Any]]:
 
 
 def test_there_are_programs_of_all_families() -> None:
-    assert FAMILIES == ["hangs", "later_mixed", "mixed", "more_hangs", "more_mixed", "more_silent", "silent"]
+    assert FAMILIES == [
+        "hangs",
+        "later_mixed",
+        "mixed",
+        "more_hangs",
+        "more_mixed",
+        "more_silent",
+        "newer_mixed",
+        "silent",
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
-from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.source.threads import may_communicate_in_threads
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.events import NewGroupBegun
+from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
 
 
@@ -142,9 +143,47 @@ def _members(call: NewGroup, everybody: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _waits_there(facts: Collectives, timeline: Timeline, apart: EachItsOwn) -> bool:
-    groups = [group for call in timeline.sitting if (group := facts.group_of(call)) is not None]
     inside = Making(timeline).inside
-    return inside is not None or any(tuple(sorted(group.members)) in apart.makers for group in groups)
+    return inside is not None or any(tuple(sorted(one.members)) in apart.makers for one in _sat_in(facts, timeline))
+
+
+@dataclass(frozen=True)
+class NamedApart:
+    """A group that its members know by different names, because they had made different numbers of groups before: the backend
+    connects those who use one name, so none of its calls meets the one that it was meant for."""
+
+    members: tuple[int, ...]
+    names: Mapping[str, tuple[int, ...]]  # by whom
+
+
+def named_apart(facts: Collectives) -> NamedApart | None:
+    """The first such group in which a rank sits in a call, or on the way to which one is inside new_group; None when there is
+    none, or when rings have forgotten which groups were made."""
+    timelines = facts.timelines
+    if any(timeline.log.lost.get("events", 0) for timeline in timelines.values()):
+        return None
+    known: dict[tuple[int, ...], dict[int, list[str]]] = {}
+    for rank, timeline in sorted(timelines.items()):
+        for one in timeline.log.noted(NewGroupDone):
+            if rank in one.members:
+                known.setdefault(tuple(sorted(one.members)), {}).setdefault(rank, []).append(one.key)
+    waited = {tuple(sorted(group.members)) for timeline in timelines.values() for group in _sat_in(facts, timeline)}
+    making = any(Making(timeline).inside is not None for timeline in timelines.values())
+    for members, by_rank in known.items():
+        if members not in waited and not making:
+            continue
+        names: dict[str, list[int]] = {}
+        for rank, own in by_rank.items():
+            names.setdefault(own[0], []).append(rank)
+        if len(names) > 1 and not any(
+            set(by_rank[a]) & set(by_rank[b]) for a, b in combinations(by_rank, 2) if by_rank[a][0] != by_rank[b][0]
+        ):
+            return NamedApart(members, {name: tuple(ranks) for name, ranks in names.items()})
+    return None
+
+
+def _sat_in(facts: Collectives, timeline: Timeline) -> Iterator[GroupCalls]:
+    return (group for call in timeline.sitting if (group := facts.group_of(call)) is not None)
 
 
 def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | None:

@@ -31,7 +31,15 @@ from distdoctor.diagnosis.hang.earlier_divergence import (
     where_order_parts,
 )
 from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
-from distdoctor.diagnosis.hang.group_making import Stalled, each_its_own, stalled
+from distdoctor.diagnosis.hang.group_making import (
+    Making,
+    NamedApart,
+    Stalled,
+    each_its_own,
+    made_alone,
+    named_apart,
+    stalled,
+)
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
@@ -58,6 +66,7 @@ from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.rank_choice import singled_out
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, LEAVES, Guard, alternatives, guards_of_one
 from distdoctor.recording.recording import Call, Recording, SourceLine
+from distdoctor.recording.trace.events import NewGroupDone
 from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, CallFlag, Op
 
 # Operations in which every member needs every other one; of the rooted ones a member may be through before others have come.
@@ -163,6 +172,10 @@ class _Judge:
         for parted in silent:
             yield self._parted(parted)
         causes = sorted(self._causes(), key=lambda one: (one.at_ns or 1 << 63, KINDS.index(one.kind), one.ranks))
+        apart = named_apart(self.facts)
+        if apart is not None and (causes or silence(self.facts, self.known.endings) is not None):
+            yield self._named_apart(apart)  # what those do who talk to others than they think is no cause
+            return
         if causes:
             yield causes[0]
             return
@@ -658,6 +671,17 @@ class _Judge:
                 is_closed=True,
             )
             yield self._weighed(incident, found)
+
+    def _named_apart(self, apart: NamedApart) -> Incident:
+        alone = made_alone(Making(timeline) for timeline in self.facts.timelines.values())
+        begun = [
+            self.known.timeline(rank).wall(one.at_ns)
+            for rank in apart.members
+            for one in self.known.timeline(rank).log.noted(NewGroupDone)
+            if tuple(sorted(one.members)) == apart.members
+        ]
+        ranks = alone.ranks if alone is not None else apart.members
+        return Incident(IncidentKind.PASSED_BY, ranks, min(begun), is_tie=alone is None)
 
     def _in_the_making(self) -> Stalled | None:
         """The group that some ranks make without others; None where each side makes one of its own."""

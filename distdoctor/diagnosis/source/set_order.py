@@ -83,9 +83,12 @@ def lists_in_set_order(sources: Mapping[str, str], near: str) -> list[SourceLine
     if file is None:
         return []
     sets = {name for node in file.nodes(ast.Assign) for name in _named_sets(node)}
+    listed: list[tuple[ast.expr, ast.expr]] = [
+        (node, node.generators[0].iter) for node in file.nodes(ast.ListComp, ast.GeneratorExp)
+    ]
+    listed += [(node, node.args[0]) for node in file.nodes(ast.Call) if _is_list_of_one(node)]
     found: dict[SourceLine, bool] = {}
-    for node in file.nodes(ast.ListComp, ast.GeneratorExp):
-        first = node.generators[0].iter
+    for node, first in listed:
         if (isinstance(first, ast.Name) and first.id in sets) or _is_set(first):
             above = [parent for parent, _ in file.enclosing(node)]
             if any(isinstance(one, ast.Call) and last_word(one.func) in _WITHOUT_ORDER for one in above[:1]):
@@ -94,6 +97,10 @@ def lists_in_set_order(sources: Mapping[str, str], near: str) -> list[SourceLine
             given = any(isinstance(one, ast.Dict) and _says_params(one, node) for one in above)
             found[SourceLine(near, node.lineno, function)] = given
     return sorted(found, key=lambda line: (not found[line], line.line))
+
+
+def _is_list_of_one(node: ast.Call) -> bool:
+    return last_word(node.func) in ("list", "tuple") and len(node.args) == 1 and not node.keywords
 
 
 def _named_sets(statement: ast.Assign) -> Iterator[str]:

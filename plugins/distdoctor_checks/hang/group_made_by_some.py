@@ -27,9 +27,11 @@ from distdoctor.diagnosis.hang.group_making import (
     EachItsOwn,
     MadeAlone,
     Making,
+    NamedApart,
     NewGroup,
     each_its_own,
     made_alone,
+    named_apart,
     of_one_name,
 )
 from distdoctor.diagnosis.hang.incident import Incident
@@ -41,6 +43,7 @@ from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
+from distdoctor.recording.trace.layout import ranks_text
 from distdoctor.testing import recording
 
 
@@ -59,6 +62,8 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
             yield _of_one_name(verdict, incident, own)
         elif alone is not None and alone.ranks == incident.ranks:
             yield _by_members(verdict, incident, alone)
+        elif (names := named_apart(verdict.facts)) is not None:
+            yield _by_two_names(verdict, incident, names)
         else:
             yield _finding(verdict, incident)
     if not verdict.incidents and not verdict.recording.job.running and not verdict.recording.missing:
@@ -140,9 +145,10 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
     rest = {made.timeline.rank for made in making} - set(alone.ranks)
     others = named(rest)
     decision = deciding_condition(verdict.recording.sources, call.site, None, alone.ranks, rest)
+    where = f", and {have_waited([one.rank for one in inside])} in new_group" if inside else ""
     return Finding(
         title=f"called new_group for ranks {call.members} (number {alone.number}) without {others}: since then the groups of "
-        f"the two sides have different names, and {have_waited([one.rank for one in inside])} in new_group",
+        f"the two sides have different names{where}",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -150,6 +156,7 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         places=(
             Place(call.site, alone.ranks, f"makes new_group([{call.members}])"),
             *_waiting({one.rank: one for one in inside}),
+            *by_site(verdict, (call for made in making for call in made.timeline.sitting)),
             *(deciding_places(incident) or decision_places(decision, {call.site})),
         ),
         evidence={"new_groups": {made.timeline.rank: [one.members for one in made.calls] for made in making}},
@@ -157,6 +164,38 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         + _counts(making),
         prescriptions=(
             Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {others} too"),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _by_two_names(verdict: Verdict, incident: Incident, apart: NamedApart) -> Finding:
+    """The members of a group count the groups differently, and nothing tells who has made one too many."""
+    making = [Making(timeline) for _, timeline in sorted(verdict.facts.timelines.items())]
+    names = "; ".join(f'{named(ranks)}: "{name}"' for name, ranks in apart.names.items())
+    calls = {
+        one.timeline.rank: call for one in making for call in one.calls if call.members == ranks_text(apart.members)
+    }
+    place = calls[min(calls)].site if calls else SourceLine()
+    return Finding(
+        title=f"know the group of {named(apart.members)} by different names, so that its calls reach other ranks or nobody",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        undecided=incident.is_tie,
+        stalls=incident.stalls,
+        place=place,
+        places=(
+            *(Place(call.site, (rank,), f"makes new_group([{call.members}])") for rank, call in sorted(calls.items())),
+            *by_site(verdict, (call for made in making for call in made.timeline.sitting)),
+        ),
+        evidence={"names": {name: list(ranks) for name, ranks in apart.names.items()}},
+        why=f"groups are named by a running number ({names}), and members find each other by that name; calls of new_group so "
+        f"far: {_counts(making)}",
+        prescriptions=(
+            Prescription(
+                "new-group-on-every-rank", change=f"call every new_group before {at(place)} on all ranks, in one order"
+            ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

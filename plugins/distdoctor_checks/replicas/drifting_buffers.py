@@ -6,9 +6,10 @@ What it means    Running statistics of a batch normalization, or another buffer,
 Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
                  shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
 How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
-                 forward: likely, because a state that is carried from batch to batch may lie in a buffer, too. Running
-                 statistics are a note until one rank saves a checkpoint that holds them, with no collective of their size
-                 between its last step and the save: then a warning, likely.
+                 forward: likely, because a state that is carried from batch to batch may lie in a buffer, too; possible
+                 where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
+                 rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
+                 then a warning, likely.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -23,7 +24,17 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import (
+    CERTAIN,
+    LIKELY,
+    NOTE,
+    POSSIBLE,
+    WARNING,
+    Confidence,
+    Finding,
+    Place,
+    Prescription,
+)
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
@@ -134,9 +145,15 @@ def _finding(
         why="they follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers"),),
         severity=NOTE if normalisation and saved is None else WARNING,
-        confidence=CERTAIN if normalisation and saved is None else LIKELY,
+        confidence=_confidence(normalisation and saved is None, on_purpose=bool(wrapped) and not normalisation),
         at_ns=min((u.at_ns for u in updates), default=0),
     )
+
+
+def _confidence(is_note: bool, *, on_purpose: bool) -> Confidence:
+    if is_note:
+        return CERTAIN
+    return POSSIBLE if on_purpose else LIKELY
 
 
 def sick() -> Recording:

@@ -40,10 +40,17 @@ from distdoctor.diagnosis.replicas.wording import (
     tie,
     which,
 )
+from distdoctor.diagnosis.source.backward_hooks import hooked_at
 from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
+
+UNORDERED = (
+    ". The file that reduces them makes a list in the order of a set, which is another one in each process: what is packed in "
+    "that order adds up gradients of different parameters"
+)
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
@@ -57,15 +64,17 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         orders = partings.gradients.other_orders(parting.peers) if parting.peers.by in (BY_HAND, WATCHED) else {}
         if orders:
             by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
+        hook = hooked_at(sources.texts, parting.site) if parting.peers.by == WRAPPER else SourceLine()
+        unordered = () if orders or not by_hand else _packed_in_set_order(parting, by_hand[0].site, sources)
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
-            undecided=parting.is_tie and not orders,
+            undecided=parting.is_tie and not (orders or hook),
             place=asked or (by_hand[0].site if by_hand else parting.site),
-            places=(*_taken_at(asked, parting), *by_hand, *places(parting)),
+            places=(*_taken_at(asked, parting), *by_hand, *unordered, *_hooked(hook, parting), *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
-            why=_why(parting, orders),
-            prescriptions=(Prescription("one-order-everywhere" if orders else "all-reduce-gradients"),),
+            why=_why(parting, orders, hook) + (UNORDERED if unordered else ""),
+            prescriptions=(_prescription(orders or unordered, hook),),
             confidence=parting.confidence,
             severity=NOTE if parting.confidence == POSSIBLE else None,
             at_ns=parting.at_ns,
@@ -103,10 +112,36 @@ def _reduced_at(parting: ReplicaDivergence, partings: ReplicaDivergences, source
     )
 
 
-def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]]) -> str:
+def _packed_in_set_order(parting: ReplicaDivergence, line: SourceLine, sources: Sources) -> tuple[Place, ...]:
+    """Where the file that reduces makes a list in the order of a set, when every gradient is reduced and every one differs."""
+    if len(parting.differences) < max(parting.compared, 2):
+        return ()
+    lists = lists_in_set_order(sources.texts, line.path)
+    return tuple(Place(one, parting.peers.ranks, "makes a list in the order of a set") for one in lists[:2])
+
+
+def _hooked(hook: SourceLine, parting: ReplicaDivergence) -> tuple[Place, ...]:
+    return (Place(hook, parting.peers.ranks, "has the hook called inside the backward pass"),) if hook else ()
+
+
+def _prescription(orders: object, hook: SourceLine) -> Prescription:
+    if hook:
+        return Prescription(
+            "all-reduce-gradients",
+            change="call the optimizer's step() after backward(), or let the hook average the gradient over the ranks first",
+        )
+    return Prescription("one-order-everywhere" if orders else "all-reduce-gradients")
+
+
+def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], hook: SourceLine) -> str:
     parts = []
     if orders:
         parts.append(in_other_orders(orders))
+    elif hook:
+        parts.append(
+            f"the optimizer steps in a hook of the backward pass, before {parting.peers.by} hands back what it averaged: "
+            "the gradient there is this rank's own"
+        )
     elif _without_backward(parting):
         parts.append(
             f"{parting.peers.by} averages gradients in backward() only, and none was seen: those that the optimizer steps "
@@ -123,7 +158,7 @@ def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]]) -> s
     none = parting.first.none_on if parting.first else ()
     if none:
         parts.append(f"{named(none)} had no gradient: it did not use that parameter in this step")
-    parts.append("" if orders else tie(parting))
+    parts.append("" if orders or hook else tie(parting))
     return ". ".join(part for part in parts if part)
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding
+from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.events import NewGroupBegun
-from distdoctor.testing import recording
+from distdoctor.testing import TraceBuilder, recording
+from distdoctor.testing.rank_trace import SECOND, START_NS
 
 
 def found(makers: list[list[int]], *, is_local: bool = False, sources: dict[str, str] | None = None) -> list[Finding]:
@@ -55,3 +57,29 @@ def test_the_condition_by_which_the_others_pass_the_group_by_is_shown() -> None:
         (14, "leads away: `continue`"),
     ]
     assert 13 not in [one.site.line for one in broken[0].places]  # which answers all of these ranks alike
+
+
+@pytest.mark.parametrize(
+    ("makers", "odd", "undecided"),
+    [([0, 2], (0, 2), False), ([1], (0, 1), True), ([0, 1, 2], None, None)],
+)
+def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
+    makers: list[int], odd: tuple[int, ...] | None, undecided: bool | None
+) -> None:
+    """Who has made the group of ranks 0 and 2 calls the next one by another name: the backend connects the wrong ranks."""
+    logs = {}
+    for rank in range(3):
+        log = TraceBuilder(rank, world_size=3)
+        log.group("0", [0, 1, 2])
+        for number, members in enumerate([(0, 2), (0, 1)] if rank in makers else [(0, 1)], 1):
+            log.note(NewGroupBegun(members, done_ns=1), site="train.py:10 build")
+            if rank in members:
+                log.group(str(number), members)
+        if rank == 1:
+            log.call("all_reduce", group="2" if rank in makers else "1", site="train.py:20 mean", returned_ns=0)
+        logs[rank] = log.build()
+    later = START_NS + 90 * SECOND
+    job = Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later)
+    found = PLUGINS.checks["DD119"].look(Recording(job, logs))
+
+    assert [(one.ranks, one.confidence, one.undecided) for one in found] == ([(odd, CERTAIN, undecided)] if odd else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import Finding
@@ -269,3 +270,26 @@ def test_weights_that_differ_from_the_start_are_shown_where_the_model_was_said_t
     job = trained_job(2, wrapped=False).note(Averaging((0, 1), WATCHED), site="train.py:9 main")
 
     assert lines(told("DD201", job.initial({1: 1}).step(params={1: 1}).recording())) == [9, 9, 9]
+
+
+@pytest.mark.parametrize("register", ["register_post_accumulate_grad_hook", "register_state_dict_pre_hook"])
+def test_an_optimizer_that_steps_in_a_hook_of_backward_steps_before_the_wrapper_has_averaged(register: str) -> None:
+    fuse = f"def fuse(p):\n    def update(p):\n        opt = table[p]\n        opt.step()\n    p.{register}(update)\n"
+    job = trained_job(2).initial().step(grads={1: 1}, params={1: 1})
+    finding = told("DD202", job.recording(sources=source({30: fuse})))
+
+    hooked = register == "register_post_accumulate_grad_hook"
+    assert lines(finding)[:2] == ([33, 34] if hooked else [33, 33])
+    assert ("changed afterwards" in finding.why, finding.undecided) == (not hooked, not hooked)
+
+
+@pytest.mark.parametrize(("made", "line"), [("{n for n in table}", 47), ("[n for n in table]", None)])
+def test_what_is_packed_in_the_order_of_a_set_adds_up_other_gradients(made: str, line: int | None) -> None:
+    sources = reducing()
+    text = sources["/job/train.py"].splitlines()
+    text[45:47] = [f"names = {made}", "order = list(names)"]
+    recording = by_hand(grads={1: 1, 2: 2}, params={1: 1, 2: 2}).recording(sources={"/job/train.py": "\n".join(text)})
+    finding = told("DD202", recording)
+
+    assert [p.site.line for p in finding.places if "order of a set" in p.role] == ([line] if line else [])
+    assert ("order of a set" in finding.why) == bool(line)

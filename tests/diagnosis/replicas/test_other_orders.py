@@ -62,3 +62,9 @@ def test_what_is_sorted_or_no_set_is_in_order() -> None:
 
     assert [(line.line, line.function) for line in lines] == [(6, "groups")]
     assert lists_in_set_order({"t.py": SOURCE.replace("set()", "[]")}, "t.py") == []
+
+
+def test_a_list_of_a_set_has_its_order() -> None:
+    text = "names = {n for n, p in table}\nplain = {}\na, b = list(plain), sorted(list(names))\nc = tuple(names)\n"
+
+    assert [line.line for line in lists_in_set_order({"t.py": text}, "t.py")] == [4]
