@@ -53,6 +53,7 @@ class Process:
     executable: str = ""
     folder: str = ""
     started_ticks: int = 0  # in clock ticks since boot, 0 where unknown: of two processes with one pid it differs
+    session: int = 0  # of the kernel's, by the pid that began it; 0 where unknown
 
     @property
     def is_still_there(self) -> bool:
@@ -104,7 +105,7 @@ class RankPlacement:
 class FoundJob:
     """The ranks of one job on this host: rank -> process. `absent` should be here and are not, `elsewhere` are on other hosts.
 
-    `launcher` is the process that started them, None when it has gone.
+    `launcher` is the process that started them, None when it has gone: init, which takes its ranks in, is none.
     """
 
     ranks: Mapping[int, Process]
@@ -176,8 +177,9 @@ def _read(entry: psutil.Process) -> Process | None:
                 executable=_quiet(entry.exe),
                 folder=_quiet(entry.cwd),
                 started_ticks=started,
+                session=os.getsid(entry.pid),
             )
-    except psutil.Error:
+    except (psutil.Error, ProcessLookupError):
         return None
 
 
@@ -304,14 +306,27 @@ def _job(host: HostProcesses, group: Mapping[int, RankPlacement], assumed: bool)
         launchers = {pid for pid in launchers if pid in host.processes and host.processes[pid].is_launcher} or {0}
     absent = _absent(places, ranks, world)
     settings = {(host.processes[pid].environment or {}).get(VARIABLE, "") for pid in group} - {""}
+    launcher = host.processes.get(min(launchers))
     return FoundJob(
         ranks=ranks,
-        launcher=host.processes.get(min(launchers)),
+        launcher=launcher if launcher is not None and _may_have_started(launcher, ranks.values()) else None,
         world_size=world,
         absent=absent,
         elsewhere=tuple(rank for rank in range(world) if rank not in ranks and rank not in absent),
         run_folder=Path(settings.pop()).parent if len(settings) == 1 else None,
         assumed=assumed,
+    )
+
+
+def _may_have_started(parent: Process, ranks: Iterable[Process]) -> bool:
+    """Whether these were ranks of their parent from the start. Where a launcher has ended, its ranks are those of init, or of
+    whatever shell or shim is the first process of a container. Torch's agent and multiprocessing are programs in Python, and
+    what a shell starts is in its session."""
+    if parent.is_launcher or parent.is_python:
+        return True
+    return not any(
+        rank.is_spawned_child or "TORCHELASTIC_RUN_ID" in (rank.environment or {}) or rank.session != parent.session
+        for rank in ranks
     )
 
 
