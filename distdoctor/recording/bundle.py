@@ -33,8 +33,8 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
-VERSION = 5
-READABLE = (3, 4, VERSION)  # readers refuse another number
+VERSION = 6
+READABLE = (3, 4, 5, VERSION)  # readers refuse another number
 # A dictionary beyond that takes memory, and the bundle hardly shrinks. What is left of numbers is noise, byte by byte: no
 # context of the byte before it helps (lc, pb), and finding that out for each context takes more bytes than there are.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3, "lc": 0, "pb": 0}]
@@ -46,7 +46,7 @@ LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a docum
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
 # Of what is recorded of one step in 8, or in 128, so many of the newest steps travel, and as many of those before.
-SAMPLED = {"updates": 16, "memory": 16, "holders": 16, "spots": 4}
+SAMPLED = {"updates": 16, "memory": 16, "holders": 16, "spots": 2}
 # Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs. Where
 # the ranks of a host agree, two steps that all of them looked at say what the others need to compare with.
 WHOLE_STEPS, STEPS_IN_COMMON = 4, 2

@@ -1,5 +1,5 @@
-"""What a bundle tells of rows: times to one 250th of a step, and of a running digest the word that went into it, which for
-signatures is on record already."""
+"""What a bundle tells of rows: times to one 125th of a step, the memory of the host to a quarter
+of a MiB, and of a running digest the word that went into it, which for signatures is on record already."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from distdoctor.recording.trace.layout import GOLDEN, extend
 from distdoctor.recording.trace.reader import Rows
 
 MICROSECOND = 1000  # the clocks of two hosts agree less well than that
-COARSEST = 256 * MICROSECOND
+COARSEST = 1024 * MICROSECOND
 _RUNNING_DIGESTS = ("prefix", "site_prefix")
+# What memory was is a matter of its step: the moment is drawn in a picture at most. That of its holders nobody looks at.
+_COARSER = {"memory": 16}  # quanta of which its times are multiples
+_UNTOLD = {"holders": "at_ns"}
+# Bytes that the kernel counts, page by page. No check looks at less than 16 MiB of them; what tensors hold is told to the byte.
+_OF_THE_HOST = {"memory": ("rss", "rss_backward", "shared", "available", "shm_free", "workers_rss")}
+_HOST_BYTES = 1 << 18
 _INVERSE = np.uint64(pow(GOLDEN, -1, 1 << 64))
 
 
@@ -22,7 +28,7 @@ def quantum_of(steps: Iterable[Rows]) -> int:
     """Of what number of nanoseconds the times of one host are told as multiples, from the steps of its ranks."""
     between = [float(np.median(np.diff(rows["at_ns"]))) for rows in steps if len(rows) > 2]
     quantum = MICROSECOND
-    while quantum < COARSEST and 500 * quantum <= min(between, default=0.0):
+    while quantum < COARSEST and 250 * quantum <= min(between, default=0.0):
         quantum *= 2
     return quantum
 
@@ -30,8 +36,14 @@ def quantum_of(steps: Iterable[Rows]) -> int:
 def told(name: str, rows: Rows, quantum_ns: int) -> Rows:
     """The rows as they travel. What has happened is never told as 0, and an order of times stays one."""
     found = rows.copy()
+    times = _COARSER.get(name, 1)
     for field in times_of(rows.dtype):
-        found[field] = np.where(rows[field] > 0, np.maximum(rows[field] // quantum_ns, 1), rows[field] // quantum_ns)
+        quanta = rows[field] // (quantum_ns * times)
+        found[field] = times * np.where(rows[field] > 0, np.maximum(quanta, 1), quanta)
+    for field in _OF_THE_HOST.get(name, ()):
+        found[field] = np.where(rows[field] < _HOST_BYTES, rows[field], rows[field] // _HOST_BYTES * _HOST_BYTES)
+    if name in _UNTOLD:
+        found[_UNTOLD[name]] = 0
     if name == "calls":
         for field in _RUNNING_DIGESTS:
             found[field] = _words_of(rows, field)

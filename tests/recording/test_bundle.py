@@ -28,6 +28,7 @@ from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.run_folder import read_run
 from distdoctor.testing import recording
 from distdoctor.testing.gradients import trained_job
+from distdoctor.testing.memory import memory_job
 
 CHECKS = PLUGINS.checks.values()
 OF_MANY_CALLS = ("DD506", "DD508")  # more than travel: from a bundle they are not told
@@ -109,6 +110,22 @@ def test_where_the_ranks_of_a_host_agree_two_steps_of_digests_travel_and_where_t
 
     assert [len(steps) for steps in found[0]] == [2, 2]
     assert [len(steps) for steps in found[1]] == [4, 4]
+
+
+def test_memory_of_the_host_travels_to_a_quarter_of_a_mib_and_that_of_tensors_to_the_byte() -> None:
+    trained = memory_job(2).trains(
+        12, rss=lambda rank, step: 400_000_000 + 1_234_567 * step + rank, parameters=1_234_567
+    )
+    whole = trained.recording()
+
+    (first, _) = unpack(pack(whole), "host").ranks.values()
+
+    told, known = first.rows("memory"), whole.ranks[0].rows("memory")
+    lost = known["rss"].astype(int) - told["rss"].astype(int)
+    assert (lost >= 0).all()
+    assert 0 < max(lost) < 1 << 18
+    assert (told["parameters"] == known["parameters"]).all()
+    assert max(told["parameters"]) == 1_234_567
 
 
 def test_what_ranks_have_in_common_travels_once() -> None:
