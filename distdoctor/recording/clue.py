@@ -15,7 +15,7 @@ class ClueKind(StrEnum):
     NOT_ARRIVED = "not arrived"  # numbers: the group ranks that others wait for in the store
     JOINED = "joined"  # numbers: clients that came, clients that were expected
     PEER_GONE = "peer gone"
-    TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (0: not printed)
+    TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (-1: not printed)
     WORK = "work"  # numbers: the number the watchdog was at (-1: none), the last one enqueued, the last one completed
     LAGGING = (
         "lagging"  # numbers: a rank that torch's desync report blames, the number it has not completed; words say how
@@ -41,5 +41,5 @@ class Clue:
     numbers: tuple[int, ...] = ()
     site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
     line_number: int = 0
-    operation: str = ""
+    operation: str = ""  # "" where the line is cut before it ends
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,11 +35,14 @@ _KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\s'\",\]]+")
 _LAST_NUMBER = re.compile(r"/(\d{1,7})\.?$")
 _JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) clients joined")
-_PEER_GONE = re.compile(r"Connection (?:closed|reset) by peer|remote process exited|Broken pipe|ncclRemoteError")
-_WATCHDOG = re.compile(
-    r"Watchdog caught collective operation timeout: Work\w{0,20}\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
+_PEER_GONE = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|Broken pipe|ncclRemoteError|"
+    r"Application timeout caused pair closure"
 )
-_ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})")
+_WATCHDOG = re.compile(
+    r"Watchdog caught collective operation timeout: Work\w{0,20}\(SeqNum=(\d{1,18}),(?: OpType=(\w{1,40})[,)])?"
+)
+_ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})[,)]")
 _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
 _WORK = re.compile(
     r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})", re.IGNORECASE
@@ -53,11 +57,12 @@ _KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
 _WARNING = re.compile(r"NCCL WARN .")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
+_ENDED_AT = re.compile(r"^\s{0,20}time\s{0,20}:\s{0,4}(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
 _ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(pid: ?(\d{0,9})")
 # What an exception says in lines of its own, below the first one.
 _DETAIL = re.compile(
-    r"^(?:Duplicate GPU detected|Parameters? (?:indices )?which did not receive grad|"
+    r"^(?:Duplicate GPU detected|Net : |NET/|Parameters? (?:indices )?which did not receive grad|"
     r"(?:Missing|Unexpected) key\(s\) in state_dict)"
 )
 LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
@@ -65,7 +70,8 @@ LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
-    r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode"
+    r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
+    r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective"
 )
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
@@ -152,9 +158,9 @@ def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
         yield from lagging
         clue = None if lagging else _clue(words)
         raised = _RAISED.match(words.strip())
+        if _DETAIL.match(words.strip()):
+            yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
         if clue is None and raised is None:
-            if _DETAIL.match(words.strip()):
-                yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
             continue
         if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT:
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
@@ -227,12 +233,12 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.MISSED_BARRIER, "", numbers=tuple(map(int, found[1].split(","))))
     if found := _WATCHDOG.search(words):
         elements, timeout = _ELEMENTS.search(words), _TIMEOUT.search(words)
-        sizes = (int(elements[1]), int(elements[2])) if elements else (0, 0)
+        sizes = (int(elements[1]), int(elements[2])) if elements else (-1, -1)
         return Clue(
             ClueKind.TIMED_OUT,
             "",
             numbers=(int(found[1]), int(timeout[1]) if timeout else 0, *sizes),
-            operation=found[2],
+            operation=found[2] or "",
         )
     if found := _WORK.search(words):
         at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
@@ -240,10 +246,10 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
     if remark_in(words) is not None:
         return Clue(ClueKind.DIAGNOSTIC, "")
+    if _PEER_GONE.search(words):  # NCCL warns of it as well
+        return Clue(ClueKind.PEER_GONE, "")
     if _WARNING.search(words):
         return Clue(ClueKind.WARNING, "")
-    if _PEER_GONE.search(words):
-        return Clue(ClueKind.PEER_GONE, "")
     keys = _KEYS.search(words)
     tokens = _SEPARATORS.split(words[keys.end() :]) if keys else ()
     missing = tuple(int(m[1]) for token in tokens if "default_pg" in token and (m := _LAST_NUMBER.search(token)))
@@ -259,12 +265,16 @@ _NUMBERS = (
 
 
 def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
-    """How torchrun says that ranks ended, and their process ids. It SIGTERMs whoever is left as soon as one fails."""
+    """How torchrun says that ranks ended, to the second, and their process ids. It SIGTERMs who is left as soon as one fails."""
     rank: int | None = None
+    at_ns = 0
     ends: dict[int, RankEnd] = {}
     pids: dict[int, int] = {}
     for line in lines:
         words = _STRIPPED.sub("", line)
+        if (moment := _ENDED_AT.match(words)) is not None:
+            at_ns = _wall_ns(f"{moment[1]}T{moment[2]}")
+            continue
         match = _ENDED_RANK.match(words)
         if match is not None:
             number = whole_number(match[1])
@@ -273,7 +283,15 @@ def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
         code = _ENDED_CODE.match(words)
         if code is not None and rank is not None:
             value = int(code[1])
-            ends[rank] = RankEnd(None if value < 0 else value, max(0, -value), ended_by_launcher=value == -15)
+            ends[rank] = RankEnd(None if value < 0 else value, max(0, -value), value == -15, at_ns)
             pids[rank] = int(code[2] or 0)
-            rank = None
+            rank, at_ns = None, 0
     return ends, pids
+
+
+def _wall_ns(written: str) -> int:
+    """A moment as torchrun writes it, in the clock of its host; 0 where it is none."""
+    try:
+        return int(datetime.fromisoformat(written).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
+    except ValueError:
+        return 0

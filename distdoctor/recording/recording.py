@@ -91,7 +91,7 @@ class RankEnd:
     exit_code: int | None
     signal: int = 0
     ended_by_launcher: bool = False
-    at_ns: int = 0  # monotonic of the rank's host; 0: unknown
+    at_ns: int = 0  # monotonic of the rank's host, of a job log the seconds that torchrun writes; 0: unknown
     kernel_kills: int | None = None
     memory_limit: int = 0
     kernel_counter: str = ""

@@ -19,7 +19,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.printable import shown as visible
-from distdoctor.report.root_cause import brought_down, failed, root_cause
+from distdoctor.report.root_cause import after, brought_down, failed, root_cause
 from distdoctor.report.table import Table
 from distdoctor.report.text import shown
 from distdoctor.report.verdict import gap, looked, state, summary, verdict
@@ -130,7 +130,7 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
     if cause is not None and failed(job) and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
         yield f"root cause: rank {cause.rank}, {cause.words}"
     if others and not diagnosis.ended_by_distdoctor:
-        yield f"{named(others)} ended because of it"
+        yield f"{named(others)} ended {after(job)}"
     versions = logs[0].environment.get("torch") if logs else None
     if isinstance(versions, str):
         yield f"torch {versions}"

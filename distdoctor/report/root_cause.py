@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR
+from distdoctor.recording.job_log import LAUNCHER
 from distdoctor.recording.recording import Job, RankEnd
 
 
@@ -73,6 +74,11 @@ def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR) for rank in finding.ranks)}
     ends = sorted(diagnosis.job.ends.items())
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
+
+
+def after(job: Job) -> str:
+    """What the end of the others has to do with the root cause: a log tells the order and no more."""
+    return "after it" if job.launcher == LAUNCHER else "because of it"
 
 
 def signal_name(number: int) -> str:

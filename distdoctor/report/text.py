@@ -12,7 +12,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.source_line import numbered
 from distdoctor.report.printable import one_line
-from distdoctor.report.root_cause import brought_down, root_cause
+from distdoctor.report.root_cause import after, brought_down, root_cause
 from distdoctor.report.verdict import gap, verdict
 
 LINES = 40
@@ -171,7 +171,7 @@ def _then(diagnosis: Diagnosis) -> str:
     count = f"{len(others)} {'rank' if len(others) == 1 else 'ranks'}"
     if diagnosis.ended_by_distdoctor:
         return f"  then  distdoctor ended the job, {count} that waited with it ({named(others)})"
-    return f"  then  {count} ended because of it ({named(others)})"
+    return f"  then  {count} ended {after(diagnosis.job)} ({named(others)})"
 
 
 def _without_findings(diagnosis: Diagnosis) -> list[str]:

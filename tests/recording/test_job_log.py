@@ -11,7 +11,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import ERROR, WARNING, Finding
+from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding
 from distdoctor.errors import NothingToInspect
 from distdoctor.recording.clue import ClueKind
 from distdoctor.recording.job_log import parse_log
@@ -438,3 +438,97 @@ def test_long_lines_without_a_space_take_no_longer_than_others() -> None:
     parse_log(log)
 
     assert time.process_time() - began < 2  # four seconds and more, where a pattern began at every letter
+
+
+OLD = "[E ProcessGroupNCCL.cpp:458] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType={}, "
+OLD_END = "Timeout(ms)=1800000) ran for 1801000 milliseconds before timing out.\n"
+
+
+def old(rank: int, number: int, operation: str = "ALLREDUCE") -> str:
+    """As torch 2.0 prints it: of which group it does not say."""
+    return OLD.format(rank, number, operation) + OLD_END
+
+
+def test_a_line_that_is_cut_in_its_middle_is_no_other_operation() -> None:
+    lines = "".join(old(rank, 9) for rank in (0, 1, 2)) + OLD.format(3, 9, "ALLR").rstrip(", ")
+    named = "".join(watchdog(rank, 9) for rank in range(4))
+
+    assert verdicts(lines) == [("DD122", (0, 1, 2, 3))]
+    assert verdicts(named[: named.rindex("ALLREDUCE") + 4]) == [("DD122", (0, 1, 2, 3))]
+
+
+def test_a_line_that_is_cut_in_a_size_is_no_other_size() -> None:
+    text = "".join(watchdog(rank, 9, size=6400) for rank in range(4))
+
+    assert verdicts(text[: text.rindex("NumelOut=6400") + 11]) == [("DD122", (0, 1, 2, 3))]
+
+
+def test_numbers_of_several_groups_without_a_name_are_not_compared() -> None:
+    text = old(0, 96120) + old(0, 96117) + old(0, 96125) + old(7, 64088)
+    (finding,) = told(text)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0, 7), POSSIBLE)
+    assert "several groups" in finding.title
+
+
+def test_numbers_without_a_groups_name_make_nothing_likely() -> None:
+    (skipped,) = told("".join(old(rank, 5 if rank == 2 else 8) for rank in range(4)))
+    (other,) = told("".join(old(rank, 5, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(4)))
+
+    assert [(one.code, one.ranks, one.confidence) for one in (skipped, other)] == [
+        ("DD101", (2,), POSSIBLE),
+        ("DD102", (1,), POSSIBLE),
+    ]
+
+
+def test_a_rank_whose_watchdog_struck_is_not_missing_although_its_timeout_is_not_in_the_log() -> None:
+    struck = watchdog(2, 11).splitlines(keepends=True)[1]
+
+    assert verdicts("".join(watchdog(rank, 11) for rank in (0, 1, 3)) + struck) == [("DD122", (0, 1, 2, 3))]
+
+
+def table(*ends: tuple[int, int, str]) -> str:
+    """Torchrun's table of (rank, exit code, time of the day)."""
+    return "".join(
+        f"[{i}]:\n  time      : 2026-03-01_{at}\n  host      : n1\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {4000 + rank})\n"
+        for i, (rank, code, at) in enumerate(ends)
+    )
+
+
+def test_of_ranks_that_ended_in_one_second_none_is_called_the_cause() -> None:
+    (finding,) = told(table((1, 1, "10:00:07"), (2, 1, "10:00:07"), (0, 1, "10:00:07")))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (0, 1, 2), POSSIBLE)
+    assert "does not show" in finding.why
+
+
+def test_the_rank_that_ended_first_by_the_clock_is_told_and_not_the_lowest(
+    say: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text(text := table((3, 1, "10:00:59"), (0, 1, "10:00:59"), (4, 1, "10:00:07")))
+
+    assert verdicts(text) == [("DD110", (4,))]
+    assert "2 ranks ended after it (ranks 0,3)" in say("examine", str(tmp_path / "job.log")).out
+
+
+HOST = "node7:4711:4802 [1] "
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "ranks"),
+    [
+        ("net.cc:90 NCCL WARN Net : Call to recv from 10.0.0.2<4711> failed : Broken pipe\n", "DD110", ()),
+        ("ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer n2<4711>\n",
+         "DD110", ()),
+        ("init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000\n", "DD601", ()),
+        ("init.cc:12 NCCL WARN Mismatched collective detected, please check your calls at and around rank 3.\n",
+         "DD102", ()),
+        ("ib.cc:16 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5> with status=12 opcode=0\n", "DD122", ()),
+    ],
+)  # fmt: skip
+def test_a_warning_of_nccls_is_told_as_what_it_says(text: str, code: str, ranks: tuple[int, ...]) -> None:
+    (finding,) = told(HOST + text)
+
+    assert (finding.code, finding.ranks) == (code, ranks)
+    assert "every rank has issued" not in finding.prescriptions[0].change

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Prescription
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, Prescription
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, StoppedDevice, StuckCall
 from distdoctor.diagnosis.hang.ending import lacks_a_peer
 from distdoctor.diagnosis.hang.fingerprints import fingerprints
@@ -44,6 +44,7 @@ class Disagreement:
     group: str
     number: int
     values: Mapping[str, list[Clue]]
+    confidence: Confidence
     said: str = "each rank's watchdog prints what it timed out in"
 
     @cached_property
@@ -75,7 +76,7 @@ class Disagreement:
             self.odd[0],
             f"{title} at {self.where}: {self.table}",
             sorted(clue.rank for clue in self.odd),
-            LIKELY,
+            self.confidence,
             self.said,
             Prescription(remedy, change=f"make the ranks agree at {self.where}; {LOOK}"),
             specificity,
@@ -121,12 +122,31 @@ class LogFacts:
 
     @cached_property
     def timeouts(self) -> dict[tuple[str, int], Clue]:
-        """(group, rank) -> the first timeout that its watchdog printed."""
+        """(group, rank) -> the first timeout that its watchdog printed. Numbers of groups without a name are left out as
+        soon as one rank prints two: they count the calls of different groups."""
         found: dict[tuple[str, int], Clue] = {}
         for clue in self.lines(ClueKind.TIMED_OUT):
-            if clue.rank >= 0:
+            if clue.rank >= 0 and not (self.of_several_groups and not clue.group):
                 found.setdefault((clue.group, clue.rank), clue)
         return found
+
+    @cached_property
+    def of_several_groups(self) -> list[Clue]:
+        """One timeout of each rank, where a rank timed out at several numbers and the log does not say of which groups."""
+        numbers: dict[int, set[int]] = defaultdict(set)
+        first: dict[int, Clue] = {}
+        for clue in self.lines(ClueKind.TIMED_OUT):
+            if clue.rank >= 0 and not clue.group:
+                numbers[clue.rank].add(clue.numbers[0])
+                first.setdefault(clue.rank, clue)
+        several = any(len(own) > 1 for own in numbers.values())
+        return [first[rank] for rank in sorted(first)] if several else []
+
+    @cached_property
+    def _struck(self) -> dict[tuple[str, int], Clue]:
+        """(group, rank) -> where its watchdog says that it struck, whether or not the timeout itself is in the log."""
+        struck = [clue for clue in self.lines(ClueKind.WORK) if clue.rank >= 0 and clue.numbers[0] >= 0]
+        return {(clue.group, clue.rank): clue for clue in reversed(struck)}
 
     @cached_property
     def progress(self) -> DeviceProgress:
@@ -169,9 +189,10 @@ class LogFacts:
         for group, number, clues in self._at_one_number():
             values: dict[str, list[Clue]] = defaultdict(list)
             for clue in clues:
-                values[clue.operation].append(clue)
+                if clue.operation:
+                    values[clue.operation].append(clue)
             if len(values) > 1:
-                return Disagreement(group, number, values)
+                return Disagreement(group, number, values, of_one_group(group))
         return None
 
     @cached_property
@@ -180,10 +201,11 @@ class LogFacts:
         for group, number, clues in self._at_one_number():
             values: dict[str, list[Clue]] = defaultdict(list)
             for clue in clues:
-                values[f"{clue.numbers[2]} elements in, {clue.numbers[3]} out"].append(clue)
-            operations = {clue.operation for clue in clues}
+                if clue.numbers[2] >= 0:
+                    values[f"{clue.numbers[2]} elements in, {clue.numbers[3]} out"].append(clue)
+            operations = {clue.operation for side in values.values() for clue in side}
             if len(values) > 1 and len(operations) == 1 and not operations & _ANY_SIZE:
-                return Disagreement(group, number, values)
+                return Disagreement(group, number, values, of_one_group(group))
         return None
 
     def checked_by_torch(self, what: str) -> Disagreement | None:
@@ -197,7 +219,7 @@ class LogFacts:
         for own in found:
             values[f"{what} {getattr(own, what) or 'of no tensor'}"].append(own.clue)
         said = "each rank prints its own call (TORCH_DISTRIBUTED_DEBUG=DETAIL)"
-        return Disagreement("", found[0].number, values, said) if len(values) > 1 else None
+        return Disagreement("", found[0].number, values, LIKELY, said) if len(values) > 1 else None
 
     @cached_property
     def out_of_step(self) -> list[OutOfStep]:
@@ -228,7 +250,7 @@ class LogFacts:
     def silent(self) -> tuple[int, ...]:
         """Ranks that print elsewhere and whose watchdog did not time out, while those of all others did in one call."""
         calls = {(group, clue.numbers[0], clue.operation) for (group, _), clue in self.timeouts.items()}
-        seen = {rank for _, rank in self.timeouts}
+        seen = {rank for _, rank in (*self.timeouts, *self._struck)}
         silent = tuple(rank for rank in range(self.recording.world_size) if rank not in seen)
         everybodys = all("default_pg" in group or group in ("PG 0", "PG ID 0 PG GUID 0") for group, _, _ in calls)
         return silent if everybodys and len(calls) == 1 and len(silent) < len(seen) else ()
@@ -237,7 +259,15 @@ class LogFacts:
     def together(self) -> list[Clue]:
         """The timeouts of the first group that printed any."""
         first = min(self.timeouts, default=("", -1))[0]
-        return [clue for (group, _), clue in sorted(self.timeouts.items()) if group == first]
+        found = {rank: clue for (group, rank), clue in self.timeouts.items() if group == first}
+        numbers = {clue.numbers[0] for clue in found.values()}
+        for (group, rank), clue in self._struck.items():
+            if group == first and clue.numbers[0] in numbers:
+                found.setdefault(rank, clue)
+        # The first is the one that says in what.
+        return sorted(
+            found.values(), key=lambda clue: (clue.kind is not ClueKind.TIMED_OUT, not clue.operation, clue.rank)
+        )
 
     # --- everything else -------------------------------------------------------------------------------------------------------
 
@@ -262,10 +292,12 @@ class LogFacts:
         return tuple(sorted({number for clue in found for number in clue.numbers} - {clue.rank for clue in found}))
 
     @cached_property
-    def first_end(self) -> tuple[int, RankEnd] | None:
-        """A rank that ended badly and was not ended by the launcher."""
+    def first_ends(self) -> dict[int, RankEnd]:
+        """The ranks that ended badly and not by the launcher, in the second in which the first of them did."""
         ends = sorted(self.recording.job.ends.items())
-        return next(((r, e) for r, e in ends if not e.ended_by_launcher and (e.signal or e.exit_code)), None)
+        bad = {r: e for r, e in ends if not e.ended_by_launcher and (e.signal or e.exit_code)}
+        first = min((end.at_ns for end in bad.values() if end.at_ns), default=0)
+        return {rank: end for rank, end in bad.items() if end.at_ns == first}
 
 
 def claimed(findings: Iterable[Finding], specificity: int) -> Iterator[Finding]:
@@ -305,9 +337,14 @@ def from_own_error(log: LogFacts, title: str, cure: Prescription) -> Finding:
     return from_line(log.own_error, title, who(log.own_error), LIKELY, OWN_ERROR, cure, specificity=90)
 
 
+def of_one_group(group: str) -> Confidence:
+    """How sure it is that the numbers of ranks that print this group's name count the same calls; "" may be several groups."""
+    return LIKELY if group else POSSIBLE
+
+
 def call_in(clue: Clue) -> str:
     """`ALLREDUCE #808 of PG ID 0 PG GUID 0(default_pg)`: what the line says that a rank timed out in."""
-    return f"{clue.operation} #{clue.numbers[0]}{_of_group(clue.group)}"
+    return f"{clue.operation or 'call'} #{clue.numbers[0]}{_of_group(clue.group)}"
 
 
 def who(clue: Clue) -> tuple[int, ...]:

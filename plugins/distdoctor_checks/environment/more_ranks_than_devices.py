@@ -20,11 +20,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import from_exception
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -48,9 +49,16 @@ def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts
         )
     if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
         yield from_own_error(log, *told)
+    elif log is not None:
+        warned = [(clue, _told(clue.words)) for clue in log.lines(ClueKind.WARNING)]
+        yield from (_warned(clue, *told) for clue, told in warned[:1] if told)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _told(incident.ending.words)):
             yield from_exception(incident, *told, whose="the driver's")
+
+
+def _warned(clue: Clue, title: str, cure: Prescription) -> Finding:
+    return from_line(clue, title, who(clue), LIKELY, "NCCL says so, and refuses the group", cure, specificity=90)
 
 
 def _fewer_ranks(devices: int) -> str:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.decide_once import decide_once
-from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, claimed
+from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LOOK, LogFacts, claimed, from_line, who
 from distdoctor.diagnosis.hang.in_ras import other_operations
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -33,6 +33,7 @@ from distdoctor.diagnosis.hang.wording import (
     test_of,
     tipped,
 )
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -66,6 +67,19 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     if log.other_operations is not None:
         # Of other operations the sizes differ as well: it says more than those do.
         yield log.other_operations.finding("operation", "issued another operation", "same-operation", 70)
+    yield from (_warned(clue) for clue in log.lines(ClueKind.WARNING) if "mismatched collective" in clue.words.lower())
+
+
+def _warned(clue: Clue) -> Finding:
+    return from_line(
+        clue,
+        f"NCCL warned: {clue.words.partition('NCCL WARN ')[2][:110]}",
+        who(clue),
+        POSSIBLE,
+        "NCCL found that ranks issued different collectives, or the same one with other sizes; which ones it does not say",
+        Prescription("same-operation", change=f"compare what the ranks call there; {LOOK}"),
+        specificity=30,
+    )
 
 
 def _takes_a_branch(incident: Incident) -> bool:

@@ -76,8 +76,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _own_error(log.own_error)
     elif killed:
         yield _killed_for_memory(killed[0], log.killed_for_memory)
-    elif log.first_end is not None:
-        yield from claimed([_ended(*log.first_end)], 15)
+    elif log.first_ends:
+        yield from claimed([_ended(log.first_ends)], 15)
     elif gone:
         yield _peer_gone(gone)
 
@@ -108,14 +108,18 @@ def _killed_for_memory(clue: Clue, ranks: tuple[int, ...]) -> Finding:
     )
 
 
-def _ended(rank: int, end: RankEnd) -> Finding:
-    look = " and at dmesg (out of memory?)" if end.signal == SIGKILL else ""
+def _ended(ends: dict[int, RankEnd]) -> Finding:
+    """Who ended in the first second. Torchrun calls one of them the root cause; which was first it does not know either."""
+    ways = {f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}": end.signal for end in ends.values()}
+    look = " and at dmesg (out of memory?)" if SIGKILL in ways.values() else ""
+    alone = len(ends) == 1
+    first = "it names whoever ended first, which is not always the cause"
     return Finding(
-        title=f"ended with signal {end.signal}" if end.signal else f"ended with exit code {end.exit_code}",
-        ranks=(rank,),
-        confidence=POSSIBLE if end.signal == SIGABRT else LIKELY,  # gloo aborts innocent ranks
-        why="as torchrun lists it; it names whoever ended first, which is not always the cause",
-        prescriptions=(Prescription("mend-the-first-failure", change=f"look at the output of rank {rank}{look}"),),
+        title=f"ended with {' and '.join(ways)}",
+        ranks=tuple(ends),
+        confidence=LIKELY if alone and SIGABRT not in ways.values() else POSSIBLE,  # gloo aborts innocent ranks
+        why=f"as torchrun lists it; {first if alone else 'which of them was first it does not show'}",
+        prescriptions=(Prescription("mend-the-first-failure", change=f"look at the output of {named(ends)}{look}"),),
     )
 
 

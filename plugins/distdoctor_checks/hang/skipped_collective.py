@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.decide_once import decide_once, voted
 from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line, of_one_group
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
@@ -86,7 +86,7 @@ def _by_log(one: OutOfStep) -> Finding:
         one.clue,
         f"is at {call_in(one.clue)}, the others are at #{one.furthest}: it has left out {counted(one.short, 'call')}",
         (one.rank,),
-        LIKELY,
+        of_one_group(one.clue.group),
         f"{named(one.completed_by)} completed #{one.clue.numbers[0]} long ago, and rank {one.rank} has enqueued nothing after it",
         Prescription("call-on-every-rank", change=f"compare what rank {one.rank} calls with the others; {LOOK}"),
         specificity=50,

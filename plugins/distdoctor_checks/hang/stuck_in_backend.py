@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, who
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, of_one_group, who
 from distdoctor.diagnosis.hang.in_ras import failed_ranks
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -72,6 +72,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _device(ranks, log.timeout(log.stopped_devices[0].call), log.stopped_devices[0].ahead)
     elif log.together:
         yield _together(log.together)
+    elif log.of_several_groups:
+        yield _of_several_groups(log.of_several_groups)
     yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1])
 
 
@@ -80,7 +82,7 @@ def _device(ranks: list[int], clue: Clue, ahead: int) -> Finding:
         clue,
         f"the device stands at {call_in(clue)}, which the others completed",
         ranks,
-        LIKELY,
+        of_one_group(clue.group),
         f"its host has enqueued {ahead} more, so it is the device or its links",
         Prescription("gather-backend-evidence"),
         specificity=40,
@@ -91,23 +93,40 @@ def _together(clues: list[Clue]) -> Finding:
     """All that printed anything timed out in the same call."""
     return from_line(
         clues[0],
-        f"timed out in {call_in(clues[0])}, all that printed anything",
+        f"timed out in {call_in(clues[0])}",
         sorted(clue.rank for clue in clues),
         POSSIBLE,
-        f"{counted(len(clues), 'rank')} printed it; who is not among them, and belongs to the group, did not come",
+        f"{counted(len(clues), 'rank')} printed it; a rank of the group that did not either has not come or is not in this log, "
+        "and where there is none it is the network or a device",
+        Prescription("record-the-job", change=LOOK),
+        specificity=20,
+    )
+
+
+def _of_several_groups(clues: list[Clue]) -> Finding:
+    return from_line(
+        clues[0],
+        "timed out in calls of several groups, which the log does not name",
+        [clue.rank for clue in clues],
+        POSSIBLE,
+        "one rank timed out at several numbers, so they count the calls of different groups and are not compared",
         Prescription("record-the-job", change=LOOK),
         specificity=20,
     )
 
 
 def _warning(clue: Clue) -> Finding:
+    words = clue.words.partition("NCCL WARN ")[2]
     return from_line(
         clue,
-        f"NCCL warned: {clue.words.partition('NCCL WARN ')[2][:160]}",
+        f"NCCL warned: {words[:160]}{' ...' if len(words) > 160 else ''}",
         who(clue),
         POSSIBLE,
         "nothing else in the log says more",
-        Prescription("gather-backend-evidence"),
+        Prescription(
+            "gather-backend-evidence",
+            change="search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host",
+        ),
         specificity=10,
     )
 

@@ -41,7 +41,7 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
@@ -103,7 +103,7 @@ def _absent(absence: Absence, waiting: Clue) -> Finding:
         waiting,
         f"did not come to {call_in(waiting)}: its host stopped",
         (absence.rank,),
-        LIKELY,
+        of_one_group(waiting.group),
         f"{named(absence.waiting)} timed out in it; rank {absence.rank} has enqueued #{absence.last} at the most, "
         "and completed that",
         Prescription("bound-the-wait", change=f"look at what rank {absence.rank} did after its last call; {LOOK}"),
