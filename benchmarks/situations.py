@@ -274,20 +274,21 @@ HEADS = """| situation | plain torchrun | folders | distdoctor, host by host | e
 
 def lines(one: Outcome) -> list[str]:
     """The rows of the table for one situation."""
+    by = next(row.by for row in ROWS if row.name == one.name)
     return [
-        f"| {one.name} | {one.plain} | {folders} | " + " | ".join(_cells(hosts)) + " |"
+        f"| {one.name} | {one.plain} | {folders} | " + " | ".join(_cells(hosts, by)) + " |"
         for folders, hosts in sorted(one.told.items(), reverse=True)
     ]
 
 
-def _cells(hosts: Sequence[Told]) -> tuple[str, str, str, str]:
-    """What was told, the exit codes, the seconds, and what of it was false."""
+def _cells(hosts: Sequence[Told], by: Sequence[int]) -> tuple[str, str, str, str]:
+    """What was told, the exit codes, the seconds, and what of it was false, host by host; `by`: which hosts these are."""
     verdicts = [told.verdict for told in hosts]
     alike = len(set(verdicts)) == 1
-    said = verdicts[0] if alike else "; ".join(f"{n}: {verdict}" for n, verdict in enumerate(verdicts, 1))
+    said = verdicts[0] if alike else "; ".join(f"{n}: {verdict}" for n, verdict in zip(by, verdicts, strict=True))
     codes = "/".join("-" if told.code is None else str(told.code) for told in hosts)
     seconds = " / ".join("-" if told.seconds is None else f"{told.seconds:.1f}" for told in hosts)
-    false = "; ".join(f"{n}: {', '.join(told.false)}" for n, told in enumerate(hosts, 1) if told.false) or "no"
+    false = "; ".join(f"{n}: {', '.join(told.false)}" for n, told in zip(by, hosts, strict=True) if told.false) or "no"
     return said, codes, seconds, false
 
 
