@@ -30,7 +30,7 @@ from distdoctor.diagnosis.hang.earlier_divergence import (
     where_one_was_added,
     where_order_parts,
 )
-from distdoctor.diagnosis.hang.ending import ENDED, LEFT, Ending, end_of, endings, failures
+from distdoctor.diagnosis.hang.ending import ENDED, LEFT, RAISED, Ending, end_of, endings, failures
 from distdoctor.diagnosis.hang.group_making import (
     Making,
     NamedApart,
@@ -173,8 +173,8 @@ class _Judge:
             yield self._parted(parted)
         causes = sorted(self._causes(), key=lambda one: (one.at_ns or 1 << 63, KINDS.index(one.kind), one.ranks))
         apart = named_apart(self.facts)
-        if apart is not None and (causes or silence(self.facts, self.known.endings) is not None):
-            yield self._named_apart(apart)  # what those do who talk to others than they think is no cause
+        if apart is not None and self._follows(causes):
+            yield self._named_apart(apart)
             return
         if causes:
             yield causes[0]
@@ -671,6 +671,14 @@ class _Judge:
                 is_closed=True,
             )
             yield self._weighed(incident, found)
+
+    def _follows(self, causes: list[Incident]) -> bool:
+        """Whether what stopped the job may come from ranks that talk to others than they think: all but an exception of a rank's
+        own code."""
+        if not causes:
+            return silence(self.facts, self.known.endings) is not None
+        first = causes[0]
+        return first.kind is not IncidentKind.FAILED or first.ending is None or first.ending.how != RAISED
 
     def _named_apart(self, apart: NamedApart) -> Incident:
         alone = made_alone(Making(timeline) for timeline in self.facts.timelines.values())

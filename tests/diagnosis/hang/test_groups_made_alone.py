@@ -8,8 +8,8 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding
-from distdoctor.recording.recording import Job, Recording
-from distdoctor.recording.trace.events import NewGroupBegun
+from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.trace.events import NewGroupBegun, UncaughtException
 from distdoctor.testing import TraceBuilder, recording
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
@@ -59,14 +59,9 @@ def test_the_condition_by_which_the_others_pass_the_group_by_is_shown() -> None:
     assert 13 not in [one.site.line for one in broken[0].places]  # which answers all of these ranks alike
 
 
-@pytest.mark.parametrize(
-    ("makers", "odd", "undecided"),
-    [([0, 2], (0, 2), False), ([1], (0, 1), True), ([0, 1, 2], None, None)],
-)
-def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
-    makers: list[int], odd: tuple[int, ...] | None, undecided: bool | None
-) -> None:
-    """Who has made the group of ranks 0 and 2 calls the next one by another name: the backend connects the wrong ranks."""
+def named_apart(makers: list[int], *, raises: bool = False) -> list[Finding]:
+    """Who has made the group of ranks 0 and 2 calls the next one by another name: the backend connects the wrong ranks. Rank 1
+    waits in a call of that one; rank 2 may fail by itself."""
     logs = {}
     for rank in range(3):
         log = TraceBuilder(rank, world_size=3)
@@ -77,9 +72,25 @@ def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
                 log.group(str(number), members)
         if rank == 1:
             log.call("all_reduce", group="2" if rank in makers else "1", site="train.py:20 mean", returned_ns=0)
+        if rank == 2 and raises:
+            log.note(UncaughtException(("ValueError: no such sample",)), site="train.py:30 load")
         logs[rank] = log.build()
     later = START_NS + 90 * SECOND
-    job = Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later)
-    found = PLUGINS.checks["DD119"].look(Recording(job, logs))
+    ends = {2: RankEnd(1, at_ns=later)} if raises else {}
+    job = Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later, ends=ends)
+    return PLUGINS.checks["DD119"].look(Recording(job, logs))
+
+
+@pytest.mark.parametrize(
+    ("makers", "odd", "undecided"), [([0, 2], (0, 2), False), ([1], (0, 1), True), ([0, 1, 2], None, None)]
+)
+def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
+    makers: list[int], odd: tuple[int, ...] | None, undecided: bool | None
+) -> None:
+    found = named_apart(makers)
 
     assert [(one.ranks, one.confidence, one.undecided) for one in found] == ([(odd, CERTAIN, undecided)] if odd else [])
+
+
+def test_an_exception_of_a_ranks_own_is_a_cause_of_its_own() -> None:
+    assert named_apart([0, 2], raises=True) == []
