@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 
+import pytest
 from looking import free_port
 
 from distdoctor.attach.jobs import all_jobs
 from distdoctor.attach.processes import FoundJob, HostProcesses
 from distdoctor.errors import NothingToInspect
 
-IDLE = "import time; time.sleep(60)"
+pytestmark = pytest.mark.job  # whatever else runs on this machine is looked at as well
+IDLE = "import time; time.sleep(100)"
 # What torch's agent does: a rank is a process in a session of its own. This one then ends.
 AGENT = f"""
 import os, subprocess, sys
@@ -30,7 +32,7 @@ SHELL = 'for RANK in 0 1; do export RANK; "$@" & done; wait'
 @contextlib.contextmanager
 def job_at(port: str) -> Iterator[FoundJob]:
     """The job of two ranks, once both are there; they are gone afterwards."""
-    late = time.monotonic() + 20
+    late = time.monotonic() + 60
     found: list[FoundJob] = []
     while not found:
         assert time.monotonic() < late, "the job is not found"
