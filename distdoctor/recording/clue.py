@@ -15,6 +15,10 @@ class ClueKind(StrEnum):
     NOT_ARRIVED = "not arrived"  # numbers: the group ranks that others wait for in the store
     JOINED = "joined"  # numbers: clients that came, clients that were expected
     PEER_GONE = "peer gone"
+    UNREACHABLE = "unreachable"  # nobody answered where the ranks or their launchers are to meet
+    ENDED = (
+        "ended"  # operation: which process, in its launcher's words, and how; how alone where it printed that itself
+    )
     TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (-1: not printed)
     WORK = "work"  # numbers: the number the watchdog was at (-1: none), the last one enqueued, the last one completed
     LAGGING = (
@@ -22,7 +26,7 @@ class ClueKind(StrEnum):
     )
     MISSED_BARRIER = "missed barrier"  # numbers: the ranks that did not come to a monitored_barrier
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
-    KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id
+    KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id; none where the scheduler says it
     WARNING = "warning"  # of NCCL
     DIAGNOSTIC = (
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order

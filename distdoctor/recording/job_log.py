@@ -34,7 +34,11 @@ _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s{0,4}(\d+) vs (\d+)
 _KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\s'\",\]]+")
 _LAST_NUMBER = re.compile(r"/(\d{1,7})\.?$")
-_JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) clients joined")
+_JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) (?:clients|workers) joined")
+_UNREACHABLE = re.compile(
+    r"RendezvousConnectionError: |client socket has timed out after \d{1,9}\s?m?s while trying to connect to|"
+    r"connect\(\) timed out\. Original timeout"
+)
 _PEER_GONE = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|Broken pipe|ncclRemoteError|"
     r"Application timeout caused pair closure"
@@ -53,7 +57,22 @@ _LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finis
                       r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
 _MISSED = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,1000}) failed to pass monitoredBarrier")
 _WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
-_KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})")
+_KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})|oom.kill event")
+# How launchers other than torchrun, and torchrun before its table, say that a process ended: what, and how.
+_ENDED = re.compile(
+    r"failed \((exitcode: -?\d{1,9})\) (local_rank: \d{1,9})|"
+    r"srun: error: (\S{1,200}: tasks? [\d,-]{1,200}): (?!Terminated)(\S.{0,80})|"
+    r"(process rank \d{1,9}) with PID .{0,300}? exited on (signal \d{1,3}[^.]{0,40})|"
+    r"(sigkill_handler)\].{0,4000} exits with (return code = -?\d{1,9})"
+)
+_CRASHED = re.compile(
+    r"(?:Signal|Fatal Python error): (Segmentation fault|Bus error|Illegal instruction|Floating point exception)"
+)
+# What torch says of its own wherever it stands in a line: loggers quote it, and lines of several ranks run into each other.
+_QUOTED = re.compile(
+    r"Detected mismatch between collectives on ranks\.|Expected to have finished reduction in the prior iteration"
+)
+_OPEN_END = "Watchdog caught collective operation timeout:"  # consoles break the line behind it
 _WARNING = re.compile(r"NCCL WARN .")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
@@ -71,6 +90,8 @@ _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
+    r"oom.kill|srun: error: |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
+    r"timed out|workers joined|"
     r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective"
 )
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
@@ -129,7 +150,7 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling = [(number, _COLOUR.sub("", line)) for number, line in enumerate(lines, start=1) if _TELLING.search(line)]
+    telling = [(number, _COLOUR.sub("", line)) for number, line in _whole(lines) if _TELLING.search(line)]
     clues = _with_groups(tuple(_with_details(_clues(telling))))
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
@@ -141,6 +162,17 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     world = max([*joined, max(seen, default=-1) + 1])
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=1 if ends else None)
     return Recording(job=job, ranks={}, streams=frozenset(), clues=clues)
+
+
+def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers from 1; one that breaks off where the timeout should follow, with the next."""
+    begun = ""
+    for number, line in enumerate(lines, start=1):
+        if line.rstrip().endswith(_OPEN_END):
+            begun = line.rstrip()
+            continue
+        yield number, f"{begun} {line.lstrip()}" if begun else line
+        begun = ""
 
 
 def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
@@ -157,6 +189,8 @@ def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
         lagging = list(_lagging(words.strip(), number, last))
         yield from lagging
         clue = None if lagging else _clue(words)
+        if (quoted := _QUOTED.search(words)) is not None:
+            words = f"RuntimeError: {words[quoted.start() :]}"
         raised = _RAISED.match(words.strip())
         if _DETAIL.match(words.strip()):
             yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
@@ -246,6 +280,14 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
     if remark_in(words) is not None:
         return Clue(ClueKind.DIAGNOSTIC, "")
+    if _UNREACHABLE.search(words):
+        return Clue(ClueKind.UNREACHABLE, "")
+    if found := _ENDED.search(words):
+        # What is empty is of the other launchers' patterns.
+        whose, how = (one for one in found.groups() if one)
+        return Clue(ClueKind.ENDED, "", operation=f"{'a rank' if whose == 'sigkill_handler' else whose}, {how.strip()}")
+    if found := _CRASHED.search(words):
+        return Clue(ClueKind.ENDED, "", operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well
         return Clue(ClueKind.PEER_GONE, "")
     if _WARNING.search(words):

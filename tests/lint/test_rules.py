@@ -68,3 +68,28 @@ def test_rules_are_chosen_by_code_slug_or_family_in_any_case() -> None:
     assert [rule.code for rule in chosen(["dd301", "missing-zero-grad"], [])] == ["DD212", "DD301"]
     assert {rule.code[:3] for rule in chosen(["DD3"], ["DD302"])} == {"DD3"}
     assert "DD302" not in {rule.code for rule in chosen(["DD3"], ["DD302"])}
+
+
+LEAVES = """
+import torch.distributed as dist
+def convert(rank, config):
+    if rank == 0:
+        if config is None:
+            dist.barrier()
+            return
+        try:
+            write(config)
+        except OSError:
+            dist.barrier()
+            raise
+    {after}
+"""
+
+
+@pytest.mark.parametrize(("after", "codes"), [("dist.barrier()", set()), ("print('done')", {"DD112"})])
+def test_a_rank_that_leaves_after_a_barrier_met_the_others_in_theirs_behind_the_condition(
+    after: str, codes: set[str]
+) -> None:
+    seen = examine({"train.py": LEAVES.format(after=after)})
+
+    assert {finding.code for finding in seen.findings} == codes

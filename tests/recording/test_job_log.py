@@ -518,8 +518,9 @@ HOST = "node7:4711:4802 [1] "
 @pytest.mark.parametrize(
     ("text", "code", "ranks"),
     [
-        ("net.cc:90 NCCL WARN Net : Call to recv from 10.0.0.2<4711> failed : Broken pipe\n", "DD110", ()),
-        ("ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer n2<4711>\n",
+        ("net.cc:90 NCCL WARN Net : Call to recv from 10.0.0.2<4711> failed : Broken pipe\n"
+         "proxy.cc:11 NCCL WARN [Proxy Service 9] Failed to execute operation Connect from rank 9\n", "DD110", ()),
+        ("a\nncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer n2<4711>\n",
          "DD110", ()),
         ("init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000\n", "DD601", ()),
         ("init.cc:12 NCCL WARN Mismatched collective detected, please check your calls at and around rank 3.\n",
@@ -532,3 +533,43 @@ def test_a_warning_of_nccls_is_told_as_what_it_says(text: str, code: str, ranks:
 
     assert (finding.code, finding.ranks) == (code, ranks)
     assert "every rank has issued" not in finding.prescriptions[0].change
+
+
+CUT_OFF = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: python\n"
+NOBODY = """\
+[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to 10.0.0.1:29500
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.
+"""
+INTO_EACH_OTHER = """\
+RuntimeErrorpred = net(x)  # forward  File "/opt/torch/nn/modules/module.py", line 1102, in _call_impl
+: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates
+Parameters which did not receive grad for rank 4: head.bias
+"""
+LOGGED = "[RANK 1] 2026-03-01 10:00:29 [ERROR] guard open: " + detail(1, REDUCE, 0, "0OpType=REDUCE")[21:]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "title"),
+    [
+        (CUT_OFF, "DD110", "exitcode: -9, local_rank: 3"),
+        ("srun: error: n12: task 0: Segmentation fault\nsrun: error: n12: task 1: Terminated\n", "DD110", "n12: task 0"),
+        ("srun: error: n0: tasks 2-7: Exited with exit code 1\n", "DD110", "tasks 2-7, Exited with exit code 1"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=9.0. Some of the step tasks have been OOM Killed.\n",
+         "DD110", "lack of memory"),
+        ("mpirun noticed that process rank 7 with PID 0 on node n1 exited on signal 9 (Killed).\n", "DD110",
+         "process rank 7, signal 9 (Killed)"),
+        ("[1,12]<stderr>:[n3:86] Signal: Segmentation fault (11)\n", "DD110", "crashed: Segmentation fault"),
+        (NOBODY, "DD118", "the store at 10.0.0.1:29500 did not answer"),
+        ("RuntimeError: connect() timed out. Original timeout was 60000 ms.\n", "DD118", "did not answer"),
+        ("torch.distributed.DistStoreError: Timed out after 6 seconds waiting for workers. 1/2 workers joined.\n",
+         "DD118", "only 1 of 2 ranks"),
+        (INTO_EACH_OTHER, "DD121", "head.bias"),
+        (LOGGED, "DD102", "operation"),
+        (watchdog(2, 7).replace("timeout: ", "timeout: \n"), "DD122", "timed out in ALLREDUCE #7"),
+    ],
+)  # fmt: skip
+def test_what_launchers_schedulers_and_loggers_print_is_read(text: str, code: str, title: str) -> None:
+    (finding,) = told(text)
+
+    assert (finding.code, title in finding.title) == (code, True), finding.title
+    assert finding.ranks in ((), (12,), (2,), (0, 1))

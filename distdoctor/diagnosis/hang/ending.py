@@ -15,7 +15,7 @@ from distdoctor.recording.trace.layout import CallFlag
 # Words of exceptions that ranks raise because another rank is gone or late (gloo, NCCL, c10d's store; torch 2.11-2.15).
 _FOR_LACK_OF_A_PEER = re.compile(
     r"""
-    Connection\ (closed|reset)\ by\ peer | Connection\ refused | Broken\ pipe | Software\ caused\ connection\ abort
+    Connection\ (closed|reset)\ by\ (remote\ )?peer | Connection\ refused | Broken\ pipe | Software\ caused\ connection\ abort
     | Timed\ out\ waiting | Application\ timeout | wait\ timeout | Socket\ Timeout | timed\ out\ after
     | Watchdog\ caught\ collective | NCCL\ (error|communicator\ was\ aborted) | ncclRemoteError | ncclSystemError
     | DistBackendError | DistNetworkError | DistStoreError | monitoredBarrier | failed\ to\ pass\ monitored

@@ -6,6 +6,7 @@ engine (`device_progress`) looks at them. Which illness it is, is for the checks
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ KEY = "job log"  # of the one fact that checks explain: what went wrong, of whic
 _FOLLOWS = frozenset(
     {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "KeyboardInterrupt"}
 )
+_NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 # Operations whose members may bring different sizes, or of which one entry stands for many.
 _ANY_SIZE = frozenset(
     {"ALLTOALL", "ALLTOALL_BASE", "COALESCED", "SEND", "RECV", "GATHER", "SCATTER", "ALLGATHER", "REDUCE_SCATTER"}
@@ -276,7 +278,7 @@ class LogFacts:
         """The first exception of the program itself."""
         for clue in self.lines(ClueKind.EXCEPTION):
             kind = clue.words.partition(":")[0].rpartition(".")[2]
-            if kind not in _FOLLOWS and not lacks_a_peer(clue.words):
+            if kind not in _FOLLOWS and not _NOWHERE.search(clue.words) and not lacks_a_peer(clue.words):
                 return clue
         return None
 

@@ -63,11 +63,32 @@ def _answered(
         return False
     other_side = statement.body if condition.negated else statement.orelse
     calls = calls_in(other_side, scope)
-    if not condition.negated and isinstance(statement.body[-1], ast.Return | ast.Continue | ast.Break):
+    if not condition.negated and _leaves_behind(issue.way[0][0], statement.body):
         calls += [call for call in scope.calls if lineno(call) > (statement.end_lineno or 0)]
     return bool(issues(scope, program, calls)) or any(
         _may_wait(call) or _is_handed_in(call, scope, program) for call in calls
     )
+
+
+def _leaves_behind(call: ast.Call, block: list[ast.stmt]) -> bool:
+    """Whether the ranks that issue this call leave before what follows the condition: it stands in a block that ends so."""
+    if isinstance(block[-1], ast.Return | ast.Continue | ast.Break | ast.Raise):
+        return True
+    for one in block:
+        if any(node is call for node in ast.walk(one)):
+            return any(_leaves_behind(call, inner) for inner in _blocks(one) if _holds(inner, call))
+    return False
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """What a statement runs under conditions of its own."""
+    for name in ("body", "orelse", "finalbody"):
+        yield from [block] if (block := getattr(statement, name, [])) else []
+    yield from (handler.body for handler in getattr(statement, "handlers", ()))
+
+
+def _holds(block: list[ast.stmt], call: ast.Call) -> bool:
+    return any(node is call for one in block for node in ast.walk(one))
 
 
 def _is_handed_in(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:

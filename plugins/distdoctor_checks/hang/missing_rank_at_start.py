@@ -15,6 +15,7 @@ Source           torch.distributed.init_process_group.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -34,6 +35,7 @@ from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
+_ADDRESS = re.compile(r"trying to connect to \(?([\w.:\[\]-]{1,200}(?:, \d{1,5})?)")
 IN_LOG = 35  # how specific it is of what a job log shows
 
 
@@ -60,6 +62,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _never_wrote(log.never_wrote, log.lines(ClueKind.NOT_ARRIVED)[0])
     elif joined:
         yield _too_few(joined[0])
+    elif unreachable := log.lines(ClueKind.UNREACHABLE):
+        yield _nobody_answered(unreachable)
 
 
 def _never_wrote(ranks: tuple[int, ...], clue: Clue) -> Finding:
@@ -87,6 +91,23 @@ def _too_few(clue: Clue) -> Finding:
         "which ones are missing it does not say",
         Prescription(
             "start-every-rank", change=f"start all {expected} ranks with the same MASTER_ADDR and MASTER_PORT"
+        ),
+        IN_LOG,
+    )
+
+
+def _nobody_answered(clues: list[Clue]) -> Finding:
+    found = next((at for clue in clues if (at := _ADDRESS.search(clue.words))), None)
+    where = found[1] if found else "where the ranks are to meet"
+    return from_line(
+        clues[0],
+        f"the store {'at ' if found else ''}{where} did not answer",
+        (),
+        LIKELY,
+        "the host that is to hold it was not started, has ended, or cannot be reached from there",
+        Prescription(
+            "start-every-rank",
+            change="start the host that holds it first, and try `nc -vz HOST PORT` from the one that printed this",
         ),
         IN_LOG,
     )

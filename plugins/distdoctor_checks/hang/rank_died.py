@@ -78,6 +78,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _killed_for_memory(killed[0], log.killed_for_memory)
     elif log.first_ends:
         yield from claimed([_ended(log.first_ends)], 15)
+    elif ended := log.lines(ClueKind.ENDED):
+        yield _said_to_have_ended(ended[0])
     elif gone:
         yield _peer_gone(gone)
 
@@ -105,6 +107,20 @@ def _killed_for_memory(clue: Clue, ranks: tuple[int, ...]) -> Finding:
         "the kernel says so" + ("" if ranks else "; whether the process was a rank the log does not say"),
         Prescription("mend-the-first-failure", change="give the host more memory, or the ranks and their loaders less"),
         specificity=85,
+    )
+
+
+def _said_to_have_ended(clue: Clue) -> Finding:
+    """In a launcher's words: tasks, processes and local ranks are not always ranks. Who prints its own crash is one."""
+    crashed = clue.rank >= 0 and "," not in clue.operation
+    return from_line(
+        clue,
+        f"crashed: {clue.operation}" if crashed else f"a process ended badly: {clue.operation}",
+        who(clue) if crashed else (),
+        LIKELY if crashed else POSSIBLE,
+        "it says so itself" if crashed else "the launcher says so; whether it was the first the log does not show",
+        Prescription("mend-the-first-failure", change="look at what it printed before, and at dmesg (out of memory?)"),
+        specificity=12,
     )
 
 

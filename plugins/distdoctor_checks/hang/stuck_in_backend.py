@@ -74,7 +74,9 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _together(log.together)
     elif log.of_several_groups:
         yield _of_several_groups(log.of_several_groups)
-    yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1])
+    # What NCCL warns of once a connection is gone follows from that.
+    gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
+    yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1] if clue.line_number < gone)
 
 
 def _device(ranks: list[int], clue: Clue, ahead: int) -> Finding:
