@@ -48,8 +48,8 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
 
 UNORDERED = (
-    ". The file that reduces them makes a list in the order of a set, which is another one in each process: what is packed in "
-    "that order adds up gradients of different parameters"
+    ". The file that reduces them makes a list in the order of a set, which may be another one in each process: if gradients are "
+    "packed in that order, those of different parameters are added up"
 )
 
 
