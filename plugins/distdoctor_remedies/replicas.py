@@ -21,8 +21,8 @@ if is_last:
     ),
     Remedy(
         slug="as-long-as-the-training",
-        what="Lay the schedule out for as many moves as it makes: count updates, move it once in each, or let accelerate "
-        "prepare a schedule that is num_processes times as long.",
+        what="Lay the schedule out for as many moves as it makes: count updates, move it once in each (in Lightning by "
+        '"interval": "step"), or let accelerate prepare a schedule that is num_processes times as long.',
         how="""updates = epochs * len(loader)                     # after prepare(): the batches of one process
 scheduler = LinearLR(optimizer, total_iters=updates)   # not prepared: it moves once per update
 # or prepared, which moves it num_processes times per update:
