@@ -42,6 +42,7 @@ from distdoctor.diagnosis.replicas.wording import (
 )
 from distdoctor.diagnosis.source.backward_hooks import hooked_at
 from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.reduced_copies import ReducedCopy, reduced_copy
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -65,16 +66,18 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         if orders:
             by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
         hook = hooked_at(sources.texts, parting.site) if parting.peers.by == WRAPPER else SourceLine()
+        copy = reduced_copy(sources.texts, by_hand[0].site) if by_hand and not orders else None
         unordered = () if orders or not by_hand else _packed_in_set_order(parting, by_hand[0].site, sources)
+        shown = (*_taken_at(asked, parting), *_copied(copy, parting), *by_hand, *unordered, *_hooked(hook, parting))
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie and not (orders or hook),
-            place=asked or (by_hand[0].site if by_hand else parting.site),
-            places=(*_taken_at(asked, parting), *by_hand, *unordered, *_hooked(hook, parting), *places(parting)),
+            place=parting.site if not shown or shown[0].site == hook else shown[0].site,
+            places=(*shown, *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
-            why=_why(parting, orders, hook) + (UNORDERED if unordered else ""),
-            prescriptions=(_prescription(orders or unordered, hook),),
+            why=_why(parting, orders, hook) + _of_copy(copy) + (UNORDERED if unordered else ""),
+            prescriptions=(_prescription(orders or unordered, hook, copy),),
             confidence=parting.confidence,
             severity=NOTE if parting.confidence == POSSIBLE else None,
             at_ns=parting.at_ns,
@@ -120,11 +123,26 @@ def _packed_in_set_order(parting: ReplicaDivergence, line: SourceLine, sources: 
     return tuple(Place(one, parting.peers.ranks, "makes a list in the order of a set") for one in lists[:2])
 
 
+def _copied(copy: ReducedCopy | None, parting: ReplicaDivergence) -> tuple[Place, ...]:
+    return (Place(copy.taken, parting.peers.ranks, "takes a copy, which is not written back"),) if copy else ()
+
+
+def _of_copy(copy: ReducedCopy | None) -> str:
+    if copy is None:
+        return ""
+    when = "is a copy" if copy.always else "may be a copy (where the tensor is not as it asks for already)"
+    return f". What is reduced, `{copy.text[:60]}`, {when}, and nothing writes it back into the gradient"
+
+
 def _hooked(hook: SourceLine, parting: ReplicaDivergence) -> tuple[Place, ...]:
     return (Place(hook, parting.peers.ranks, "has the hook called inside the backward pass"),) if hook else ()
 
 
-def _prescription(orders: object, hook: SourceLine) -> Prescription:
+def _prescription(orders: object, hook: SourceLine, copy: ReducedCopy | None) -> Prescription:
+    if copy is not None:
+        return Prescription(
+            "all-reduce-gradients", change="write what was reduced back into the gradient (p.grad.copy_)"
+        )
     if hook:
         return Prescription(
             "all-reduce-gradients",

@@ -293,3 +293,17 @@ def test_what_is_packed_in_the_order_of_a_set_adds_up_other_gradients(made: str,
 
     assert [p.site.line for p in finding.places if "order of a set" in p.role] == ([line] if line else [])
     assert ("order of a set" in finding.why) == bool(line)
+
+
+def test_a_copy_that_is_reduced_and_not_written_back_comes_before_its_reduction() -> None:
+    copying = [
+        "def reduce(model):",
+        "    for p in gradients:",
+        "        own = p.grad.contiguous()",
+        "        dist.all_reduce(own)",
+    ]
+    sources = source({39: "\n".join(copying), 49: "def train(model):\n    reduce(model)\n"})
+    finding = told("DD202", by_hand(grads={1: 1, 2: 2}, params={1: 1, 2: 2}).recording(sources=sources))
+
+    assert lines(finding)[:4] == [41, 41, 42, 50]
+    assert "`p.grad.contiguous()`, may be a copy" in finding.why
