@@ -6,13 +6,18 @@ import ast
 import re
 from collections.abc import Mapping
 
+from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.deciding import program_of
-from distdoctor.diagnosis.source.given_values import maker_of
+from distdoctor.diagnosis.source.given_values import Line, made_of, maker_of
 from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.recording.source_line import SourceLine
 
 # StepLR, ReduceLROnPlateau, CosineAnnealingWarmRestarts, get_linear_schedule_with_warmup.
 _SCHEDULE = re.compile(r"LR$|LROnPlateau$|WarmRestarts$|[Ss]cheduler$|^get_\w+_schedule(_with_\w+)?$")
+
+_OF_TENSORS = frozenset(
+    {"item", "cpu", "detach", "float", "double", "mean", "sum", "numpy"}
+)  # their value is their own
 
 
 def schedule_names(sources: Mapping[str, str], path: str) -> list[str]:
@@ -24,6 +29,21 @@ def schedule_names(sources: Mapping[str, str], path: str) -> list[str]:
         if _SCHEDULE.search(called):
             found += [ast.unparse(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)]
     return found
+
+
+def metric_at(sources: Mapping[str, str], step: SourceLine) -> list[Line] | None:
+    """(line, what stands there) of the value by which a ReduceLROnPlateau moves in a line, and of what it is made of, through
+    functions of the user's that return it. None where no schedule of that kind moves there."""
+    if "Plateau" not in sources.get(step.path, ""):
+        return None
+    for call in calls_at(sources, step, "step")[-1:]:
+        given = [*call.args, *(word.value for word in call.keywords if word.arg == "metrics")]
+        value = given[0] if given else None
+        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _OF_TENSORS:
+            value = value.func.value
+        if value is not None:
+            return made_of(sources, value)
+    return None
 
 
 def schedule_made_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:

@@ -30,11 +30,12 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.idle_steps import IdleSteps, idle_steps
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
+from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.diagnosis.source.rank_values import rank_local_way
-from distdoctor.diagnosis.source.schedules import schedule_names
+from distdoctor.diagnosis.source.schedules import metric_at, schedule_names
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.source_texts import line_of
@@ -52,7 +53,8 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
         differ = len(set(rates.values())) > 1
         line = _line(parting.site, recording)
         words = by_rank({rank: f"{rate:.6g}" for rank, rate in rates.items()})
-        ahead = _ahead(parting, gradients)
+        metric = metric_at(recording.sources, line)
+        ahead = _ahead(parting, gradients) if metric is None else ()
         exits = exits_around(recording.sources, parting.site)[:2] if ahead else ()
         guard = _guard_of(line, rates, recording)
         yield Finding(
@@ -63,6 +65,7 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
             place=line,
             places=(
                 *_way(line, parting, recording, apart=differ and not ahead and guard is None),
+                *_of_metric(metric, line, parting.peers.ranks),
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
                 *(
                     Place(
@@ -129,6 +132,13 @@ def _way(line: SourceLine, parting: ReplicaDivergence, recording: Recording, *, 
             parting.peers.ranks,
             f"`{text}` {'may differ between ranks' if number == len(way) else 'goes into it'}",
         )
+
+
+def _of_metric(metric: list[Line] | None, line: SourceLine, ranks: tuple[int, ...]) -> Iterator[Place]:
+    """Where the value comes from by which the schedule moves."""
+    for site, text in metric or ():
+        if (site.path, site.line) != (line.path, line.line):
+            yield Place(site, ranks, f"`{text[:60]}` goes into the metric")
 
 
 def _ahead(parting: ReplicaDivergence, gradients: Gradients) -> tuple[int, ...]:

@@ -307,3 +307,21 @@ def test_a_copy_that_is_reduced_and_not_written_back_comes_before_its_reduction(
 
     assert lines(finding)[:4] == [41, 41, 42, 50]
     assert "`p.grad.contiguous()`, may be a copy" in finding.why
+
+
+@pytest.mark.parametrize("kind", ["ReduceLROnPlateau", "StepLR"])
+def test_what_a_schedule_waits_for_comes_after_the_line_that_moves_it(kind: str) -> None:
+    train = "def fit():\n    for batch in data:\n        opt.step()\n    value = check(model)\n    schedule.step(value.item())\n"
+    validate = "def check(model):\n    total = add_up(model)\n    return total / count\n"
+    made = f"schedule = {kind}(opt)\n"
+    job = trained_job(2).initial()
+    for left, right in ((0.4, 0.4), (0.2, 0.4), (0.2, 0.2), (0.1, 0.2)):
+        job.step(lr={0: left, 1: right}, hyper={0: int(left * 10), 1: int(right * 10)})
+    job.step(params={1: 1}, lr={0: 0.05, 1: 0.1}, hyper={0: 5, 1: 6})
+    finding = told("DD218", job.recording(sources=source({20: made, 31: train, 40: validate})))
+
+    on_the_way = [(p.site.line, p.role) for p in finding.places if "goes into the metric" in p.role]
+    waits = kind == "ReduceLROnPlateau"
+    assert finding.place.line == 35
+    assert [line for line, _ in on_the_way] == ([34, 42, 41] if waits else [])
+    assert ("left a loop" in finding.why) == (not waits)
