@@ -30,17 +30,19 @@ from pathlib import PurePosixPath
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, NOT_YET, CheckpointLoad, Checkpoints, Saved
-from distdoctor.diagnosis.checkpoint.scattered import scattered
+from distdoctor.diagnosis.checkpoint.scattered import CLOCK, scattered
 from distdoctor.diagnosis.checkpoint.torn import Torn, torn
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.begun_writes import file_opened, thread_begun
+from distdoctor.diagnosis.source.own_names import CLOCKS, RANDOM, names_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, Pointer, Saving, UncaughtException, Unfinished
 
 ASYNCHRONOUS = "dcp.async_save"
+FEW = 2  # lines that may have named a folder: of more nobody knows which
 
 
 @check("DD707", "unfinished-checkpoint", severity=ERROR, family="hang", specificity=30)
@@ -50,7 +52,7 @@ def examine(checkpoints: Checkpoints, recording: Recording, verdict: Verdict | N
         yield from _cut_off(checkpoints, recording)
         yield from _threads(checkpoints, recording)
         yield from _shards_of_some(checkpoints)
-    yield from _scattered(checkpoints)
+    yield from _scattered(checkpoints, recording)
     yield from _torn(checkpoints)
     yield from _pointers(checkpoints, recording)
 
@@ -81,17 +83,21 @@ def _shards_of_some(checkpoints: Checkpoints) -> Iterator[Finding]:
         )
 
 
-def _scattered(checkpoints: Checkpoints) -> Iterator[Finding]:
+def _scattered(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
     for one in scattered(checkpoints):
         ranks, folders = tuple(sorted(one.saves)), one.folders
         event = one.saves[ranks[0]].event
         apart = len(set(folders.values()))
+        made = names_made(recording.sources, CLOCKS if one.named_by == CLOCK else RANDOM)
         yield Finding(
             title=f"{named(ranks)} wrote their parts of one checkpoint into {apart} folders: no folder holds all parts",
             ranks=ranks,
             confidence=LIKELY,
             place=one.site,
-            places=tuple(Place(one.site, (rank,), f"writes into {folders[rank]}") for rank in ranks[:4]),
+            places=(
+                *(Place(line, ranks, f"makes a name of {one.named_by}") for line in made if len(made) <= FEW),
+                *(Place(one.site, (rank,), f"writes into {folders[rank]}") for rank in ranks[:4]),
+            ),
             evidence={"folders": sorted(set(folders.values()))[:8], "step": event.step, "named_by": one.named_by},
             why=f"each rank named its folder by {one.named_by}, at step {event.step}: the names agree only by chance",
             prescriptions=(Prescription("broadcast-the-folder"),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sick import PLUGINS
 
@@ -59,3 +61,22 @@ def test_folders_that_are_meant_are_not(paths: tuple[str, ...]) -> None:
 
 def test_trials_that_call_no_collective_together_are_jobs_of_their_own() -> None:
     assert CHECK.look(saved(SICK[0][:2], together=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ('name = f"{tag}-{time.time_ns()}"', 2),
+        ('name = datetime.now().strftime("%H-%M-%S")', 2),
+        ("name = tag", None),
+        ('log.info(f"took {time.time() - began}")', None),
+        ('print(f"it is {time.time()}")', None),
+    ],
+)
+def test_the_line_that_makes_a_name_of_the_clock_is_shown(made: str, line: int | None) -> None:
+    source = f"def run_name(tag):\n    {made}\n    return name\n"
+    (finding,) = CHECK.look(replace(saved(SICK[0][:2]), sources={"/job/train.py": source}))
+
+    assert [p.site.line for p in finding.places if p.role == "makes a name of its own clock"] == (
+        [line] if line else []
+    )
