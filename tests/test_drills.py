@@ -47,6 +47,8 @@ IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(
 BY_THEIR_TRACES = (
     *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125)),
 )
+# Gloo may end a rank in the first of two calls of other sizes: then nobody has seen yet that they come in another order.
+CUT_SHORT = {"DD107": ("DD103",)}
 IN_RANKS_THAT_HANG = [drill for drill in PLUGINS.drills.values() if drill.code in BY_THEIR_TRACES]
 # What only shows after a resumption has tests of its own; what shows at the end of the interpreter needs one that ends.
 BY_COMMAND = [
@@ -105,7 +107,9 @@ def test_a_planted_hang_is_found_while_its_ranks_hang(drill: Drill) -> None:
     )
 
     first = told(seen).findings[0]
-    assert first.code == drill.code, [finding.title for finding in told(seen).findings]
+    assert first.code in (drill.code, *CUT_SHORT.get(drill.code, ())), [
+        finding.title for finding in told(seen).findings
+    ]
     assert set(drill.ranks) <= set(first.ranks)
     assert first.place.path.endswith(".py")
 
