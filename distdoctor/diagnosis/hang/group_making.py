@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.source.threads import may_communicate_in_threads
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.events import NewGroupBegun, NewGroupDone
+from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
 
 
@@ -158,28 +158,31 @@ class NamedApart:
 
 def named_apart(facts: Collectives) -> NamedApart | None:
     """The first such group in which a rank sits in a call, or on the way to which one is inside new_group; None when there is
-    none, or when rings have forgotten which groups were made."""
-    timelines = facts.timelines
-    if any(timeline.log.lost.get("events", 0) for timeline in timelines.values()):
-        return None
-    known: dict[tuple[int, ...], dict[int, list[str]]] = {}
-    for rank, timeline in sorted(timelines.items()):
-        for one in timeline.log.noted(NewGroupDone):
-            if rank in one.members:
-                known.setdefault(tuple(sorted(one.members)), {}).setdefault(rank, []).append(one.key)
-    waited = {tuple(sorted(group.members)) for timeline in timelines.values() for group in _sat_in(facts, timeline)}
-    making = any(Making(timeline).inside is not None for timeline in timelines.values())
+    none, or when rings have forgotten which groups were made. Members are compared as they are written down: equal ranks, equal
+    text."""
+    known: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for rank, timeline in facts.timelines.items():
+        if timeline.log.lost.get("groups", 0):
+            return None
+        for row in timeline.log.groups:
+            known[timeline.log.text(int(row["members"]))][rank].append(timeline.log.text(int(row["key"])))
     for members, by_rank in known.items():
-        if members not in waited and not making:
+        if not members or not _share_no_name(by_rank):
             continue
-        names: dict[str, list[int]] = {}
-        for rank, own in by_rank.items():
-            names.setdefault(own[0], []).append(rank)
-        if len(names) > 1 and not any(
-            set(by_rank[a]) & set(by_rank[b]) for a, b in combinations(by_rank, 2) if by_rank[a][0] != by_rank[b][0]
-        ):
-            return NamedApart(members, {name: tuple(ranks) for name, ranks in names.items()})
+        apart, names = tuple(sorted(ranks_of(members))), defaultdict[str, list[int]](list)
+        for rank, own in sorted(by_rank.items()):
+            names[own[0]].append(rank)
+        sits = any(tuple(sorted(one.members)) == apart for t in facts.timelines.values() for one in _sat_in(facts, t))
+        if sits or any(Making(timeline).inside is not None for timeline in facts.timelines.values()):
+            return NamedApart(apart, {name: tuple(ranks) for name, ranks in names.items()})
     return None
+
+
+def _share_no_name(by_rank: Mapping[int, Sequence[str]]) -> bool:
+    """Whether ranks have begun with several names, and none of these lots has ever used a name of another one."""
+    first: dict[str, str] = {}
+    shared = any(first.setdefault(name, own[0]) != own[0] for own in by_rank.values() for name in own)
+    return not shared and len(set(first.values())) > 1
 
 
 def _sat_in(facts: Collectives, timeline: Timeline) -> Iterator[GroupCalls]:
