@@ -42,6 +42,8 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, s
     (jobs.forward_inside_backward_outside, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
     (jobs.edited_weight, {}, "DD203", (0,), 4, "head.weight", "optimizer.step()"),
     (jobs.edited_weight, {"who": 1, "at": 1}, "DD203", (1,), 2, "head.weight", "optimizer.step()"),
+    (jobs.edited_in_stages, {}, "DD203", (1,), 1, "head.weight", "optimizer.step()"),
+    (jobs.edited_in_stages, {"at": 2}, "DD203", (1,), 3, "head.weight", "optimizer.step()"),
     (jobs.reloaded_on_one_rank, {}, "DD203", (1,), 5, "body.weight", "optimizer.step()"),
     (jobs.flipped_bit, {}, "DD214", (1,), 4, "body.weight", "optimizer.step()"),
     (jobs.flipped_bit, {"bit": 31, "who": 0}, "DD214", (0,), 4, "body.weight", "optimizer.step()"),

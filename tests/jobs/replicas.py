@@ -214,6 +214,19 @@ def edited_weight(rank: int, world_size: int, *, who: int = 0, at: int = 3) -> N
     train(model, rank, after_step=edit)
 
 
+def edited_in_stages(rank: int, world_size: int, *, who: int = 1, at: int = STEPS) -> None:
+    """Each stage has an optimizer of its own; the edit comes after step `at` of the first one."""
+    model = DistributedDataParallel(Net())
+
+    def edit(step: int) -> None:
+        if rank == who and step == at:
+            with torch.no_grad():
+                model.module.head.weight.mul_(1.01)
+
+    train(model, rank, after_step=edit)
+    train(model, rank)
+
+
 def reloaded_on_one_rank(rank: int, world_size: int) -> None:
     model = DistributedDataParallel(Net())
     saved: dict[str, Any] = {}

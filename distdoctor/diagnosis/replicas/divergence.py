@@ -15,6 +15,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.rank_groups import variants_of
+from distdoctor.diagnosis.replicas.carried_on import are_carried_on, is_old_news, left_before
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, PLACEMENT, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.own_parts import are_whole_modules
 from distdoctor.diagnosis.replicas.rank_gradients import Update
@@ -156,7 +157,8 @@ class ReplicaDivergences:
         if not gradients.peers:
             raise NotApplicable("no two ranks are known to be replicas of one another")
         walks = [_Walk(gradients, peers) for peers in gradients.peers]
-        found = tuple(parting for walk in walks if (parting := walk.first_parting()) is not None)
+        every = tuple(parting for walk in walks if (parting := walk.first_parting()) is not None)
+        found = tuple(parting for parting in every if not is_old_news(gradients, parting, every))
         return cls(found, gradients, tuple(walk.peers for walk in walks if walk.apart))
 
 
@@ -180,6 +182,13 @@ class _Walk:
             if step < met:
                 continue
             parting = self._parting(step, agreed, updates, earlier, met_before=bool(longest))
+            if (
+                parting is not None
+                and parting.what == INITIAL
+                and are_carried_on(self.gradients, self.peers, parting.differences)
+            ):
+                agreed = 0  # no more than a number: the first step shows what was changed before it
+                continue
             if parting is not None and step != met:
                 whole = _is_of_the_whole(parting)
                 meeting = next_meeting(self.gradients, self.peers, self.looks, step) if whole else None
@@ -437,6 +446,14 @@ def was_converted(parting: ReplicaDivergence, gradients: Gradients) -> bool:
     )
 
 
+def _left_by_another(parting: ReplicaDivergence, gradients: Gradients) -> dict[int, dict[str, int]]:
+    """rank -> parameter -> what another optimizer's last step left, where this one goes on with it in its first step."""
+    is_first = parting.what == BEFORE and parting.agreed <= 0
+    if not is_first or not are_carried_on(gradients, parting.peers, parting.differences):
+        return {}
+    return left_before(gradients, parting.updates, [difference.name for difference in parting.differences])
+
+
 def changed_between_steps(parting: ReplicaDivergence, gradients: Gradients) -> tuple[int, ...]:
     """The ranks that find other parameters, or another state, than their own last step has left; () when all do, or nobody can
     tell."""
@@ -444,10 +461,12 @@ def changed_between_steps(parting: ReplicaDivergence, gradients: Gradients) -> t
         return ()
     found_now, left_then = COLUMN[parting.what], _LEFT[parting.what]
     optimizer, found = parting.peers.optimizer, []
+    left = _left_by_another(parting, gradients)
     for rank in parting.updates:
         now = gradients.ranks[rank].digests(parting.step, optimizer)
-        then = gradients.ranks[rank].digests(parting.agreed, optimizer)
+        rows = gradients.ranks[rank].digests(parting.agreed, optimizer)
+        then = left[rank] if rank in left else {name: int(row[left_then]) for name, row in rows.items()}
         names = [d.name for d in parting.differences if d.name in now and d.name in then]
-        if any(int(then[name][left_then]) not in (0, int(now[name][found_now])) for name in names):
+        if any(then[name] not in (0, int(now[name][found_now])) for name in names):
             found.append(rank)
     return tuple(found) if len(found) < len(parting.updates) else ()

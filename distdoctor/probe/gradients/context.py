@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients.agreement import Agreement
@@ -35,6 +37,8 @@ class GradientsContext(ProbeStream):
         """Backward passes that have begun."""
         self.stepping: list[weakref.ref[Optimizer]] = []
         """Whose step has begun and is not over, the outermost first."""
+        self.first_stepped_by: MutableMapping[Tensor, int] = WeakIdKeyDictionary()
+        """Parameter -> the number of the first optimizer that stepped it."""
         self.in_closure = False
         """An optimizer is stepping, and its closure still has to compute the gradients."""
         self._waiting: deque[Callable[[], bool]] = deque()

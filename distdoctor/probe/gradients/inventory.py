@@ -87,6 +87,7 @@ def _write(
     flags = 0 if parameter.requires_grad else TensorFlag.FROZEN
     flags |= TensorFlag.OUTSIDE if not reduced and parameter.requires_grad else 0
     flags |= TensorFlag.SHARDED if _is_part(parameter) else 0
+    flags |= TensorFlag.CARRIED if context.first_stepped_by.setdefault(parameter, number) != number else 0
     inner, agree_id, grad_agree_id = local(parameter), trace.texts.id(agree), trace.texts.id(grad_agree)
     seq = trace.tensors.write(
         numel=inner.numel(),

@@ -494,6 +494,7 @@ class TensorFlag(IntFlag):
     SHARDED = 16  # a DTensor of which this rank holds a part
     LATER = 32  # buffers: not broadcast before each forward
     COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
+    CARRIED = 128  # another optimizer had stepped it before this one did
 
 
 class UpdateFlag(IntFlag):

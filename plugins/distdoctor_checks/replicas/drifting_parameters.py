@@ -25,6 +25,7 @@ from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, PARAMS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import TensorFlag
 
 
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
@@ -51,9 +52,12 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
 
 
 def _when(parting: ReplicaDivergence) -> str:
-    if parting.what == BEFORE and parting.exact:
-        return f"between steps {parting.agreed} and {parting.step}" if parting.agreed > 0 else "before step 1"
-    return parting.when
+    if parting.what != BEFORE or not parting.exact:
+        return parting.when
+    if parting.agreed > 0:
+        return f"between steps {parting.agreed} and {parting.step}"
+    carried = parting.first is not None and parting.first.tensor.flags & TensorFlag.CARRIED
+    return f"before step 1 of optimizer {parting.peers.optimizer}" if carried else "before step 1"
 
 
 def _why(parting: ReplicaDivergence, changed: tuple[int, ...]) -> str:
