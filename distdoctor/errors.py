@@ -16,6 +16,7 @@ class DoctorError(Exception):
     def __init__(self, message: str, *, way_out: str) -> None:
         super().__init__(message)
         self.way_out = way_out
+        self.add_note(way_out)  # tracebacks show it below the message
 
 
 class WrongUse(DoctorError):

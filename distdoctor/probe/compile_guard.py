@@ -37,6 +37,7 @@ def passed_over(function: Function) -> Function:
         code = function.__code__
         if not code.co_filename.endswith(PASSED_OVER):
             function.__code__ = code.replace(co_filename=code.co_filename + PASSED_OVER)
+            function.__globals__["__tracebackhide__"] = True  # pytest shows no frame of such a module
         if function.__dict__.get(_SKIPPED):
             skipped(function)
     return function

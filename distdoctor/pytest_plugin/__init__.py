@@ -71,13 +71,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse what cannot run in ranks, unless the test is skipped anyway."""
-    if not is_marked(item):
-        return
+    trouble = _trouble(item) if is_marked(item) else None
+    if trouble is not None:
+        pytest.fail(f"{trouble}. {trouble.way_out}", pytrace=False)
+
+
+def _trouble(item: pytest.Item) -> WrongUse | None:
     try:
         refuse(item)
         mark_of(item)
     except WrongUse as trouble:
-        pytest.fail(f"{trouble}. {trouble.way_out}", pytrace=False)
+        return trouble
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

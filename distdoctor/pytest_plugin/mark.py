@@ -55,6 +55,7 @@ def mark_of(item: pytest.Item) -> RankMark:
     allow = (allow,) if isinstance(allow, str) else allow
     is_list = isinstance(allow, list | tuple | set | frozenset) and all(isinstance(word, str) for word in allow)
     _require(is_list, f"allow={allow!r}", 'codes or slugs of findings, as in allow=("DD301",)')
+    _require_checks({word.strip().lower() for word in allow} - {"all"})
     backend, join = given.get("backend", RankMark.backend), given.get("join", True)
     _require(backend in _BACKENDS, f"backend={backend!r}", " or ".join(f'"{one}"' for one in _BACKENDS))
     _require(isinstance(join, bool), f"join={join!r}", "True or False")
@@ -95,6 +96,14 @@ def _named(mark: pytest.Mark) -> dict[str, Any]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _require_checks(names: set[str]) -> None:
+    """WrongUse: a name that is no check's would allow nothing, in silence."""
+    if names:
+        from distdoctor.testing.assertions import require_known_checks
+
+        require_known_checks("allow", names)
 
 
 def _require(holds: bool, given: str, wanted: str) -> None:

@@ -55,7 +55,7 @@ class RanksRepr(TerminalRepr):
 def _show(one: RankReport, tw: TerminalWriter) -> None:
     longrepr = one.report.longrepr
     if one.report.skipped:
-        tw.line(f"skipped: {one.reason}")
+        tw.line(f"skipped: {one.reason.removeprefix('Skipped: ')}")
     elif isinstance(longrepr, TerminalRepr):
         longrepr.toterminal(tw)
     else:

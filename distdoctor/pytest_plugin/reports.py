@@ -112,10 +112,20 @@ class TestResult:
     def headline(self) -> str:
         """Why the test fails, in a few lines."""
         lines = [f"{finding.code} {finding.ranks_named}: {finding.title}" for finding in self._leading()]
+        if self._is_skipped_by_some:
+            skipped = sorted(rank for one in self.reports for rank in one.ranks)
+            others = sorted({*range(self.mark.nproc)} - {*skipped})
+            lines.append(f"{named(skipped)} skipped the test, {named(others)} did not")
         if self.late and self.unfinished:
             lines.append(f"{named(self.unfinished)} did not end {self._when()}")
         lines += [f"rank {rank} {_ended(self.ends.get(rank))} without a word" for rank in self.silent]
         return "\n".join(lines)
+
+    @property
+    def _is_skipped_by_some(self) -> bool:
+        """Nothing else is wrong than that other ranks have not skipped it."""
+        some = not (self.is_skip or self.late or self.silent or self.errors)
+        return some and bool(self.reports) and all(one.report.skipped and not _is_xfail(one) for one in self.reports)
 
     def _when(self) -> str:
         return "and never would have" if self.for_good else f"within {self.mark.timeout:g} s"

@@ -118,7 +118,7 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
     Takes what the fixture `diagnose` and `distdoctor.diagnose` return. Notes are no illness.
     """
     accepted = {word.lower() for word in ignore}
-    _require_known(accepted)
+    require_known_checks("ignore", accepted)
     report = diagnosis if isinstance(diagnosis, Mapping) else _as_report(diagnosis)
     ill = [
         one
@@ -133,15 +133,15 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
         raise AssertionError("nothing was examined: no rank left a recording")
 
 
-def _require_known(words: Collection[str]) -> None:
-    """WrongUse: one of these is neither the code nor the slug of an installed check."""
+def require_known_checks(argument: str, words: Collection[str]) -> None:
+    """WrongUse: one of these words for `argument`, in lower case, is neither the code nor the slug of an installed check."""
     from distdoctor import plugins
 
     checks = plugins.load().checks.values() if words else ()
     known = {word for one in checks for name in (one.code, one.slug, *one.formerly) for word in name.lower().split()}
     unknown = sorted(set(words) - known)
     if unknown:
-        raise WrongUse(f"ignore={unknown[0]!r}: there is no such check", way_out="`distdoctor rules` lists them.")
+        raise WrongUse(f"{argument}={unknown[0]!r}: there is no such check", way_out="`distdoctor rules` lists them.")
 
 
 def _gathered(mine: Any, group: Any) -> tuple[list[int], list[Any]]:

@@ -207,6 +207,11 @@ def test_failed_unknown_argument():
     pass
 
 
+@pytest.mark.distdoctor(allow=["DD999"])
+def test_failed_unknown_check():
+    pass
+
+
 @pytest.mark.distdoctor(nproc="2")
 def test_failed_no_number():
     pass
@@ -215,6 +220,11 @@ def test_failed_no_number():
 @two
 def test_failed_capfd(capfd):
     pass
+
+
+@two
+def test_failed_unknown_fault(inject_fault):
+    inject_fault("explode")
 
 
 @pytest.fixture
@@ -335,7 +345,7 @@ def test_every_idiom_ends_as_its_name_says(session: Session) -> None:
     others = {n: o for n, o in session.outcomes().items() if not n.startswith(f"test_{o}")}
 
     assert not others, session.output
-    assert len(session.tests) == 42, sorted(session.tests)
+    assert len(session.tests) == 44, sorted(session.tests)
 
 
 def test_assertions_are_explained_for_every_rank(session: Session) -> None:
@@ -381,7 +391,9 @@ def test_an_unexpected_success_accuses_no_line(session: Session) -> None:
         ("test_failed_group_without_ranks", "the fixture dist needs @pytest.mark.distdoctor"),
         ("test_failed_async_unittest", "is an async function, and ranks run no event loop"),
         ("test_failed_unittest_in_several", "which pytest runs once and not for several numbers of ranks"),
-        ("test_failed_skipped_by_one", "skipped: Skipped: only here"),
+        ("test_failed_unknown_check", "allow='dd999': there is no such check. `distdoctor rules` lists them."),
+        ("test_failed_skipped_by_one", "rank 1 skipped the test, rank 0 did not\n_ _"),
+        ("test_failed_unknown_fault", "There are raise, exit,"),
         ("test_failed_without_a_word", "rank 1 ended with exit code 7 without a word"),
         ("test_failed_xpass", "[XPASS(strict)]"),
     ],
@@ -389,6 +401,8 @@ def test_an_unexpected_success_accuses_no_line(session: Session) -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(session: Session, name: str, sentence: str) -> None:
     assert sentence in session.tests[name].text
     assert "Traceback" not in session.tests[name].text
+    assert "During handling" not in session.tests[name].text
+    assert "distdoctor/probe" not in session.tests[name].text
 
 
 def test_a_subtest_that_fails_in_one_rank_fails_the_test_with_the_rank(session: Session) -> None:
