@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import textwrap
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
@@ -24,14 +25,15 @@ MOST_LINES_OF_A_PATCH = 16
 
 def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Collection[Finding] = ()) -> str:
     """The report as text. `base` is the folder that paths are shown relative to. `width`: columns of the terminal, 0 where the
-    headlines are not to be wrapped. Of findings in `known`, which have been shown in full, only the headline is repeated."""
+    headlines are not to be wrapped. Of what reads like a finding in `known`, which has been shown in full, only the headline is
+    repeated."""
     lines: list[str] = []
     then = _then(diagnosis)
     spare = LINES - (5 if gap(diagnosis) else 3)  # for what is left out, ended because of it, and was not seen at all
     spare -= 2 if diagnosis.tried is not None else 0
     for number, finding in enumerate(diagnosis.findings):
         block = block_of(finding, diagnosis, base, width)
-        block = headline(finding, base, width) if finding in known else block
+        block = headline(finding, base, width) if any(_reads_alike(finding, one) for one in known) else block
         left = len(diagnosis.findings) - number - 1
         if number and len(lines) + len(block) + left > spare:
             block = headline(finding, base, width)
@@ -55,6 +57,12 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
             f"withdrawn: {_counted(f.code for f, _ in diagnosis.withdrawn)} (taken back by what the ranks did later)"
         )
     return "\n".join(lines) + "\n"
+
+
+def _reads_alike(finding: Finding, earlier: Finding) -> bool:
+    """Whether a reader of the earlier one has read all of this one, but for counts in its evidence that have grown since."""
+    told, before = (replace(one, title="", evidence={}, why="", at_ns=0) for one in (finding, earlier))
+    return headline(finding) == headline(earlier) and told == before
 
 
 def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "", width: int = 0) -> list[str]:

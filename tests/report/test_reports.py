@@ -144,6 +144,19 @@ def test_a_terminal_is_wrapped_and_what_it_has_shown_is_not_repeated_in_full() -
     assert text.render(diagnosis, known=[SKIPPED]).splitlines() == text.render(diagnosis).splitlines()[:1]
 
 
+def test_what_differs_from_the_finding_of_the_running_job_in_its_counts_alone_is_not_repeated_in_full() -> None:
+    told = replace(SKIPPED, why="the first 288 draws are equal", evidence={"draws": 288}, at_ns=1)
+    at_the_end = replace(SKIPPED, why="the first 704 draws are equal", evidence={"draws": 704}, at_ns=2)
+
+    assert len(text.render(diagnosis_of(at_the_end), known=[told]).splitlines()) == 1
+    for news in (
+        replace(at_the_end, ranks=(1, 2)),
+        replace(at_the_end, places=()),
+        replace(at_the_end, prescriptions=()),
+    ):
+        assert len(text.render(diagnosis_of(news), known=[told]).splitlines()) > 1
+
+
 @pytest.mark.parametrize("width", range(60, 111))
 def test_a_command_is_not_broken_at_its_hyphens(width: int) -> None:
     why = "to see which of the layers differs first, run `distdoctor check-grads --against single` on the same script"
