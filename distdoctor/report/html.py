@@ -149,7 +149,8 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence": str(finding.confidence),
         "why": finding.why,
         "places": [
-            {"ranks": named(p.ranks), "where": shown(p.site), "role": p.role} for p in finding.places[:MOST_PLACES]
+            {"ranks": named(p.ranks) if p.ranks else "", "where": shown(p.site), "role": p.role}
+            for p in finding.places[:MOST_PLACES]
         ],
         "prescriptions": cures,
         "fix": _short_fix(finding, cures),

@@ -203,6 +203,21 @@ def test_every_step_of_the_divergence_is_a_view_and_those_that_differ_are_marked
     assert picture.first == 2
 
 
+def test_a_step_that_some_of_the_ranks_were_not_looked_at_in_says_nothing_of_the_layers() -> None:
+    diagnosis = sick("DD202")
+    assert diagnosis.recording is not None
+    seen = diagnosis.recording.ranks[1]
+    less = {name: seen.rows(name)[seen.rows(name)["step"] < 2] for name in ("updates", "digests")}
+    partial = replace(seen, more={**seen.more, **less})
+
+    mine, others = pictures(
+        replace(diagnosis, recording=replace(diagnosis.recording, ranks={**diagnosis.recording.ranks, 1: partial}))
+    )
+
+    (picture,) = [one for one in (*mine, *others) if one.name == "divergence"]
+    assert {row[0] for row in picture.table.rows} <= {0, 1}
+
+
 def test_a_picture_is_drawn_once_for_the_page_and_the_tables_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = fresh_diagnosis_of(own("DD101"))
     drawn: list[str] = []

@@ -36,7 +36,7 @@ def divergence(recording: Recording) -> Picture | None:
     gradients = _gradients(recording)
     if gradients is None or not gradients.peers:
         return None
-    maps = [(peers, found) for peers in gradients.peers if (found := _variants(gradients, peers))]
+    maps = [(peers, found) for peers in gradients.peers if (found := _variants(recording, gradients, peers))]
     if not maps:
         return None
     peers, steps = max(maps, key=lambda one: _first_parted(one[1]) is not None)
@@ -115,11 +115,11 @@ def _gradients(recording: Recording) -> Gradients | None:
         return None
 
 
-def _variants(gradients: Gradients, peers: ReplicaGroup) -> Variants:
+def _variants(recording: Recording, gradients: Gradients, peers: ReplicaGroup) -> Variants:
     """step -> parameter -> the ranks that hold the same bits of it and of its gradient, the most numerous first."""
     found: Variants = {}
     ranks = [rank for rank in peers.ranks if rank in gradients.ranks]
-    steps = sorted({u.step for updates in gradients.updates(peers).values() for u in updates if u.digested})
+    steps = _looked_at_by_all(recording, gradients, peers)
     for step in [*steps[:24], *steps[24:][-8:]]:
         rows = {
             alike: gradients.ranks[alike[0]].digests(step, peers.optimizer)
@@ -135,6 +135,15 @@ def _variants(gradients: Gradients, peers: ReplicaGroup) -> Variants:
             if sum(map(len, values)) > 1 and (info is None or not info.flags & TensorFlag.BUFFER):
                 found.setdefault(step, {})[name] = variants_of_sets(values)
     return found
+
+
+def _looked_at_by_all(recording: Recording, gradients: Gradients, peers: ReplicaGroup) -> list[int]:
+    """The steps that were looked at on every rank that made them; where there is none, those that any rank looked at."""
+    looked = {rank: {u.step for u in found if u.digested} for rank, found in gradients.updates(peers).items()}
+    last = {rank: max(recording.ranks[rank].steps["step"], default=0) for rank in looked if rank in recording.ranks}
+    every = sorted(set().union(*looked.values()))
+    together = [step for step in every if all(step in looked[rank] or step > last.get(rank, 0) for rank in looked)]
+    return together or every
 
 
 def _equal(gradients: Gradients, ranks: Sequence[int], step: int, peers: ReplicaGroup) -> list[tuple[int, ...]]:
@@ -352,11 +361,21 @@ def _plot(words: str, lines: list[tuple[list[Point], list[int]]]) -> Markup:
             if not math.isfinite(value):
                 sheet.text(across(step), HIGH + 18, "✕", "error", "middle")
         ends += [(good[-1][1], good[-1][0], cut(named(ranks), 16))] if good else []
-    lowest = -math.inf
-    for y, x, name in sorted(ends):  # one below the other where the lines end close together
-        lowest = max(y, lowest + 12)
-        sheet.text(x + 5, lowest + 4, name, "quiet")
+    for y, (x, name) in zip(_apart([y for y, *_ in sorted(ends)]), [one for _, *one in sorted(ends)], strict=True):
+        sheet.text(x + 5, y + 4, name, "quiet")
     return sheet.done()
+
+
+def _apart(wanted: Sequence[float], between: float = 12.0) -> list[float]:
+    """Heights of labels, one below the other where the lines end close together, and none below the axis."""
+    found: list[float] = []
+    for y in wanted:
+        found.append(max(y, found[-1] + between) if found else y)
+    bottom = HIGH + 20
+    for number in reversed(range(len(found))):
+        found[number] = min(found[number], bottom)
+        bottom = found[number] - between
+    return found
 
 
 def _axes(
